@@ -43,7 +43,7 @@ class Board:
         return sum(job.cpus * job.replicas for job in self.jobs.values() if job.group == group and _holds_quota(job))
 
     @property
-    def settled(self) -> bool:
+    def is_terminal(self) -> bool:
         """Whether every job has ended."""
         return bool(self.jobs) and all(job.phase in ENDED for job in self.jobs.values())
 

@@ -142,7 +142,7 @@ class Play:
                 screen.tell(board.put(change.job, time.time()))
                 if arrival is None and change.job.phase in {"Running", *ENDED}:
                     arrival = tasks.create_task(self._arrive(engine))
-                if len(board.jobs) > 1 and board.settled:
+                if len(board.jobs) > 1 and board.is_terminal:
                     return
         raise DemoError("the engine stopped before the jobs had ended")
 

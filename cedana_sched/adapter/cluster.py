@@ -12,7 +12,7 @@ from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import Resource
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.findings import Finding
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
@@ -73,7 +73,7 @@ class ClusterAccess:
 
     api: Api
     events: EventRecorder
-    pods: Mirror[Pod]
+    pods: Informer[Pod]
     """Every protected pod of the served namespaces (label `names.PROTECTED`), with the labels and annotations that
     somebody has named (`kube.kept`)."""
     policies: Policies
@@ -88,7 +88,7 @@ class ClusterAccess:
     """Where adapters act; their watches of what has a namespace take it for `within`."""
 
     def unreadable(self, resource: Resource, one: Unreadable) -> None:
-        """For `Mirror`: have people told, on an object that cannot be read, that it is left alone."""
+        """For `Informer`: have people told, on an object that cannot be read, that it is left alone."""
         self.events.unreadable(resource, one)
 
 
@@ -118,7 +118,7 @@ class Watching(Protocol):
     """
 
     @property
-    def mirrors(self) -> Sequence[Mirror[Any]]:
+    def informers(self) -> Sequence[Informer[Any]]:
         """All that `run` keeps."""
         ...
 

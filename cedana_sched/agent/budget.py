@@ -37,7 +37,7 @@ class DumpMetrics:
             "cedana_sched_dumps_waiting", "Workloads that wait for their turn to be dumped.", registry=registry
         )
         self.waited = Histogram(
-            "cedana_sched_dump_wait_seconds", "How long they waited.", buckets=_WAITED, registry=registry
+            "cedana_sched_dump_wait_duration_seconds", "How long they waited.", buckets=_WAITED, registry=registry
         )
 
 

@@ -1,7 +1,7 @@
 """Decides: a synchronous state machine (core) and the shell that does the I/O around it."""
 
 from cedana_sched.coordinator.clock import SystemClock
-from cedana_sched.coordinator.ports import Agents, Clock, Journal, Listener
+from cedana_sched.coordinator.ports import Agents, Clock, EventListener, Journal
 from cedana_sched.coordinator.shell import Coordinator
 
-__all__ = ["Agents", "Clock", "Coordinator", "Journal", "Listener", "SystemClock"]
+__all__ = ["Agents", "Clock", "Coordinator", "EventListener", "Journal", "SystemClock"]

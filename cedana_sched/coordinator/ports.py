@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from cedana_sched.coordinator.core import NodeLost, Tell
+from cedana_sched.coordinator.core import NodeLost, PublishEvent
 from cedana_sched.model.orders import Order, Outcome
 from cedana_sched.model.records import Record
 
@@ -63,9 +63,9 @@ class Clock(Protocol):
         ...
 
 
-class Listener(Protocol):
+class EventListener(Protocol):
     """Takes what the coordinator publishes: the engine's log, the CLI's live view, the cluster's Events and metrics."""
 
-    def announced(self, tell: Tell) -> None:
+    def on_event(self, tell: PublishEvent) -> None:
         """Called in the coordinator's loop, after what it is about is saved: must not block."""
         ...

@@ -18,9 +18,9 @@ from typing import Self
 import structlog
 
 from cedana_sched.adapter.contract import Adapter, Report
-from cedana_sched.coordinator.core import Core, Event, Instruction, Persist, Reported, Tell, Tick, Timing
-from cedana_sched.coordinator.errands import Errand, Errands
-from cedana_sched.coordinator.ports import Agents, Clock, Journal, Listener
+from cedana_sched.coordinator.core import Core, Event, Instruction, Persist, PublishEvent, Reported, Tick, Timing
+from cedana_sched.coordinator.effects import Effect, Effects
+from cedana_sched.coordinator.ports import Agents, Clock, EventListener, Journal
 from cedana_sched.coordinator.tasks import Tasks, pauses
 from cedana_sched.model.errors import CedanaSchedError, IllegalTransitionError, RetryableError
 from cedana_sched.model.records import Record
@@ -51,7 +51,7 @@ class Coordinator:
         adapters: Mapping[str, Adapter],
         agents: Agents,
         clock: Clock,
-        listener: Listener,
+        listener: EventListener,
         timing: Timing | None = None,
         screen: Callable[[Report], Report] = lambda report: report,
     ) -> None:
@@ -133,21 +133,21 @@ class Coordinator:
         log.info("coordinator recovered", records=len(records), instructions=len(instructions))
         async with asyncio.TaskGroup() as group:
             self._tasks = Tasks(group)
-            errands = Errands(self._tasks, self._core.book, self._agents, self._adapters, self._clock, self.post)
-            await self._carry_out(instructions, errands)
+            effects = Effects(self._tasks, self._core.book, self._agents, self._adapters, self._clock, self.post)
+            await self._carry_out(instructions, effects)
             for name, adapter in self._adapters.items():
                 self._tasks.start(f"reports of {name}", lambda n=name, a=adapter: self._reports(n, a))  # type: ignore[misc]
             self._tasks.start("changes of nodes", self._node_changes)
             self._serving.set()
             while True:
-                await self._take(await self._queue.get(), errands)
+                await self._take(await self._queue.get(), effects)
 
-    async def _take(self, event: Event, errands: Errands) -> None:
+    async def _take(self, event: Event, effects: Effects) -> None:
         """One turn: this event and what has come meanwhile in, instructions out and done, with one write for all."""
         instructions = list(self._handle(event))
         for _ in range(min(self._queue.qsize(), EVENTS_A_TURN - 1)):
             instructions += self._handle(self._queue.get_nowait())
-        await self._carry_out(instructions, errands)
+        await self._carry_out(instructions, effects)
 
     def _handle(self, event: Event) -> tuple[Instruction, ...]:
         try:
@@ -156,8 +156,8 @@ class Coordinator:
             log.exception("event refused", refused=repr(event)[:500], history=error.evidence)
             return self._core.handle(Tick(), self._clock.now())
 
-    async def _carry_out(self, instructions: Iterable[Instruction], errands: Errands) -> None:
-        others: list[Tell | Errand] = []
+    async def _carry_out(self, instructions: Iterable[Instruction], effects: Effects) -> None:
+        others: list[PublishEvent | Effect] = []
         records: dict[str, Record] = {}
         forgotten: dict[str, Record] = {}
         for instruction in instructions:
@@ -172,10 +172,10 @@ class Coordinator:
         if records or forgotten:
             await self._save(Persist(tuple(records.values()), tuple(forgotten.values())))
         for other in others:
-            if isinstance(other, Tell):
+            if isinstance(other, PublishEvent):
                 self._told(other)
             else:
-                errands.run(other)
+                effects.run(other)
         self._set_alarm()
 
     async def _save(self, persist: Persist) -> None:
@@ -191,10 +191,10 @@ class Coordinator:
             else:
                 return
 
-    def _told(self, tell: Tell) -> None:
+    def _told(self, tell: PublishEvent) -> None:
         log.info(tell.text, kind=tell.kind, severity=str(tell.severity), preemption=tell.signal_uid)
         try:
-            self._listener.announced(tell)
+            self._listener.on_event(tell)
         except Exception:  # a listener must not end its caller
             log.exception("announcement failed", kind=tell.kind)
 

@@ -42,7 +42,7 @@ _NO_NAME = re.compile(r"[^a-z0-9.-]+")
 _Key = tuple[str, ...]
 
 
-class Happening(msgspec.Struct, frozen=True):
+class ObjectEvent(msgspec.Struct, frozen=True):
     """What happened to an object. `involved` is an ObjectReference; `reason` is one CamelCase word."""
 
     involved: dict[str, str]
@@ -54,7 +54,7 @@ class Happening(msgspec.Struct, frozen=True):
 class _Waiting(msgspec.Struct):
     """What is to be told, and how often it was; `others` of its kind in its namespace were joined with it."""
 
-    happening: Happening
+    event: ObjectEvent
     since: float
     count: int = 1
     others: int = 0
@@ -80,33 +80,33 @@ class EventRecorder:
         self._writing_warnings: WorkQueue[_Key] = WorkQueue("Event of a warning", self._write_warning)
         self._told: OrderedDict[_Key, tuple[str, int, float]] = OrderedDict()
 
-    def tell(self, happening: Happening) -> None:
+    def tell(self, event: ObjectEvent) -> None:
         """Have it told; returns at once."""
-        happening = _bounded(happening)
-        key = _key(happening)
-        waiting = self._warnings if happening.warning else self._normal
+        event = _bounded(event)
+        key = _key(event)
+        waiting = self._warnings if event.warning else self._normal
         if (known := waiting.get(key)) is not None:
             known.count += 1
         elif len(waiting) < KEPT:
-            self._add(key, _Waiting(happening, time.monotonic()))
-        elif not happening.warning:
+            self._add(key, _Waiting(event, time.monotonic()))
+        elif not event.warning:
             _, dropped = waiting.popitem(last=False)
-            log.warning("event dropped", reason=dropped.happening.reason, message=dropped.happening.message)
-            self._add(key, _Waiting(happening, time.monotonic()))
+            log.warning("event dropped", reason=dropped.event.reason, message=dropped.event.message)
+            self._add(key, _Waiting(event, time.monotonic()))
         else:
-            self._join(happening)
+            self._join(event)
 
-    def _join(self, happening: Happening) -> None:
+    def _join(self, event: ObjectEvent) -> None:
         """One warning for all of a namespace with this reason."""
-        log.warning("event joined with others", reason=happening.reason, message=happening.message)
-        key = "joined", happening.involved.get("namespace", ""), happening.reason
+        log.warning("event joined with others", reason=event.reason, message=event.message)
+        key = "joined", event.involved.get("namespace", ""), event.reason
         if (known := self._warnings.get(key)) is not None:
             known.others += 1
         else:
-            self._add(key, _Waiting(happening, time.monotonic()))
+            self._add(key, _Waiting(event, time.monotonic()))
 
     def _add(self, key: _Key, waiting: _Waiting) -> None:
-        if waiting.happening.warning:
+        if waiting.event.warning:
             self._warnings[key] = waiting
             self._writing_warnings.add(key)
         else:
@@ -117,7 +117,7 @@ class EventRecorder:
         """Have it told on an object that it cannot be read."""
         metadata = one.metadata
         involved = resource.reference(metadata.name, metadata.namespace, metadata.uid)
-        self.tell(Happening(involved, UNREADABLE, f"cedana-sched leaves it alone: {one.problem}", warning=True))
+        self.tell(ObjectEvent(involved, UNREADABLE, f"cedana-sched leaves it alone: {one.problem}", warning=True))
 
     async def run(self) -> None:
         """Write what is told, for ever."""
@@ -131,7 +131,7 @@ class EventRecorder:
         try:
             await self._write(waiting)
         except ApiError as error:
-            log.warning("event not written", reason=waiting.happening.reason, problem=error.message)
+            log.warning("event not written", reason=waiting.event.reason, problem=error.message)
 
     async def _write_warning(self, key: _Key) -> None:
         """Raises ApiError to be called again; an object whose namespace is gone needs no Event."""
@@ -144,7 +144,7 @@ class EventRecorder:
             is_over = is_vain or time.monotonic() - waiting.since > SAME_SECONDS
             if not is_over:
                 raise
-            log.error("event not written", reason=told.happening.reason, problem=error.message)  # noqa: TRY400
+            log.error("event not written", reason=told.event.reason, problem=error.message)  # noqa: TRY400
         waiting.count -= told.count
         waiting.others -= told.others
         if waiting.count > 0 or waiting.others > 0:  # told again meanwhile
@@ -153,29 +153,29 @@ class EventRecorder:
             del self._warnings[key]
 
     async def _write(self, waiting: _Waiting) -> None:
-        happening = _with_others(waiting)
-        namespace = happening.involved.get("namespace") or NAMESPACE_OF_OTHERS
+        event = _with_others(waiting)
+        namespace = event.involved.get("namespace") or NAMESPACE_OF_OTHERS
         now = SERVER_TIME.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        known = self._told.pop(_key(happening), None)
+        known = self._told.pop(_key(event), None)
         if known is not None and time.monotonic() - known[2] < SAME_SECONDS:
             name, count, _ = known
             patch: Object = {"count": count + max(waiting.count, 1), "lastTimestamp": now}
             await self._api.patch(EVENTS, name, namespace, patch)
         else:
-            name, count = f"{_name_of(happening)}.{uuid.uuid4().hex[:16]}", 0
-            body = self._body(happening, name, namespace, now) | {"count": max(waiting.count, 1)}
+            name, count = f"{_name_of(event)}.{uuid.uuid4().hex[:16]}", 0
+            body = self._body(event, name, namespace, now) | {"count": max(waiting.count, 1)}
             await self._api.create(EVENTS, body, into=dict)
-        self._told[_key(happening)] = (name, count + max(waiting.count, 1), time.monotonic())
+        self._told[_key(event)] = (name, count + max(waiting.count, 1), time.monotonic())
         while len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
 
-    def _body(self, happening: Happening, name: str, namespace: str, now: str) -> Object:
+    def _body(self, event: ObjectEvent, name: str, namespace: str, now: str) -> Object:
         return {
             "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": happening.involved,
-            "type": "Warning" if happening.warning else "Normal",
-            "reason": happening.reason,
-            "message": happening.message,
+            "involvedObject": event.involved,
+            "type": "Warning" if event.warning else "Normal",
+            "reason": event.reason,
+            "message": event.message,
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "reportingInstance": self._component,
@@ -184,28 +184,28 @@ class EventRecorder:
         }
 
 
-def _bounded(happening: Happening) -> Happening:
+def _bounded(event: ObjectEvent) -> ObjectEvent:
     """The same, with as much of each text as an Event has room for; users write some of them, of any length."""
-    involved = {key: value[:LONGEST_NAME] for key, value in happening.involved.items()}
-    return msgspec.structs.replace(happening, involved=involved, message=happening.message[:LONGEST_MESSAGE])
+    involved = {key: value[:LONGEST_NAME] for key, value in event.involved.items()}
+    return msgspec.structs.replace(event, involved=involved, message=event.message[:LONGEST_MESSAGE])
 
 
-def _name_of(happening: Happening) -> str:
+def _name_of(event: ObjectEvent) -> str:
     """What the Event's own name begins with: no object has to have that name."""
-    return _NO_NAME.sub("-", happening.involved["name"].lower())[:200].strip("-.") or "object"
+    return _NO_NAME.sub("-", event.involved["name"].lower())[:200].strip("-.") or "object"
 
 
-def _with_others(waiting: _Waiting) -> Happening:
-    happening = waiting.happening
-    message = happening.message
+def _with_others(waiting: _Waiting) -> ObjectEvent:
+    event = waiting.event
+    message = event.message
     if waiting.others > 0:
         message = (
             f"{message[: LONGEST_MESSAGE - 100]} (and {waiting.others} more objects of this namespace: see the log)"
         )
     # what a program has printed may be no text that JSON can hold
-    return msgspec.structs.replace(happening, message=message.encode(errors="replace").decode())
+    return msgspec.structs.replace(event, message=message.encode(errors="replace").decode())
 
 
-def _key(happening: Happening) -> tuple[str, ...]:
-    involved = happening.involved
-    return involved.get("uid", ""), involved["kind"], involved["name"], happening.reason, happening.message
+def _key(event: ObjectEvent) -> tuple[str, ...]:
+    involved = event.involved
+    return involved.get("uid", ""), involved["kind"], involved["name"], event.reason, event.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from cedana_sched.kube.watching import HasName, Key, Mirror, name_of
+from cedana_sched.kube.watching import HasName, Informer, Key, name_of
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound=HasName)
@@ -19,13 +19,13 @@ class Index(Generic[K, T]):
         mirror: is followed, and may hold objects already; without one, somebody calls `note` for every change.
     """
 
-    def __init__(self, key_of: Callable[[T], K | None], mirror: Mirror[T] | None = None) -> None:
+    def __init__(self, key_of: Callable[[T], K | None], informer: Informer[T] | None = None) -> None:
         self._key_of = key_of
         self._found: dict[K, dict[Key, T]] = {}
-        if mirror is not None:
-            for one in mirror:
+        if informer is not None:
+            for one in informer:
                 self.note(None, one)
-            mirror.subscribe(self.note)
+            informer.subscribe(self.note)
 
     def of(self, key: K) -> tuple[T, ...]:
         """What is under this key; what has changed last comes last."""
@@ -36,7 +36,7 @@ class Index(Generic[K, T]):
         return next(iter(self._found.get(key, {}).values()), None)
 
     def note(self, before: T | None, now: T | None) -> None:
-        """A mirror's sink; see `Mirror.subscribe`."""
+        """A mirror's sink; see `Informer.subscribe`."""
         if before is not None and (key := self._key_of(before)) is not None and (among := self._found.get(key)):
             among.pop(name_of(before), None)
             if not among:

@@ -1,6 +1,6 @@
 """Watches that never end: what there is, then every change, over broken connections and forgotten versions.
 
-A `Mirror` keeps what a watch has told, so that many may look without asking the API server.
+A `Informer` keeps what a watch has told, so that many may look without asking the API server.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _pauses() -> Iterator[float]:
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
-class Mirror(Generic[T]):
+class Informer(Generic[T]):
     """The objects of one watch, by namespace and name, and whoever wants to hear of changes.
 
     Run `run` as a task; `synced` is set from the first list on.
@@ -287,7 +287,7 @@ class Mirror(Generic[T]):
     def unsubscribe(self, sink: Callable[[T | None, T | None], None]) -> None:
         self._sinks.remove(sink)
 
-    def within(self, served: Served) -> Mirror[T]:
+    def within(self, served: Served) -> Informer[T]:
         """What it shows of these namespaces. Running this one keeps that one as well."""
         return _Part(self._watch, self, served)
 
@@ -351,10 +351,10 @@ class Mirror(Generic[T]):
                 log.exception("subscriber failed", kind=self._watch.resource.kind, names=names)
 
 
-class _Part(Mirror[T]):
-    """See `Mirror.within`."""
+class _Part(Informer[T]):
+    """See `Informer.within`."""
 
-    def __init__(self, watch: Watch[T], whole: Mirror[T], served: Served) -> None:
+    def __init__(self, watch: Watch[T], whole: Informer[T], served: Served) -> None:
         super().__init__(watch)
         self._served = served
         self.synced = whole.synced
@@ -372,9 +372,9 @@ class _Part(Mirror[T]):
             self._drop(one)
 
 
-def awaited(*mirrors: Mirror[Any]) -> str | None:
+def awaited(*informers: Informer[Any]) -> str | None:
     """What the first of them that is not synced waits for, for `/readyz`."""
-    return next((what for one in mirrors if (what := one.awaited) is not None), None)
+    return next((what for one in informers if (what := one.awaited) is not None), None)
 
 
 def name_of(one: HasName) -> Key:

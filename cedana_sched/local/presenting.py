@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.local.configuration import Configuration
 from cedana_sched.local.jobs.job import PLACED_PHASES, Job, JobPhase, Run
@@ -118,6 +118,6 @@ def group_views(configuration: Configuration, jobs: tuple[Job, ...]) -> tuple[Gr
     return tuple(views)
 
 
-def event_view(tell: Tell, at: float, job: str | None) -> EventView:
+def event_view(tell: PublishEvent, at: float, job: str | None) -> EventView:
     """Something that the coordinator has to say, as an event of a job."""
     return EventView(at, tell.kind, tell.text, warning=tell.severity is Severity.WARNING, job=job)

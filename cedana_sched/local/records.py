@@ -70,7 +70,7 @@ class Records:
     def progressed(self, progress: Progress) -> Checkpoint | None:
         """Take in how far a dump is, which is not worth saving; returns the checkpoint if it is still under way."""
         checkpoint = self._records.get(progress.checkpoint_uid)
-        if not isinstance(checkpoint, Checkpoint) or checkpoint.settled or checkpoint.committed_at is not None:
+        if not isinstance(checkpoint, Checkpoint) or checkpoint.is_terminal or checkpoint.committed_at is not None:
             return None
         moved = replace(checkpoint, transfer=progress.transfer)
         self._put(moved)
@@ -100,7 +100,7 @@ class Records:
             if other is None or checkpoint.attempt > other.attempt:
                 last[checkpoint.workload.uid] = checkpoint
         checkpoints = tuple(last.values())
-        return checkpoints if checkpoints and all(checkpoint.settled for checkpoint in checkpoints) else None
+        return checkpoints if checkpoints and all(checkpoint.is_terminal for checkpoint in checkpoints) else None
 
     async def until_settled(self, signal_uid: str) -> tuple[Checkpoint, ...]:
         """Wait for the end of what a signal asked for; it ends by its deadline."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cedana_sched import __version__
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.local.hub import Hub
 from cedana_sched.local.jobs.job import Job
 from cedana_sched.local.jobs.loop import SchedulingLoop
@@ -34,7 +34,7 @@ class About:
 
 
 class EngineService:
-    """Implements `api.Service`, and is told of every change: the loop's `Watcher`, the coordinator's `Listener`."""
+    """Implements `api.Service`, and is told of every change: the loop's `Watcher`, the coordinator's `EventListener`."""
 
     def __init__(self, about: About, loop: SchedulingLoop, records: Records, hub: Hub) -> None:
         self._about = about
@@ -111,8 +111,8 @@ class EngineService:
             for event in events:
                 self._hub.publish(Change(event=event))
 
-    def announced(self, tell: Tell) -> None:
-        """See `coordinator.ports.Listener`."""
+    def on_event(self, tell: PublishEvent) -> None:
+        """See `coordinator.ports.EventListener`."""
         owner = self._loop.owner_of(tell.workload.uid) if tell.workload else None
         self._hub.publish(Change(event=event_view(tell, time.time(), owner)))
 
@@ -139,5 +139,7 @@ class EngineService:
 def settled_snapshots(records: tuple[Record, ...]) -> tuple[Checkpoint, ...]:
     """Snapshots of jobs that run on, as far as these records say that they are settled."""
     return tuple(
-        r for r in records if isinstance(r, Checkpoint) and r.settled and r.after_commit is AfterCommit.LEAVE_RUNNING
+        r
+        for r in records
+        if isinstance(r, Checkpoint) and r.is_terminal and r.after_commit is AfterCommit.LEAVE_RUNNING
     )

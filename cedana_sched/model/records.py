@@ -125,7 +125,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return _PHASES.get(self.step, Phase.IN_PROGRESS)
 
     @property
-    def settled(self) -> bool:
+    def is_terminal(self) -> bool:
         """Whether its hold waits for it no longer. One that is `Ready` may still be spared, and resumes then."""
         return self.step in TERMINAL_CHECKPOINT_STEPS
 

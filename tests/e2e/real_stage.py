@@ -23,7 +23,7 @@ from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
@@ -34,7 +34,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.patience import patient
 
-Mirrored = tuple[str, str, Mirror[Any]]
+Mirrored = tuple[str, str, Informer[Any]]
 """API version, kind, and the adapter's mirror of it."""
 
 UNTIL_TOLD = """
@@ -108,7 +108,7 @@ class RealStage(Stage):
         self.settings: Mapping[str, Any] = {}
         self.numbers = itertools.count(1)
         self._shared = _Shared()
-        self._mirrors: tuple[Mirrored, ...] = ()
+        self._informers: tuple[Mirrored, ...] = ()
         self._api: CutOffApi | None = None
 
     @abstractmethod
@@ -119,7 +119,7 @@ class RealStage(Stage):
     async def adapter(self) -> AsyncIterator[ClusterAdapter]:
         async with CutOffApi.open(str(self.namespace.cluster.kubeconfig)) as api:
             assert isinstance(api, CutOffApi)
-            pods = Mirror(Watch(api, PODS, Pod, namespace=self.namespace.name, labels=f"{names.PROTECTED}=true"))
+            pods = Informer(Watch(api, PODS, Pod, namespace=self.namespace.name, labels=f"{names.PROTECTED}=true"))
             shared, events = self._shared, EventRecorder(api, "test")
             access = ClusterAccess(api, events, pods, shared, shared, "-", shared, self.settings)
             adapter = self.adapter_class.connect(access)
@@ -127,13 +127,13 @@ class RealStage(Stage):
             async with beside(pods.run(), adapter.run()):
                 async with asyncio.timeout(patient(self.patience_seconds)):
                     await pods.synced.wait()
-                    mirrors = await self.working(adapter)
-                self._mirrors = (("v1", "Pod", pods), *mirrors)
+                    informers = await self.working(adapter)
+                self._informers = (("v1", "Pod", pods), *informers)
                 await loop_turns()
                 try:
                     yield adapter
                 finally:
-                    self._mirrors = ()
+                    self._informers = ()
 
     async def is_evicted(self, victim: RunningWorkload) -> bool:
         found = await self.namespace.api.objects("v1", "Pod", self.namespace.name)
@@ -149,12 +149,12 @@ class RealStage(Stage):
     async def settle(self) -> None:
         """What is changed last of each kind has reached the adapter."""
         marker = str(next(self.numbers))
-        for api_version, kind, mirror in self._mirrors:
+        for api_version, kind, informer in self._informers:
             found = await self.namespace.api.objects(api_version, kind, self.namespace.name)
             for name in [one["metadata"]["name"] for one in found]:
-                if mirror.get(name, self.namespace.name) is not None:
+                if informer.get(name, self.namespace.name) is not None:
                     version = await self.annotate(api_version, kind, name, {_MARKER: marker})
-                    await self._reached(mirror, name, version)
+                    await self._reached(informer, name, version)
         await loop_turns()
 
     async def repeat(self) -> None:
@@ -191,7 +191,7 @@ class RealStage(Stage):
             return None
         return int(changed["metadata"]["resourceVersion"])
 
-    async def _reached(self, mirror: Mirror[Any], name: str, version: int | None) -> None:
+    async def _reached(self, informer: Informer[Any], name: str, version: int | None) -> None:
         """The mirror has this version of an object, or a later one, or the object is gone."""
         changed = asyncio.Event()
 
@@ -199,17 +199,17 @@ class RealStage(Stage):
             changed.set()
 
         def is_known() -> bool:
-            one = mirror.get(name, self.namespace.name)
+            one = informer.get(name, self.namespace.name)
             return one is None or (version is not None and int(one.metadata.resource_version) >= version)
 
-        mirror.subscribe(tell)
+        informer.subscribe(tell)
         try:
             async with asyncio.timeout(patient(self.patience_seconds)):
                 while not is_known():
                     changed.clear()
                     await changed.wait()
         finally:
-            mirror.unsubscribe(tell)
+            informer.unsubscribe(tell)
 
 
 def workload_of(pod: Object) -> RunningWorkload:

@@ -15,7 +15,7 @@ from cedana_sched.kube.client import Api as ProductApi
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CONFIG_MAPS, JOBS, PODS
 from cedana_sched.kube.retrying import until_answered
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from tests.cluster.api.client import Api
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
@@ -47,13 +47,15 @@ async def _allow(kubeconfig: Path) -> None:
 
 
 @asynccontextmanager
-async def _watching(api: ProductApi) -> AsyncIterator[list[Mirror[PartialObject]]]:
-    mirrors = [Mirror(Watch(api, (JOBS, PODS, CONFIG_MAPS)[number % 3], PartialObject)) for number in range(MIRRORS)]
+async def _watching(api: ProductApi) -> AsyncIterator[list[Informer[PartialObject]]]:
+    informers = [
+        Informer(Watch(api, (JOBS, PODS, CONFIG_MAPS)[number % 3], PartialObject)) for number in range(MIRRORS)
+    ]
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(mirror.run()) for mirror in mirrors]
-        for mirror in mirrors:
-            await mirror.synced.wait()
-        yield mirrors
+        tasks = [group.create_task(informer.run()) for informer in informers]
+        for informer in informers:
+            await informer.synced.wait()
+        yield informers
         for task in tasks:
             task.cancel()
 
@@ -67,15 +69,15 @@ async def test_watches_outlive_restarts_of_the_api_server(
     server = administrator["clusters"][0]["cluster"]["server"]
     authority = control_plane.authority()
     kubeconfig = authority.kubeconfig(tmp_path / "kubeconfig", authority.issue(USER, user=USER), server)
-    async with ProductApi.open(str(kubeconfig)) as api, _watching(api) as mirrors:
+    async with ProductApi.open(str(kubeconfig)) as api, _watching(api) as informers:
         for number in range(RESTARTS):
             # one that is told to end would wait a minute for watches
             await control_plane.machine.kill_service("kube-apiserver")
             await control_plane.machine.start_service("kube-apiserver")
             name = f"after-{number}"
             await _create(cluster, namespace.name, name)
-            for mirror in mirrors[2::3]:
-                await _has(mirror, namespace.name, name)
+            for informer in informers[2::3]:
+                await _has(informer, namespace.name, name)
 
 
 async def _create(cluster: Cluster, namespace: str, name: str) -> None:
@@ -85,15 +87,15 @@ async def _create(cluster: Cluster, namespace: str, name: str) -> None:
         await until_answered("ConfigMap", lambda: api.apply(CONFIG_MAPS, body))
 
 
-async def _has(mirror: Mirror[PartialObject], namespace: str, name: str) -> None:
+async def _has(informer: Informer[PartialObject], namespace: str, name: str) -> None:
     seen = asyncio.Event()
 
     def heard(*_: Any) -> None:
-        if mirror.get(name, namespace) is not None:
+        if informer.get(name, namespace) is not None:
             seen.set()
 
-    mirror.subscribe(heard)
+    informer.subscribe(heard)
     heard()
     async with asyncio.timeout(patient(60)):
         await seen.wait()
-    mirror.unsubscribe(heard)
+    informer.unsubscribe(heard)

@@ -23,7 +23,7 @@ from cedana_sched.kube.client import Api as ProductApi
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import CHECKPOINTS, PODS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
 from cedana_sched.model.policy import CheckpointPolicy
@@ -75,8 +75,8 @@ class _Running:
 @asynccontextmanager
 async def _adapting(kubeconfig: Path) -> AsyncIterator[_Running]:
     async with ProductApi.open(str(kubeconfig)) as api:
-        pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
-        checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint))
+        pods = Informer(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+        checkpoints = Informer(Watch(api, CHECKPOINTS, KnownCheckpoint))
         access = ClusterAccess(api, EventRecorder(api, "test"), pods, _BuiltIn(), ById(checkpoints), "-", _NoNotes())
         running = _Running(KueueAdapter.connect(access))
 

@@ -18,12 +18,12 @@ from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.uninstallation.leaving_checkpoints import release_checkpoints
 from cedana_sched.coordinator.clock import SystemClock
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api as ProductApi
 from cedana_sched.kube.objects import Node
 from cedana_sched.kube.resources import NODES
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model import orders
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects.names import API_VERSION
@@ -56,7 +56,7 @@ class _Scheduler:
 
 
 class _Silent:
-    def announced(self, tell: Tell) -> None:
+    def on_event(self, tell: PublishEvent) -> None:
         pass
 
 
@@ -100,7 +100,7 @@ async def _api(cluster: Cluster) -> AsyncIterator[ProductApi]:
 @asynccontextmanager
 async def _coordinating(api: ProductApi, namespace: str, scheduler: _Scheduler) -> AsyncIterator[None]:
     projection = Projection(api, namespace)
-    nodes = Mirror(Watch(api, NODES, Node))
+    nodes = Informer(Watch(api, NODES, Node))
     agents = ObjectAgents(api, projection, nodes)
     coordinator = Coordinator(
         journal=ObjectJournal(api, namespace, uuid.uuid4().hex, projection),

@@ -14,7 +14,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, NAMESPACES, NODES, PREEMPTION_HOLDS
-from cedana_sched.kube.watching import Mirror, Watch, awaited
+from cedana_sched.kube.watching import Informer, Watch, awaited
 from cedana_sched.model.deadline_cap import capped
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
@@ -141,30 +141,30 @@ class Mirrors:
     def __init__(
         self, api: Api, longest_seconds: float = LONGEST_DEADLINE_SECONDS, served: Served = EVERYWHERE
     ) -> None:
-        namespaces = Mirror(Watch(api, NAMESPACES, PartialObject))
-        nodes = Mirror(Watch(api, NODES, PartialObject))
-        policies = Mirror(Watch(api, CHECKPOINT_POLICIES, Policy))
-        checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint, within=served))
-        holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold, within=served))
+        namespaces = Informer(Watch(api, NAMESPACES, PartialObject))
+        nodes = Informer(Watch(api, NODES, PartialObject))
+        policies = Informer(Watch(api, CHECKPOINT_POLICIES, Policy))
+        checkpoints = Informer(Watch(api, CHECKPOINTS, Checkpoint, within=served))
+        holds = Informer(Watch(api, PREEMPTION_HOLDS, PreemptionHold, within=served))
         self.knowledge = Knowledge(namespaces, nodes, policies, longest_seconds)
         checkpoints.subscribe(self.knowledge.note_checkpoint)
         holds.subscribe(self.knowledge.note_hold)
         self._api = api
-        self._mirrors: tuple[Mirror[Any], ...] = (namespaces, nodes, policies, checkpoints, holds)
+        self._informers: tuple[Informer[Any], ...] = (namespaces, nodes, policies, checkpoints, holds)
 
     @property
     def awaited(self) -> str | None:
         """What is not listed yet, and why; None once every kind has been."""
-        return awaited(*self._mirrors)
+        return awaited(*self._informers)
 
     async def run(self) -> None:
         """Follow the watches for ever."""
         async with asyncio.TaskGroup() as tasks:
-            for mirror in self._mirrors:
-                tasks.create_task(mirror.run(), name="mirror")
+            for informer in self._informers:
+                tasks.create_task(informer.run(), name="mirror")
             tasks.create_task(self._read_version(), name="version of the API server")
 
     async def _read_version(self) -> None:
-        for mirror in self._mirrors:  # then the API server has its roles, too
-            await mirror.synced.wait()
+        for informer in self._informers:  # then the API server has its roles, too
+            await informer.synced.wait()
         self.knowledge.has_restart_rules = await has_restart_rules(self._api)

@@ -74,12 +74,12 @@ def _at_once(look: Callable[[Request], Answer]) -> Handler:
 
 async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> None:
     """One replica, until `stop` is set: then it is not ready, and a while later listens no more."""
-    metrics, mirrors = Metrics(), Mirrors(api, configuration.longest_deadline_seconds, configuration.served)
+    metrics, informers = Metrics(), Mirrors(api, configuration.longest_deadline_seconds, configuration.served)
     clients = configuration.client_certificates
     certificate = ServingCertificate(metrics, clients.authorities if clients is not None else None)
     callers = Callers(certificate_names=clients.names if clients is not None else frozenset())
     marker = EvictionMarker(api, SERVER_TIME.now)
-    answers = handlers(mirrors.knowledge, configuration, Siblings(api), marker)
+    answers = handlers(informers.knowledge, configuration, Siblings(api), marker)
     schedulers = [load(name).connect(api, configuration) for name in configuration.adapters]
     for scheduler in schedulers:
         answers |= scheduler.handlers()
@@ -87,14 +87,14 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
     is_named_by_us = configuration.certificate_files is None  # else nobody writes configurations, nor a segment in them
     admissions = admission_application(answers, stop, metrics, callers if is_named_by_us else None)
     ready: dict[str, Ready] = {
-        "objects": lambda: mirrors.awaited,
+        "objects": lambda: informers.awaited,
         "certificate": lambda: None if certificate.loaded else "there is none yet",
         "callers": lambda: None if callers.is_told or not is_named_by_us else "nobody can be known yet",
         "replica": lambda: "it ends" if stop.is_set() else None,
     }
     async with asyncio.TaskGroup() as tasks:
         background = [
-            tasks.create_task(mirrors.run(), name="mirrors"),
+            tasks.create_task(informers.run(), name="mirrors"),
             tasks.create_task(keeper.run(), name="certificate keeper"),
             tasks.create_task(marker.run(), name="eviction marks"),
             *(tasks.create_task(keep_running(one), name=f"webhooks of {one.name}") for one in schedulers),

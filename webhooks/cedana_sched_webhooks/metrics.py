@@ -25,7 +25,7 @@ class Metrics:
             registry=self.registry,
         )
         self.strangers = Counter(
-            "cedana_sched_webhook_strangers_total",
+            "cedana_sched_webhook_unauthenticated_requests_total",
             "Calls by somebody who did not prove to be the API server; they were told that there is nothing.",
             registry=self.registry,
         )

@@ -20,7 +20,7 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AlreadyExistsError, ConflictError
 from cedana_sched.kube.objects import WebhookConfiguration
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.service.callers import SETTLE_SECONDS, Callers, new_secret, segment_of
 from cedana_sched_webhooks.caller_secret import CALLERS, caller_secret_in, encoded
 from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
@@ -41,7 +41,7 @@ class _Trusting(msgspec.Struct, frozen=True):
 
     resource: Resource
     name: str
-    mirror: Mirror[WebhookConfiguration]
+    informer: Informer[WebhookConfiguration]
 
 
 class OwnCertificateKeeper:
@@ -81,10 +81,10 @@ class OwnCertificateKeeper:
         self._now = now
         self._changed = asyncio.Event()
         watch = Watch(api, SECRETS, Secret, namespace=namespace, fields=f"metadata.name={self._name}")
-        self._secrets = Mirror(watch)
+        self._secrets = Informer(watch)
         self._trusting = tuple(
             _Trusting(
-                resource, name, Mirror(Watch(api, resource, WebhookConfiguration, fields=f"metadata.name={name}"))
+                resource, name, Informer(Watch(api, resource, WebhookConfiguration, fields=f"metadata.name={name}"))
             )
             for resource, name in (
                 (MUTATING_WEBHOOKS, names.mutating_configuration),
@@ -97,15 +97,15 @@ class OwnCertificateKeeper:
         """Keep them, for ever."""
         self._secrets.subscribe(lambda _before, _now: self._changed.set())
         for one in self._trusting:
-            one.mirror.subscribe(lambda _before, _now: self._changed.set())
+            one.informer.subscribe(lambda _before, _now: self._changed.set())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._secrets.run(), name="mirror of the Secret")
             for one in self._trusting:
-                tasks.create_task(one.mirror.run(), name=f"mirror of {one.resource.kind}")
+                tasks.create_task(one.informer.run(), name=f"mirror of {one.resource.kind}")
             tasks.create_task(self._keep(), name="certificates")
 
     async def _keep(self) -> None:
-        for synced in (self._secrets.synced, *(one.mirror.synced for one in self._trusting)):
+        for synced in (self._secrets.synced, *(one.informer.synced for one in self._trusting)):
             await synced.wait()
         await look_in_turn("certificates", self._look, self._changed, self._metrics.certificate_problems, self._now)
 
@@ -147,7 +147,7 @@ class OwnCertificateKeeper:
         registration = Registration(base64.b64encode(authorities).decode(), paths)
         trusted = True
         for one in self._trusting:
-            configuration = one.mirror.get(one.name)
+            configuration = one.informer.get(one.name)
             if configuration is None:  # not installed, or being taken away
                 continue
             if patch := registration.patch(configuration):

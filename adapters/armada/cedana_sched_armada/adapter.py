@@ -18,7 +18,7 @@ from cedana_sched.adapter.contract import HoldsEvictions
 from cedana_sched.adapter.pods import let_go
 from cedana_sched.adapter.readers import Readers
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.events import Happening
+from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 _TOLD: dict[type[CedanaSchedError], str] = {
     ArmadaDeniedError: "ArmadaDenied",
-    ArmadaUntrustedError: "ArmadaNotTrusted",
+    ArmadaUntrustedError: "ArmadaTLSFailed",
     UsageError: "ArmadaDenied",  # a file that says who we are, a job set's name
 }
 """Why nothing is heard from Armada, where a person must act."""
@@ -241,7 +241,7 @@ class ArmadaAdapter:
     def _say(self, member: Member, reason: str, text: str, *, warning: bool) -> None:
         if member.pod:
             involved = PODS.reference(member.pod, member.namespace, member.pod_uid)
-            self._cluster.events.tell(Happening(involved, reason, text, warning=warning))
+            self._cluster.events.tell(ObjectEvent(involved, reason, text, warning=warning))
 
     def _not_followed(self, pods: tuple[Pod, ...], error: CedanaSchedError) -> None:
         """What a person must act on, he finds on the pods that are not saved because of it."""
@@ -252,7 +252,7 @@ class ArmadaAdapter:
             if not pod.finished:
                 involved = PODS.reference(pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
                 text = f"Preemptions cannot be followed: {error}"
-                self._cluster.events.tell(Happening(involved, reason, text, warning=True))
+                self._cluster.events.tell(ObjectEvent(involved, reason, text, warning=True))
 
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched_armada.jobs import Gang, gang_of, job_of, run_of
 
 
@@ -22,9 +22,9 @@ class JobPods:
         let_go: says of a pod that its deletion is no preemption, or that there is nothing to save; called once of each.
     """
 
-    def __init__(self, mirror: Mirror[Pod], let_go: Callable[[Pod], None]) -> None:
-        self._by_job = Index(job_of, mirror)
-        self._by_gang = Index(gang_of, mirror)
+    def __init__(self, informer: Informer[Pod], let_go: Callable[[Pod], None]) -> None:
+        self._by_job = Index(job_of, informer)
+        self._by_gang = Index(gang_of, informer)
         self._let_go = let_go
         self._let_go_uids: set[str] = set()
 

@@ -14,7 +14,7 @@ import structlog
 
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
 from cedana_sched_armada.events import Heard, JobSet, Kind, id_before, position
@@ -54,7 +54,7 @@ class JobSets:
     def __init__(
         self,
         server: ArmadaServer,
-        pods: Mirror[Pod],
+        pods: Informer[Pod],
         ledger: Ledger,
         opted_in: Callable[[str], bool],
         hear: Callable[[JobSet, Heard, bool], None],
@@ -62,7 +62,7 @@ class JobSets:
         clock: Callable[[], float],
     ) -> None:
         self._server = server
-        self._mirror = pods
+        self._informer = pods
         self._pods = Index(job_set_of, pods)
         self._ledger = ledger
         self._opted_in = opted_in
@@ -92,12 +92,12 @@ class JobSets:
                     self._linger(job_set, "")
                 for job_set in {*self._resumed, *self._ledger.job_sets()}:
                     self.review(job_set)
-                for pod in self._mirror:
+                for pod in self._informer:
                     self._changed(None, pod)
-                self._mirror.subscribe(self._changed)
+                self._informer.subscribe(self._changed)
                 await asyncio.Event().wait()
         finally:
-            self._mirror.unsubscribe(self._changed)
+            self._informer.unsubscribe(self._changed)
             self._group = None
             self._followed.clear()
             FOLLOWED.set(0)

@@ -11,7 +11,7 @@ PREEMPTED: Final = Counter(
     "Preempted jobs, by what became of them: resubmitted, or left as Armada left them.",
     ["outcome"],
 )
-FOLLOWED: Final = Gauge("cedana_sched_armada_job_sets_followed", "Job sets whose events are followed now.")
+FOLLOWED: Final = Gauge("cedana_sched_armada_job_sets_watched", "Job sets whose events are followed now.")
 FAILURES: Final = Counter(
-    "cedana_sched_armada_stream_failures_total", "Attempts to follow the events of a job set that failed."
+    "cedana_sched_armada_watch_failures_total", "Attempts to follow the events of a job set that failed."
 )

@@ -24,7 +24,7 @@ from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
+from cedana_sched.kube.watching import HasMetadata, Informer, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
@@ -52,9 +52,9 @@ class KueueAdapter:
         self._api = cluster.api
         self._pods = cluster.pods
         self._served = cluster.served
-        self._jobs = Mirror(Watch(cluster.api, JOBS, Job, within=cluster.served), cluster.unreadable)
+        self._jobs = Informer(Watch(cluster.api, JOBS, Job, within=cluster.served), cluster.unreadable)
         # those of Jobs that we do not serve as well, which wait for our AdmissionCheck all the same
-        self._workloads = Mirror(Watch(cluster.api, WORKLOADS, Workload), cluster.unreadable)
+        self._workloads = Informer(Watch(cluster.api, WORKLOADS, Workload), cluster.unreadable)
         self._synced = asyncio.Event()
         self._readers: Readers[KueueReport] = Readers()
         self._annotating = WorkQueue("annotation of a Job", self._annotate)
@@ -80,9 +80,9 @@ class KueueAdapter:
         return cls(cluster)
 
     @property
-    def mirrors(self) -> tuple[Mirror[Any], ...]:
+    def informers(self) -> tuple[Informer[Any], ...]:
         """See `adapter.cluster.Watching`."""
-        return (self._jobs, self._workloads, *self._admission.mirrors)
+        return (self._jobs, self._workloads, *self._admission.informers)
 
     async def run(self) -> None:
         """Keep the watches, answer for the AdmissionChecks, for ever."""
@@ -92,8 +92,8 @@ class KueueAdapter:
             group.create_task(self._workloads.run(), name="Workloads")
             await self._workloads.synced.wait()
             group.create_task(self._admission.run(), name="admission checks")
-            for mirror in self._admission.mirrors:  # by them a victim's queue has its policy
-                await mirror.synced.wait()
+            for informer in self._admission.informers:  # by them a victim's queue has its policy
+                await informer.synced.wait()
             await self._pods.synced.wait()
             await self._remember()
             self._synced.set()

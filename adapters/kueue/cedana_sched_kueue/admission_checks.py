@@ -18,7 +18,7 @@ from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
@@ -47,7 +47,7 @@ class AdmissionChecks:
     def __init__(
         self,
         api: Api,
-        workloads: Mirror[Workload],
+        workloads: Informer[Workload],
         snapshots: Snapshots,
         unreadable: UnreadableSink | None = None,
         served: Served = EVERYWHERE,
@@ -56,13 +56,13 @@ class AdmissionChecks:
         self._api = api
         self._snapshots = snapshots
         self._workloads = workloads
-        self._checks = Mirror(Watch(api, ADMISSION_CHECKS, AdmissionCheck), unreadable)
-        self._policies = Mirror(Watch(api, CHECKPOINT_POLICIES, PartialObject), unreadable)
+        self._checks = Informer(Watch(api, ADMISSION_CHECKS, AdmissionCheck), unreadable)
+        self._policies = Informer(Watch(api, CHECKPOINT_POLICIES, PartialObject), unreadable)
         self._passing = WorkQueue("admission of a Workload", self._pass)
         self._declaring = WorkQueue("state of an AdmissionCheck", self._declare)
 
     @property
-    def mirrors(self) -> tuple[Mirror[Any], ...]:
+    def informers(self) -> tuple[Informer[Any], ...]:
         """All that `run` keeps."""
         return (self._checks, self._policies)
 
@@ -71,8 +71,8 @@ class AdmissionChecks:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._checks.run(), name="AdmissionChecks")
             group.create_task(self._policies.run(), name="CheckpointPolicies of AdmissionChecks")
-            for mirror in (self._workloads, self._checks, self._policies):
-                await mirror.synced.wait()
+            for informer in (self._workloads, self._checks, self._policies):
+                await informer.synced.wait()
             self._workloads.subscribe(self._workload_changed)
             self._checks.subscribe(lambda before, now: self._look_at_all(now or before))
             self._policies.subscribe(lambda *_: self._look_at_all(*self._checks))

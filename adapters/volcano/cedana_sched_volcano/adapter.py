@@ -17,10 +17,10 @@ from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosi
 from cedana_sched.adapter.evictions import MarkedEvictions, Report
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
-from cedana_sched.kube.events import Happening
+from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.findings import Finding
 from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched_volcano.doctor.installed import look
@@ -48,8 +48,8 @@ class VolcanoAdapter:
         self._api = cluster.api
         self._events = cluster.events
         self._pods = cluster.pods
-        self._groups = Mirror(Watch(cluster.api, POD_GROUPS, PodGroup, within=cluster.served), cluster.unreadable)
-        self._queues = Mirror(Watch(cluster.api, QUEUES, PartialObject, only_metadata=True), cluster.unreadable)
+        self._groups = Informer(Watch(cluster.api, POD_GROUPS, PodGroup, within=cluster.served), cluster.unreadable)
+        self._queues = Informer(Watch(cluster.api, QUEUES, PartialObject, only_metadata=True), cluster.unreadable)
         self._pod_queues = PodQueues(self._queues.get, self._groups.get)
         self._opt_in = QueueOptIn(self._pod_queues, cluster.served)
         self._nominations = Nominations(cluster.api, cluster.pods, cluster.unreadable)
@@ -67,9 +67,9 @@ class VolcanoAdapter:
         return await look(api)
 
     @property
-    def mirrors(self) -> tuple[Mirror[Any], ...]:
+    def informers(self) -> tuple[Informer[Any], ...]:
         """See `adapter.cluster.Watching`."""
-        return (self._groups, self._queues, *self._nominations.mirrors)
+        return (self._groups, self._queues, *self._nominations.informers)
 
     async def run(self) -> None:
         """Keep the watches, for ever."""
@@ -128,7 +128,7 @@ class VolcanoAdapter:
                 why = release.reasons.get(metadata.uid, "no reason is known")
                 text = f"Volcano may not evict {metadata.name}: it could not be saved ({why}), and {_KEEPING}"
                 involved = PODS.reference(metadata.name, metadata.namespace, metadata.uid)
-                self._events.tell(Happening(involved, "KeptRunning", text, warning=True))
+                self._events.tell(ObjectEvent(involved, "EvictionRefused", text, warning=True))
 
 
 def _is_volcanos(pod: Pod) -> bool:

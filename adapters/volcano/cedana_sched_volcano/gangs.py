@@ -13,7 +13,7 @@ from cedana_sched.adapter.evictions import Family, alone
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup
 
@@ -29,8 +29,8 @@ class Gangs:
 
     def __init__(
         self,
-        groups: Mirror[PodGroup],
-        pods: Mirror[Pod],
+        groups: Informer[PodGroup],
+        pods: Informer[Pod],
         now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._groups = groups

@@ -20,7 +20,7 @@ from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.watching import Key, Mirror, Watch, name_of
+from cedana_sched.kube.watching import Informer, Key, Watch, name_of
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched_volcano.objects import SCHEDULER_NAME
 
@@ -58,18 +58,18 @@ class Nominations:
         unreadable: hears of those that cannot be read.
     """
 
-    def __init__(self, api: Api, pods: Mirror[Pod], unreadable: UnreadableSink | None = None) -> None:
+    def __init__(self, api: Api, pods: Informer[Pod], unreadable: UnreadableSink | None = None) -> None:
         self._api = api
         self._protected = Index(_node_of, pods)
         # of whatever namespace: who is not served himself waits for the place of pods that are held
-        self._waiting = Mirror(Watch(api, PODS, NominatedPod, fields=_WAITING), unreadable)
+        self._waiting = Informer(Watch(api, PODS, NominatedPod, fields=_WAITING), unreadable)
         self._doubts = WorkQueue("removal of a nomination", self._review)
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._due: dict[str, set[Key]] = {}
         """By node: pods that wait for it long enough. A gang's come at once, and are looked at together."""
 
     @property
-    def mirrors(self) -> tuple[Mirror[Any], ...]:
+    def informers(self) -> tuple[Informer[Any], ...]:
         """All that `run` keeps."""
         return (self._waiting,)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched_volcano.jobs import VCJOB, JobAdmission
 from cedana_sched_volcano.objects import POD_GROUPS, QUEUES, PodGroup
 from cedana_sched_volcano.pod_queues import PodQueues
@@ -27,8 +27,8 @@ class VolcanoWebhooks:
     name: ClassVar[str] = "volcano"
 
     def __init__(self, api: Api, configuration: Configuration) -> None:
-        self._queues = Mirror(Watch(api, QUEUES, PartialObject))
-        self._groups = Mirror(Watch(api, POD_GROUPS, PodGroup, within=configuration.served))
+        self._queues = Informer(Watch(api, QUEUES, PartialObject))
+        self._groups = Informer(Watch(api, POD_GROUPS, PodGroup, within=configuration.served))
         self._opt_in = QueueOptIn(PodQueues(self._queues.get, self._groups.get), configuration.served)
         self._jobs = JobAdmission(self._queues.get)
 

@@ -15,7 +15,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS, PREEMPTION_HOLDS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
@@ -45,7 +45,7 @@ class ClusterStage(Stage):
 
     @asynccontextmanager
     async def adapter(self) -> AsyncIterator[ClusterAdapter]:
-        pods = Mirror(Watch(self.api, PODS, Pod, labels=f"{names.PROTECTED}=true", within=self.served))
+        pods = Informer(Watch(self.api, PODS, Pod, labels=f"{names.PROTECTED}=true", within=self.served))
         events = EventRecorder(self.api, "conformance")
         access = ClusterAccess(self.api, events, pods, self, self, "cedana-sched", self, self.settings, self.served)
         adapter = self.adapter_class.connect(access)

@@ -16,7 +16,7 @@ from cedana_sched.adapter.cluster import ClusterAdapter, Watching
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ApiError
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import DEPLOYMENTS
 from cedana_sched.model.errors import CedanaSchedError
@@ -29,7 +29,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 LOOK_SECONDS = 5.0
 """Between two looks at what an adapter watches; what is refused for a shorter time is seen by chance."""
 REASON = "SchedulerNotFound"
-NOT_FOLLOWED = "SchedulerNotFollowed"
+NOT_FOLLOWED = "SchedulerNotWatched"
 FAILED = "AdapterFailed"
 
 
@@ -67,7 +67,7 @@ class OwnDeployment:
             log.info("event not published", reason=reason, problem=error.message)
             return
         involved = DEPLOYMENTS.reference(self._name, self._namespace, found.metadata.uid)
-        self._events.tell(Happening(involved, reason, message, warning=True))
+        self._events.tell(ObjectEvent(involved, reason, message, warning=True))
 
 
 async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeployment, metrics: AdapterMetrics) -> None:
@@ -114,7 +114,7 @@ async def _say_what_is_refused(
     was_refused = False
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        refused = next((why for mirror in adapter.mirrors if (why := mirror.refused) is not None), None)
+        refused = next((why for informer in adapter.informers if (why := informer.refused) is not None), None)
         metrics.set(name, up=refused is None)
         if refused is not None and not was_refused:
             message = f"{name} cannot be followed: {refused}"

@@ -22,7 +22,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata, Node, read_time
 from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model import codec
 from cedana_sched.model.errors import RetryableError, UsageError
 from cedana_sched.model.identity import SnapshotRef
@@ -176,7 +176,7 @@ class ObjectAgents:
         self,
         api: Api,
         projection: Projection,
-        nodes: Mirror[Node],
+        nodes: Informer[Node],
         removed: Callable[[tuple[SnapshotRef, ...], str], None] = lambda refs, namespace_uid: None,  # noqa: ARG005
         alive: Alive | None = None,
         disbelieved: Callable[[Resource, Metadata, str], None] = lambda kind, one, why: None,  # noqa: ARG005
@@ -200,23 +200,23 @@ class ObjectAgents:
         self._alive = alive or Alive()
         self._projection = projection
         self._removed = removed
-        self.restores = Mirror(Watch(api, RESTORES, AnsweredObject, labels=names.TRACKED), unreadable)
-        checkpoints = Mirror(Watch(api, CHECKPOINTS, AnsweredObject, labels=names.TRACKED), unreadable)
-        self._mirrors = [checkpoints, self.restores]
+        self.restores = Informer(Watch(api, RESTORES, AnsweredObject, labels=names.TRACKED), unreadable)
+        checkpoints = Informer(Watch(api, CHECKPOINTS, AnsweredObject, labels=names.TRACKED), unreadable)
+        self._informers = [checkpoints, self.restores]
         self._nodes = nodes
         self._waiting: dict[str, _Waiting] = {}
         self._shown: dict[str, int] = {}
         """Number of the order that the object of a record shows."""
-        for resource, mirror in zip((CHECKPOINTS, RESTORES), self._mirrors, strict=True):
-            mirror.subscribe(partial(self._heard, resource))
+        for resource, informer in zip((CHECKPOINTS, RESTORES), self._informers, strict=True):
+            informer.subscribe(partial(self._heard, resource))
         projection.subscribe(self._forgotten)
         projection.subscribe_to_undeliverable(self._undeliverable)
 
     async def run(self) -> None:
         """Keep the watches, for ever."""
         async with asyncio.TaskGroup() as group:
-            for mirror in self._mirrors:
-                group.create_task(mirror.run())
+            for informer in self._informers:
+                group.create_task(informer.run())
 
     async def perform(self, node: str, order: Order) -> AsyncIterator[Outcome]:
         """See `coordinator.ports.Agents`. Nothing is ordered on a node that has no agent: nobody would answer."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 
 Sink = Callable[[str, str], None]
 
@@ -23,7 +23,7 @@ class BeginningNumbers:
         restores: those that are records.
     """
 
-    def __init__(self, restores: Mirror[AnsweredObject]) -> None:
+    def __init__(self, restores: Informer[AnsweredObject]) -> None:
         self.synced = restores.synced
         self._of_pod = Index(lambda one: one.spec.pod.uid, restores)
         self._sinks: list[Sink] = []

@@ -9,7 +9,7 @@ from cedana_sched.adapter.pods import find_identity
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
@@ -18,7 +18,7 @@ from cedana_sched.model.records import CheckpointStep
 class Choice:
     """Follows all protected pods."""
 
-    def __init__(self, pods: Mirror[Pod], checkpoints: ById) -> None:
+    def __init__(self, pods: Informer[Pod], checkpoints: ById) -> None:
         self._siblings = Index(_family, pods)
         self._checkpoints = checkpoints
         self._chosen: dict[str, Identity] = {}

@@ -28,7 +28,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Node, PartialObject, Pod
 from cedana_sched.kube.resources import CONFIG_MAPS, NAMESPACES
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched.model.identity import may_be_one_namespace, name_of_namespace, uid_of_namespace, validate_namespace
 from cedana_sched.store import layout
@@ -69,9 +69,9 @@ class Collections:
         open_bucket: Callable[[], Backend],
         name: str,
         namespace: str,
-        nodes: Mirror[Node],
-        pods: Mirror[Pod],
-        checkpoints: Mirror[KnownCheckpoint],
+        nodes: Informer[Node],
+        pods: Informer[Pod],
+        checkpoints: Informer[KnownCheckpoint],
         *,
         shared: Collection[str] = (),
         own_node: str = "",

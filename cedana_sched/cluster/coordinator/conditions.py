@@ -38,7 +38,7 @@ _COMES_BACK = {
 
 def of_checkpoint(record: Checkpoint) -> tuple[Condition, ...]:
     """`Frozen`, `Committed` and `Ready`."""
-    is_over = record.settled
+    is_over = record.is_terminal
     waiting = record.failure or _AWAITS.get(record.step, "")
     why = "Failed" if is_over else "InProgress"
     return (
@@ -69,7 +69,7 @@ def of_restore(record: Restore) -> tuple[Condition, ...]:
     """`Running`."""
     waiting = _COMES_BACK[record.step] + (f": {record.failure}" if record.failure else "")
     runs = record.running_at if record.step is RestoreStep.RUNNING else None
-    reason = "ColdStarted" if record.cold else "Restored"
+    reason = "ColdStart" if record.cold else "Restored"
     since = record.finished_at or record.created_at
     return (_condition("Running", runs, since, reason, str(record.step), waiting),)
 

@@ -13,7 +13,7 @@ import structlog
 
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.same_object import patch_same
@@ -24,7 +24,7 @@ from cedana_sched.model.served import EVERYWHERE, Served
 
 log = structlog.get_logger(__name__)
 
-REASON = "ProtectionKept"
+REASON = "ProtectionRestored"
 LOOK_AGAIN_SECONDS = 5.0
 """A pod that lives, and that the mirror does not show: it may end before the mirror has ever shown it."""
 
@@ -91,4 +91,4 @@ class PodEnds:
         log.warning("label was removed and is put back", namespace=metadata.namespace, pod=metadata.name)
         text = f"The label {names.PROTECTED} was removed while the pod was counted on, and was put back"
         involved = PODS.reference(metadata.name, metadata.namespace, metadata.uid)
-        self._events.tell(Happening(involved, REASON, text, warning=True))
+        self._events.tell(ObjectEvent(involved, REASON, text, warning=True))

@@ -39,7 +39,7 @@ class Excluded:
             if not isinstance(record, Checkpoint):
                 continue
             why = self._served.objection(record.workload.namespace)
-            if why is None or record.settled:
+            if why is None or record.is_terminal:
                 self._standing.pop(record.uid, None)
             elif record.uid not in self._standing:
                 self._call_off(record, why)

@@ -25,7 +25,7 @@ from cedana_sched.kube.placement import cpus_that_can_continue, require_one_of
 from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.same_object import unchanged
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, may_be_one_namespace
 from cedana_sched.model.objects import names
@@ -62,8 +62,8 @@ class Gates:
     def __init__(
         self,
         api: Api,
-        pods: Mirror[Pod],
-        nodes: Mirror[Node],
+        pods: Informer[Pod],
+        nodes: Informer[Node],
         checkpoints: ById,
         unreadable: UnreadableSink = lambda resource, one: None,  # noqa: ARG005
         served: Served = EVERYWHERE,
@@ -90,7 +90,7 @@ class Gates:
             if not isinstance(record, Checkpoint):
                 continue
             flying = self._in_flight[record.identity]
-            if not record.settled:
+            if not record.is_terminal:
                 flying[record.uid] = record.workload.namespace_uid
                 continue
             flying.pop(record.uid, None)

@@ -6,10 +6,10 @@ from math import inf
 
 import msgspec
 
-from cedana_sched.coordinator.core.words import short
+from cedana_sched.coordinator.core.messages import short
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata, Pod, read_time
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -161,7 +161,7 @@ class KnownCheckpoint(_Read, frozen=True):
         return names.SNAPSHOT_CLEANUP in self.metadata.finalizers
 
     @property
-    def is_settled(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Whether nothing more happens to it: its node has done all that was ordered."""
         return self.status.step in TERMINAL_CHECKPOINT_STEPS and not self.status.unconfirmed
 
@@ -191,7 +191,7 @@ def in_words(missed: KnownCheckpoint) -> str:
 class BySnapshot(Index[SnapshotRef, KnownCheckpoint]):
     """Checkpoints by the snapshot that they describe: mostly one, but preemptions that meet share theirs."""
 
-    def __init__(self, checkpoints: Mirror[KnownCheckpoint]) -> None:
+    def __init__(self, checkpoints: Informer[KnownCheckpoint]) -> None:
         super().__init__(lambda one: one.snapshot, checkpoints)
 
     def manifest_of(self, snapshot: SnapshotRef) -> str:
@@ -202,7 +202,7 @@ class BySnapshot(Index[SnapshotRef, KnownCheckpoint]):
 class ById(Index[tuple[str, str], KnownCheckpoint]):
     """Checkpoints by namespace and id: those of all replicas. Implements `adapter.cluster.Snapshots`."""
 
-    def __init__(self, checkpoints: Mirror[KnownCheckpoint]) -> None:
+    def __init__(self, checkpoints: Informer[KnownCheckpoint]) -> None:
         super().__init__(lambda one: (one.metadata.namespace, one.spec.identity.id), checkpoints)
         self.synced = checkpoints.synced
 

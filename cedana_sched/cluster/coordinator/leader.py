@@ -21,6 +21,7 @@ from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.collections import Collections
+from cedana_sched.cluster.coordinator.event_publisher import EventListeners, EventPublisher
 from cedana_sched.cluster.coordinator.excluded import Excluded
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.in_use import InUse
@@ -39,19 +40,18 @@ from cedana_sched.cluster.coordinator.restarts import ContainerRestarts
 from cedana_sched.cluster.coordinator.rivals import Rivals
 from cedana_sched.cluster.coordinator.scoping import Scoping
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
-from cedana_sched.cluster.coordinator.telling import Listeners, TellEvents
 from cedana_sched.cluster.coordinator.unprepared import Unprepared
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import NamespaceCorrected
-from cedana_sched.coordinator.ports import Listener
+from cedana_sched.coordinator.ports import EventListener
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.events import COMPONENT, EventRecorder, Happening
+from cedana_sched.kube.events import COMPONENT, EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror, Watch, awaited
+from cedana_sched.kube.watching import Informer, Watch, awaited
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Record
 from cedana_sched.model.served import Served
@@ -73,7 +73,7 @@ class Leader:
         api: Api,
         configuration: CoordinatorConfiguration,
         identity: str,
-        *listeners: Listener,
+        *listeners: EventListener,
         recorded: Recorded | None = None,
         adapter_metrics: AdapterMetrics | None = None,
         refused: Callable[[str, int], None] = lambda kind, status: None,  # noqa: ARG005 - most tests do not count
@@ -81,14 +81,14 @@ class Leader:
         namespace, served = configuration.namespace, configuration.served
         self._events = EventRecorder(api, COMPONENT)
         unreadable = self._events.unreadable
-        self._nodes = Mirror(Watch(api, NODES, Node), unreadable)
+        self._nodes = Informer(Watch(api, NODES, Node), unreadable)
         labels = f"{names.PROTECTED}=true"
-        self._everywhere = Mirror(Watch(api, PODS, Pod, labels=labels), partial(_unreadable_in, served, unreadable))
+        self._everywhere = Informer(Watch(api, PODS, Pod, labels=labels), partial(_unreadable_in, served, unreadable))
         """Every pod with the label of protected ones: for those that let go and clean up."""
         self.pods = self._everywhere.within(served)
         """Every protected pod."""
         self._policies = ClusterPolicies(api, configuration.longest_deadline_seconds, unreadable, self._events.tell)
-        self._checkpoints = Mirror(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
+        self._checkpoints = Informer(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
         by_snapshot, by_id = BySnapshot(self._checkpoints), ById(self._checkpoints)
         self._removal = Removal(api, self._checkpoints, by_snapshot)
         self._projection = Projection(
@@ -144,17 +144,17 @@ class Leader:
         self._pod_reports = PodReports(of_all_pods, self._alive, beginnings, by_id)
         self._excluded = Excluded(served)
         own: dict[str, Adapter] = {PodReports.name: self._pod_reports, Excluded.name: self._excluded}
-        listener = Listeners(TellEvents(self._events, self._everywhere), *listeners)
+        listener = EventListeners(EventPublisher(self._events, self._everywhere), *listeners)
         self._unprepared = Unprepared(
             api,
             by_id,
             self._events,
-            listener.announced,
+            listener.on_event,
             served,
             self._policies.chosen,
             tuple(one for one in self._adapters.values() if isinstance(one, OptingIn)),
         )
-        self._passed_over = PassedOver(self.pods, by_id, listener.announced)
+        self._passed_over = PassedOver(self.pods, by_id, listener.on_event)
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
         self._on_recorded = recorded
@@ -241,7 +241,7 @@ class Leader:
     def _disbelieved(self, resource: Resource, one: Metadata, why: str) -> None:
         reference = resource.reference(one.name, one.namespace, one.uid)
         text = f"What its node has answered is not believed: {why}"
-        self._events.tell(Happening(reference, "AnswerNotBelieved", text, warning=True))
+        self._events.tell(ObjectEvent(reference, "AnswerRejected", text, warning=True))
 
     async def _kept(self, name: str) -> None:
         await keep_running(name, self._adapters[name], self._deployment, self._adapter_metrics)

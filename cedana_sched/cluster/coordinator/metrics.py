@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from cedana_sched.coordinator.core import Severity, Tell
+from cedana_sched.coordinator.core import PublishEvent, Severity
 from cedana_sched.model.records import (
     Checkpoint,
     CheckpointStep,
@@ -27,11 +27,11 @@ OTHER: Final = "other"
 
 
 class CoordinatorMetrics:
-    """Implements `coordinator.ports.Listener`, and `journal.Recorded`, which gets every record that is saved."""
+    """Implements `coordinator.ports.EventListener`, and `journal.Recorded`, which gets every record that is saved."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._announced = Counter(
-            "cedana_sched_told_total",
+            "cedana_sched_events_total",
             "What happened to workloads, by the reason of its Event.",
             ["reason", "severity"],
             registry=registry,
@@ -39,7 +39,7 @@ class CoordinatorMetrics:
         self._leads = Gauge("cedana_sched_leader", "1 while this replica coordinates.", registry=registry)
         self._holding = Gauge("cedana_sched_evictions_held", "Evictions that wait now.", registry=registry)
         self._held = Histogram(
-            "cedana_sched_eviction_held_seconds",
+            "cedana_sched_eviction_hold_duration_seconds",
             "From the signal of a preemption to its release.",
             ["adapter", "reason"],
             buckets=_SECONDS,
@@ -49,7 +49,7 @@ class CoordinatorMetrics:
             "cedana_sched_checkpoints_total", "Checkpoints that are over.", ["adapter", "phase"], registry=registry
         )
         self._frozen = Histogram(
-            "cedana_sched_checkpoint_frozen_seconds",
+            "cedana_sched_checkpoint_frozen_duration_seconds",
             "From freeze to commit.",
             ["adapter"],
             buckets=_SECONDS,
@@ -62,14 +62,14 @@ class CoordinatorMetrics:
             "cedana_sched_checkpoint_stored_bytes_total", "What the store took of it.", ["adapter"], registry=registry
         )
         self._restores = Histogram(
-            "cedana_sched_return_seconds",
+            "cedana_sched_restore_duration_seconds",
             "From a pod's bind to its first instruction: restored, or cold although a snapshot was expected.",
             ["outcome"],
             buckets=_SECONDS,
             registry=registry,
         )
         self._refused = Counter(
-            "cedana_sched_object_writes_refused_total",
+            "cedana_sched_record_writes_rejected_total",
             "Writes of our objects that the API server did not take; they are tried again.",
             ["kind", "status"],
             registry=registry,
@@ -87,8 +87,8 @@ class CoordinatorMetrics:
             self._known.clear()
             self._holding.set(0)
 
-    def announced(self, tell: Tell) -> None:
-        """See `coordinator.ports.Listener`."""
+    def on_event(self, tell: PublishEvent) -> None:
+        """See `coordinator.ports.EventListener`."""
         self._announced.labels(tell.kind, str(tell.severity)).inc()
 
     def refused(self, kind: str, status: int) -> None:
@@ -109,7 +109,7 @@ class CoordinatorMetrics:
 
     def _moved(self, record: Record) -> None:
         match record:
-            case Checkpoint() if record.settled:
+            case Checkpoint() if record.is_terminal:
                 self._settled(record)
             case PreemptionHold() if record.released_at is not None:
                 held = self._held.labels(record.adapter, self._bounded(record.reason))

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from cedana_sched.cluster.coordinator.conditions import of_checkpoint, of_hold, of_restore
-from cedana_sched.coordinator.core.words import size
+from cedana_sched.coordinator.core.messages import size
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES, Resource
 from cedana_sched.model.identity import Identity, SnapshotRef

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, OwnerReference, Pod
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 
@@ -14,7 +14,7 @@ from cedana_sched.model.preemption import HeldObject, WorkloadRef
 class Owners:
     """Of the pods of a mirror, which must be synced before `of` is called."""
 
-    def __init__(self, pods: Mirror[Pod]) -> None:
+    def __init__(self, pods: Informer[Pod]) -> None:
         self._pods = pods
 
     def of(self, workload: WorkloadRef) -> list[Object]:
@@ -44,7 +44,7 @@ def warn_pod_and_owner(events: EventRecorder, metadata: Metadata, reason: str, t
     """Publish a warning on a pod and on who controls it."""
     owner = owner_reference(metadata)
     for one in (PODS.reference(metadata.name, metadata.namespace, metadata.uid), *([owner] if owner else ())):
-        events.tell(Happening(one, reason, text, warning=True))
+        events.tell(ObjectEvent(one, reason, text, warning=True))
 
 
 def warn_not_protected(events: EventRecorder, metadata: Metadata, why: str) -> None:

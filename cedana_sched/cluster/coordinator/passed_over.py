@@ -12,11 +12,11 @@ from datetime import datetime
 
 from cedana_sched.adapter.pods import find_identity, workload_of
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, in_words
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.objects import Metadata, Pod, read_time
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 
 LATE_SECONDS = 600.0
@@ -36,9 +36,9 @@ class PassedOver:
 
     def __init__(
         self,
-        pods: Mirror[Pod],
+        pods: Informer[Pod],
         snapshots: ById,
-        tell: Callable[[Tell], None],
+        tell: Callable[[PublishEvent], None],
         now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._pods = pods
@@ -73,7 +73,7 @@ class PassedOver:
             f"Started {now.metadata.name} without checkpoint {in_words(missed)}: {why}, or the pod names another"
             " runtime class. Delete the pod to have its successor continue"
         )
-        self._tell(Tell("ColdStart", text, Severity.WARNING, identity, workload_of(now)))
+        self._tell(PublishEvent("ColdStart", text, Severity.WARNING, identity, workload_of(now)))
 
 
 def is_new(pod: Metadata, now: datetime) -> bool:

@@ -11,11 +11,11 @@ import structlog
 from pydantic import ValidationError
 
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.events import Happening
+from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.deadline_cap import capped
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
@@ -53,23 +53,23 @@ class ClusterPolicies:
         api: Api,
         longest_deadline_seconds: float = LONGEST_DEADLINE_SECONDS,
         unreadable: UnreadableSink = lambda resource, one: None,  # noqa: ARG005
-        tell: Callable[[Happening], None] = lambda one: None,  # noqa: ARG005
+        tell: Callable[[ObjectEvent], None] = lambda one: None,  # noqa: ARG005
     ) -> None:
         self._longest_seconds = longest_deadline_seconds
         self._unreadable = unreadable
         self._tell = tell
         self._queue_policies: list[Callable[[Pod], str | None]] = []
-        self._mirror = Mirror(Watch(api, CHECKPOINT_POLICIES, _PolicyObject), unreadable)
-        self._mirror.subscribe(self._look)
-        self.synced = self._mirror.synced
+        self._informer = Informer(Watch(api, CHECKPOINT_POLICIES, _PolicyObject), unreadable)
+        self._informer.subscribe(self._look)
+        self.synced = self._informer.synced
 
     async def run(self) -> None:
-        await self._mirror.run()
+        await self._informer.run()
 
     @property
     def awaited(self) -> str | None:
-        """See `Mirror.awaited`."""
-        return self._mirror.awaited
+        """See `Informer.awaited`."""
+        return self._informer.awaited
 
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         """See `adapter.cluster.Policies`."""
@@ -90,7 +90,7 @@ class ClusterPolicies:
         if own == at_creation:  # its queue's of then, and no choice of its own
             own = ""
         said_now = [{names.POLICY: own, names.QUEUE_POLICY: of_queue} for of_queue in sorted(of_queues)]
-        if at_creation and self._mirror.get(at_creation) is not None:
+        if at_creation and self._informer.get(at_creation) is not None:
             said_now.append(said)
         # a tenant may have written any of them: an object of each scheduler, the annotation at creation
         return reduce(within, (self.named(self.chosen(one), namespace) for one in said_now))
@@ -101,14 +101,14 @@ class ClusterPolicies:
 
     def _spec(self, name: str) -> CheckpointPolicySpec:
         """What it says; as if nothing stood there where it does not exist or cannot be read."""
-        found = self._mirror.get(name)
+        found = self._informer.get(name)
         with suppress(UsageError):
             return CheckpointPolicySpec() if found is None else read_spec(name, found.spec)
         return CheckpointPolicySpec()
 
     def _found(self, name: str | None, namespace: str) -> CheckpointPolicy:
         for candidate in (name, DEFAULT):
-            found = self._mirror.get(candidate) if candidate else None
+            found = self._informer.get(candidate) if candidate else None
             if candidate is None or found is None:
                 continue
             try:
@@ -139,4 +139,4 @@ class ClusterPolicies:
             log.warning("fields of a policy count for nobody", policy=metadata.name, fields=fields)
             text = f"{', '.join(fields)}: counts for nobody: write for whom in spec.allowedNamespaces"
             reference = CHECKPOINT_POLICIES.reference(metadata.name, uid=metadata.uid)
-            self._tell(Happening(reference, "CountsForNobody", text, warning=True))
+            self._tell(ObjectEvent(reference, "FieldsIgnored", text, warning=True))

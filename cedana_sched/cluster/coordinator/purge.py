@@ -18,11 +18,11 @@ from cedana_sched.cluster.coordinator.removers import Removers
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Node
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Key, Mirror
+from cedana_sched.kube.watching import Informer, Key
 from cedana_sched.model import codec
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
@@ -63,9 +63,9 @@ class Purge:
     def __init__(
         self,
         api: Api,
-        checkpoints: Mirror[KnownCheckpoint],
+        checkpoints: Informer[KnownCheckpoint],
         by_snapshot: BySnapshot,
-        nodes: Mirror[Node],
+        nodes: Informer[Node],
         in_use: InUse,
         *,
         let_go: Callable[[str], None],
@@ -161,7 +161,7 @@ class Purge:
             text = f"Snapshot {what} stays in the store, and nothing will remove it by itself: {problems[-1]}"
             log.error("snapshot not removed", snapshot=what, problem=problems[-1])  # noqa: TRY400  # it says all
             reference = CHECKPOINTS.reference(one.metadata.name, one.metadata.namespace, one.metadata.uid)
-            self._events.tell(Happening(reference, "SnapshotNotRemoved", text, warning=True))
+            self._events.tell(ObjectEvent(reference, "SnapshotRemovalFailed", text, warning=True))
         else:
             log.info("snapshot removed", snapshot=what)
 
@@ -251,7 +251,7 @@ def _is_to_be_kept(one: KnownCheckpoint) -> bool:
 
 def _is_over(one: KnownCheckpoint) -> bool:
     """Whether the coordinator is through with it."""
-    return one.is_settled or one.is_forgotten
+    return one.is_confirmed or one.is_forgotten
 
 
 def _seconds_left(one: KnownCheckpoint) -> float | None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from cedana_sched.cluster.coordinator.objects import resource_of
 from cedana_sched.cluster.coordinator.owners import held_reference
 from cedana_sched.kube.errors import ApiError, ApiUnavailableError
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.records import PreemptionHold, Record
 
-REASON = "RecordNotWritten"
+REASON = "RecordWriteRejected"
 
 
 class Refusals:
@@ -33,7 +33,7 @@ class Refusals:
         if not is_first or isinstance(error, ApiUnavailableError) or (involved := _involved(record)) is None:
             return
         text = f"its {kind} cannot be written, and nothing goes on with it before that: {error}"
-        self._events.tell(Happening(involved, REASON, text, warning=True))
+        self._events.tell(ObjectEvent(involved, REASON, text, warning=True))
 
 
 def _involved(record: Record) -> dict[str, str] | None:

@@ -10,7 +10,7 @@ from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.resources import CHECKPOINTS
-from cedana_sched.kube.watching import Key, Mirror
+from cedana_sched.kube.watching import Informer, Key
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.identity import SnapshotRef, may_be_one_namespace
 from cedana_sched.model.records import Checkpoint, Record
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 class Removal:
     """Run `run` as a task. Objects that are still records go when they are forgotten, the others at once."""
 
-    def __init__(self, api: Api, checkpoints: Mirror[KnownCheckpoint], by_snapshot: BySnapshot) -> None:
+    def __init__(self, api: Api, checkpoints: Informer[KnownCheckpoint], by_snapshot: BySnapshot) -> None:
         self._api = api
         self._by_snapshot = by_snapshot
         self._removed: dict[SnapshotRef, str] = {}

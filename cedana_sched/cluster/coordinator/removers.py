@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.kube.objects import Node
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 
 
 class Removers:
     """The nodes whose agents can take the order."""
 
-    def __init__(self, nodes: Mirror[Node]) -> None:
+    def __init__(self, nodes: Informer[Node]) -> None:
         self._nodes = nodes
         self.synced = nodes.synced
         self._sinks: list[Callable[[], None]] = []

@@ -14,11 +14,11 @@ from cedana_sched.adapter.pods import find_identity
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.cluster.coordinator.owners import warn_pod_and_owner
-from cedana_sched.coordinator.core.words import short
+from cedana_sched.coordinator.core.messages import short
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import ContainerStatus, Pod
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import SnapshotRef
 
 LATE_SECONDS = 600.0
@@ -51,7 +51,7 @@ class ContainerRestarts:
         self._seen: dict[str, dict[str, tuple[int, int]]] = {}
         """By uid of a pod and name of a container: the pod's beginning, and the container's restarts."""
 
-    async def run(self, pods: Mirror[Pod]) -> None:
+    async def run(self, pods: Informer[Pod]) -> None:
         """Publish late restarts: of containers that began after their pod was saved, or was continued."""
         for synced in (pods.synced, self._snapshots.synced, self._beginnings.synced):
             await synced.wait()

@@ -19,7 +19,7 @@ from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.same_object import patch_same
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Victim
@@ -38,7 +38,7 @@ class Rivals:
     """
 
     def __init__(
-        self, api: Api, pods: Mirror[Pod], checkpoints: Mirror[KnownCheckpoint], events: EventRecorder
+        self, api: Api, pods: Informer[Pod], checkpoints: Informer[KnownCheckpoint], events: EventRecorder
     ) -> None:
         self._api = api
         self._pods = pods

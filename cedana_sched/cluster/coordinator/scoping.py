@@ -45,13 +45,13 @@ class Scoping:
                 "each node holds the keys of the whole bucket, and who takes one over reads the snapshots of all"
                 " namespaces; set storage.s3.scopedCredentials.enabled if the store has STS with session policies"
             )
-            return Scoped("False", "NodesHoldTheKeys", sentence)
+            return Scoped("False", "NodesHaveBucketKeys", sentence)
         try:
             self._begin(_TRIED, "coordinator")
         except CedanaSchedError as error:
             sentence = f"nodes hold no keys of the bucket, and get none of namespaces: nothing is saved: {error}"
             return Scoped("False", type(error).__name__.removesuffix("Error"), sentence)
-        return Scoped("True", "NodesGetCredentials", "nodes get credentials of the namespaces of their pods and orders")
+        return Scoped("True", "ScopedCredentials", "nodes get credentials of the namespaces of their pods and orders")
 
 
 def _is_same(one: S3Location, other: S3Location) -> bool:

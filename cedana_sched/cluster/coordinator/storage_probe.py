@@ -17,7 +17,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched.model.objects.base import Condition, ConditionStatus, moment, read_kept
 from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec, CheckpointStorageStatus
@@ -66,7 +66,7 @@ class StorageProbe:
         self._scoping = scoping or Scoping()
         self._first = first
         self._later = later
-        self._mirror = Mirror(Watch(api, CHECKPOINT_STORAGES, StorageObject), unreadable)
+        self._informer = Informer(Watch(api, CHECKPOINT_STORAGES, StorageObject), unreadable)
         self._threads = StoreThreads()
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._since: dict[tuple[str, str], tuple[ConditionStatus, float]] = {}
@@ -86,8 +86,8 @@ class StorageProbe:
                     name = now.metadata.name
                     self._probes[name] = group.create_task(self._keep_trying(now), name=f"probe of {name}")
 
-            self._mirror.subscribe(heard)
-            await self._mirror.run()
+            self._informer.subscribe(heard)
+            await self._informer.run()
 
     async def _keep_trying(self, storage: StorageObject) -> None:
         probe = self._first
@@ -110,7 +110,7 @@ class StorageProbe:
             config = config_of(storage.spec)
             if config.path is not None:
                 sentence = "a folder of the nodes is not tried from here"
-                return self._status(storage, "Unknown", "OnlyNodesSeeIt", sentence), sentence
+                return self._status(storage, "Unknown", "VisibleToNodesOnly", sentence), sentence
             scoped = await self._scoped(storage, config)
             report = await self._threads.run(probe, config)
         except CedanaSchedError as error:

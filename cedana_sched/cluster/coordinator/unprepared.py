@@ -30,7 +30,7 @@ from cedana_sched.adapter.cluster import OptingIn
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, in_words
 from cedana_sched.cluster.coordinator.owners import warn_not_protected
 from cedana_sched.cluster.coordinator.passed_over import is_new
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, UnreadableError
@@ -41,7 +41,7 @@ from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS, UNFINISHED_PODS
 from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity
@@ -97,7 +97,7 @@ class Unprepared:
         api: Api,
         snapshots: ById,
         events: EventRecorder,
-        tell: Callable[[Tell], None],
+        tell: Callable[[PublishEvent], None],
         served: Served,
         policy_of: Callable[[Mapping[str, str]], str | None],
         queues: Sequence[OptingIn] = (),
@@ -113,11 +113,11 @@ class Unprepared:
         self._siblings = Siblings(api)
         self._strangers: dict[_Template, None] = {}
         """Templates whose pods ask for nothing."""
-        self._unanswered: dict[str, Tell] = {}
+        self._unanswered: dict[str, PublishEvent] = {}
         """By pod: what is published once its marks show. Their write may be done although its answer was lost."""
         self._is_due = False
-        self.unlabelled = Mirror(_watch(api, f"!{names.PROTECTED}", served), events.unreadable)
-        self.refused = Mirror(_watch(api, f"{names.PROTECTED}=false", served), events.unreadable)
+        self.unlabelled = Informer(_watch(api, f"!{names.PROTECTED}", served), events.unreadable)
+        self.refused = Informer(_watch(api, f"{names.PROTECTED}=false", served), events.unreadable)
         self._looking = WorkQueue("protection of a pod that no webhook has seen", self._look)
         self.unlabelled.subscribe(self._heard)
         self.refused.subscribe(self._was_refused)
@@ -252,7 +252,7 @@ class Unprepared:
         if now is not None and now.metadata.uid == workload.uid and names.MISSED_BY_WEBHOOK in now.metadata.annotations:
             self._publish(tell)
 
-    def _publish(self, tell: Tell) -> None:
+    def _publish(self, tell: PublishEvent) -> None:
         log.warning("pod was not prepared by a webhook", kind=tell.kind, why=tell.text)
         self._tell(tell)
 
@@ -264,19 +264,19 @@ class Unprepared:
         except UsageError as error:
             return None, str(error), False
 
-    def _told_of(self, pod: Pod, replica: Replica, *, is_one_of_several: bool, is_of_queue: bool) -> Tell:
+    def _told_of(self, pod: Pod, replica: Replica, *, is_one_of_several: bool, is_of_queue: bool) -> PublishEvent:
         metadata = pod.metadata
         missed = self._snapshots.missed_by(pod, replica.id, None if is_one_of_several else replica.index)
         text = _in_words(metadata, missed, is_of_queue=is_of_queue)
-        kind = "ColdStart" if missed else "NotPrepared"
+        kind = "ColdStart" if missed else "MissedByWebhook"
         return _tell(kind, text, pod, replica)
 
 
-def _tell(kind: str, text: str, pod: Pod, replica: Replica) -> Tell:
+def _tell(kind: str, text: str, pod: Pod, replica: Replica) -> PublishEvent:
     metadata = pod.metadata
     workload = WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name)
     identity = Identity(metadata.namespace, replica.id, replica.index)
-    return Tell(kind, text, Severity.WARNING, identity, workload, held=_owner(pod))
+    return PublishEvent(kind, text, Severity.WARNING, identity, workload, held=_owner(pod))
 
 
 def _watch(api: Api, labels: str, served: Served) -> Watch[PartialObject]:

@@ -13,7 +13,7 @@ from cedana_sched.cluster.collection_turns import CollectionTurn, CollectionTurn
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.store.snapshots import SnapshotStore
 from cedana_sched.store.turns import Turn
@@ -36,7 +36,7 @@ class Collector:
         self._node = node
         self._open_store = open_store
         fields = f"metadata.name={name}"
-        self._mirror = Mirror(Watch(api, CONFIG_MAPS, CollectionTurns, namespace=namespace, fields=fields))
+        self._informer = Informer(Watch(api, CONFIG_MAPS, CollectionTurns, namespace=namespace, fields=fields))
         self._threads = StoreThreads(1, name="collection")
         self._taken: set[CollectionTurn] = set()
 
@@ -51,8 +51,8 @@ class Collector:
                     group.create_task(self._collect(turn), name=f"garbage of {turn.namespace}")
                 self._taken = ours
 
-            self._mirror.subscribe(heard)
-            await self._mirror.run()
+            self._informer.subscribe(heard)
+            await self._informer.run()
 
     async def _collect(self, turn: CollectionTurn) -> None:
         try:

@@ -17,7 +17,7 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from cedana_sched.cluster.holds.listeners import TABLES, announced, listening_at
-from cedana_sched.kube.events import Happening
+from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.resources import NODES
 
 log = structlog.get_logger(__name__)
@@ -33,15 +33,15 @@ class HoldPortMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.strangers = Gauge(
-            "cedana_sched_hold_port_strangers",
+            "cedana_sched_hold_port_foreign_sockets",
             "Sockets of others that listen at the port of the node's holds pod.",
             registry=registry,
         )
 
 
-def calls_taken(node: str, text: str) -> Happening:
+def calls_taken(node: str, text: str) -> ObjectEvent:
     """The Event about it; the node's name stands for its uid, as in the kubelet's own Events."""
-    return Happening(NODES.reference(node, uid=node), "PreStopCallsTaken", text, warning=True)
+    return ObjectEvent(NODES.reference(node, uid=node), "HoldPortInUse", text, warning=True)
 
 
 class HoldPort:

@@ -177,7 +177,7 @@ class _Agent:
             self._deletions = group
             self._pods.subscribe(self._heard)
             group.create_task(self._pods.run(), name="pods")
-            await self._pods.mirror.synced.wait()
+            await self._pods.informer.synced.wait()
             group.create_task(self._feed.run(), name="orders")
             await self._feed.wait_synced()
             await until_answered("pods that return", self._look_for_returning)
@@ -189,13 +189,13 @@ class _Agent:
             if self._collector is not None:
                 group.create_task(self._collector.run(), name="turns to collect garbage")
             await stack.enter_async_context(self._pre_stop.serve(self._hold_socket))
-            log.info("agent serves", pods=len(self._pods.mirror))
+            log.info("agent serves", pods=len(self._pods.informer))
             ready()
             await asyncio.Event().wait()
 
     def awaited(self) -> str | None:
         """What is not listed yet, and why; None once everything is."""
-        return awaited(self._pods.mirror, self._feed.checkpoints, self._feed.restores)
+        return awaited(self._pods.informer, self._feed.checkpoints, self._feed.restores)
 
     def _perform(self, order: Order) -> AsyncIterator[Outcome]:
         return self._border.perform(order)

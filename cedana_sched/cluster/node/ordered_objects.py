@@ -91,7 +91,7 @@ class OrderedObject(msgspec.Struct, frozen=True):
         return WorkloadRef(pod.uid, self.metadata.namespace, pod.name, pod.node_name, self.spec.namespace_uid)
 
     @property
-    def settled(self) -> bool:
+    def is_terminal(self) -> bool:
         """Whether nothing more happens to it."""
         return self.status.step in _SETTLED
 
@@ -104,7 +104,7 @@ class OrderedObject(msgspec.Struct, frozen=True):
         Args:
             now: seconds since the epoch, by the API server.
         """
-        if not self.settled or self.status.doomed:
+        if not self.is_terminal or self.status.doomed:
             return True
         over = (read_time(self.status.deadline) or 0.0) + FOLLOWS_SECONDS
         return self.status.verdict in _GOES and now <= over

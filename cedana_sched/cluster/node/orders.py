@@ -27,7 +27,7 @@ from cedana_sched.cluster.node.progress_writes import ProgressPlan
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects import names
@@ -70,9 +70,9 @@ class OrderFeed:
         self._perform = perform
         mine = f"{names.NODE}={node},{names.ARCHIVED}!=true"
         # of all namespaces: what has begun in one that is served no more must be ended (see `objection_to`)
-        self.checkpoints = Mirror(Watch(api, CHECKPOINTS, OrderedObject, labels=mine))
-        self.restores = Mirror(Watch(api, RESTORES, OrderedObject, labels=mine))
-        self._mirrors = {CHECKPOINTS: self.checkpoints, RESTORES: self.restores}
+        self.checkpoints = Informer(Watch(api, CHECKPOINTS, OrderedObject, labels=mine))
+        self.restores = Informer(Watch(api, RESTORES, OrderedObject, labels=mine))
+        self._informers = {CHECKPOINTS: self.checkpoints, RESTORES: self.restores}
         self._latest: dict[_Key, int] = {}
         self._group: asyncio.TaskGroup | None = None
 
@@ -80,13 +80,13 @@ class OrderFeed:
         """Perform orders for ever."""
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for resource, mirror in self._mirrors.items():
-                mirror.subscribe(partial(self._heard, resource))
-                group.create_task(mirror.run(), name=f"orders in {resource.plural}")
+            for resource, informer in self._informers.items():
+                informer.subscribe(partial(self._heard, resource))
+                group.create_task(informer.run(), name=f"orders in {resource.plural}")
 
     def busy_with(self) -> list[str]:
         """See `draining.Busy`: a checkpoint that has begun, and is not over."""
-        began = (one for one in self.checkpoints if one.has_begun and not one.settled)
+        began = (one for one in self.checkpoints if one.has_begun and not one.is_terminal)
         return [f"checkpoint {one.metadata.namespace}/{one.metadata.name}" for one in began]
 
     def on_change(self, changed: Callable[[], None]) -> None:
@@ -95,8 +95,8 @@ class OrderFeed:
 
     async def wait_synced(self) -> None:
         """Wait until all that is addressed to this node is known."""
-        for mirror in self._mirrors.values():
-            await mirror.synced.wait()
+        for informer in self._informers.values():
+            await informer.synced.wait()
 
     def _heard(self, resource: Resource, before: OrderedObject | None, now: OrderedObject | None) -> None:
         known = now or before
@@ -162,13 +162,13 @@ class OrderFeed:
         """How long the order may take, as far as is known."""
         if isinstance(order, Dump):
             return order.timeout_seconds
-        seen = self._mirrors[key.resource].get(key.name, key.namespace)
+        seen = self._informers[key.resource].get(key.name, key.namespace)
         told = seen.spec.policy.get("restoreDeadlineSeconds") if seen is not None else None
         return float(told) if isinstance(told, int | float) and 0 < told <= LONGEST_SECONDS else RESTORE_SECONDS
 
     async def _tell_progress(self, key: _Key, told: Transfer) -> None:
         """Only into the object as it was seen: a write that is late changes nothing after the answer."""
-        if (seen := self._mirrors[key.resource].get(key.name, key.namespace)) is None:
+        if (seen := self._informers[key.resource].get(key.name, key.namespace)) is None:
             return
         transfer: Object = {
             "readBytes": told.read_bytes,

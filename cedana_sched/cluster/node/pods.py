@@ -17,7 +17,7 @@ from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import HasMetadata, Mirror, Watch
+from cedana_sched.kube.watching import HasMetadata, Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import read_kept
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
@@ -54,8 +54,10 @@ class NodePods:
     ) -> None:
         self._served = served
         self._now = now
-        self.mirror = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", fields=f"spec.nodeName={node}"))
-        self.present = PresentPods(api, node, self.mirror)
+        self.informer = Informer(
+            Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", fields=f"spec.nodeName={node}")
+        )
+        self.present = PresentPods(api, node, self.informer)
         self._api = api
         self._node = node
         self._feed = feed
@@ -63,7 +65,7 @@ class NodePods:
     async def run(self) -> None:
         """Follow them, for ever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.mirror.run(), name="protected pods")
+            group.create_task(self.informer.run(), name="protected pods")
             group.create_task(self.present.run(), name="pods without label")
 
     def subscribe(self, sink: Sink) -> None:
@@ -135,12 +137,12 @@ class NodePods:
 
     async def wait_ended(self, uid: str) -> None:
         """Return when the pod has finished or is no more."""
-        await self.mirror.synced.wait()
+        await self.informer.synced.wait()
         await _wait_until(self.present, lambda: (pod := self.pod(uid)) is None or pod.finished)
 
     async def wait_ended_or_backing_off(self, uid: str) -> None:
         """The same, or one of its containers has crashed so often that the kubelet takes its time to start it again."""
-        await self.mirror.synced.wait()
+        await self.informer.synced.wait()
         await _wait_until(self.present, lambda: (pod := self.pod(uid)) is None or pod.finished or _backs_off(pod))
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
@@ -209,7 +211,7 @@ class NodePods:
         return any(self._is_of(one, uid) and one.explains_deletion(now) for one in self._feed.checkpoints)
 
     def _is_held(self, uid: str) -> bool:
-        return any(self._is_of(one, uid) and not one.settled for one in self._feed.checkpoints)
+        return any(self._is_of(one, uid) and not one.is_terminal for one in self._feed.checkpoints)
 
     def _is_of(self, one: OrderedObject, uid: str) -> bool:
         """Whether an object is about a pod; one of another namespace never is, whatever stands in it."""
@@ -226,7 +228,7 @@ def _is_let_go(pod: Pod | None) -> bool:
     return pod is None or pod.finished or pod.metadata.annotations.get(names.NOT_PREEMPTED) == "true"
 
 
-async def _wait_until(shown: PresentPods | Mirror[OrderedObject], holds: Callable[[], bool]) -> None:
+async def _wait_until(shown: PresentPods | Informer[OrderedObject], holds: Callable[[], bool]) -> None:
     """Return when `holds`, looked at after every change."""
     if holds():
         return

@@ -16,7 +16,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, NotServedError
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.preemption import WorkloadRef
 
@@ -37,25 +37,25 @@ class PresentPods:
         mirror: of those that are protected; is followed.
     """
 
-    def __init__(self, api: Api, node: str, mirror: Mirror[Pod]) -> None:
+    def __init__(self, api: Api, node: str, informer: Informer[Pod]) -> None:
         self._api = api
         self._node = node
-        self._mirror = mirror
+        self._informer = informer
         self._left: dict[str, Pod] = {}
         """By uid, and as they were seen last: those that the mirror does not show."""
         self._sinks: list[Sink] = []
         self._queue = WorkQueue("look for a pod", self._look)
-        mirror.subscribe(self._heard)
+        informer.subscribe(self._heard)
 
     async def run(self) -> None:
         """Look, for ever, and again later where the API server refuses."""
         await self._queue.run()
 
     def __iter__(self) -> Iterator[Pod]:
-        return iter((*self._mirror, *self._left.values()))
+        return iter((*self._informer, *self._left.values()))
 
     def subscribe(self, sink: Sink) -> None:
-        """See `Mirror.subscribe`: None now is a pod that has finished without our label, or is no more."""
+        """See `Informer.subscribe`: None now is a pod that has finished without our label, or is no more."""
         self._sinks.append(sink)
 
     def unsubscribe(self, sink: Sink) -> None:

@@ -14,7 +14,7 @@ from cedana_sched.kube.errors import AbsentError, ApiUnavailableError
 from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror, Watch, awaited
+from cedana_sched.kube.watching import Informer, Watch, awaited
 from cedana_sched.model.objects import names
 
 log = structlog.get_logger(__name__)
@@ -35,10 +35,10 @@ async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> 
     Raises:
         ApiError: the API server refused.
     """
-    nodes = Mirror(Watch(api, NODES, Node))
-    pods = Mirror(Watch(api, PODS, Pod, namespace=namespace, labels=agents))
+    nodes = Informer(Watch(api, NODES, Node))
+    pods = Informer(Watch(api, PODS, Pod, namespace=namespace, labels=agents))
     async with asyncio.TaskGroup() as group:
-        watching = [group.create_task(mirror.run()) for mirror in (nodes, pods)]
+        watching = [group.create_task(informer.run()) for informer in (nodes, pods)]
         await _wait_listed(seconds, nodes, pods)
         until = SERVER_TIME.now() + timedelta(seconds=seconds)
         ours = [node.metadata.name for node in nodes if is_ours(node.metadata)]
@@ -58,14 +58,14 @@ async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> 
     return abandoned
 
 
-async def _wait_listed(seconds: float, *mirrors: Mirror[Any]) -> None:
+async def _wait_listed(seconds: float, *informers: Informer[Any]) -> None:
     """Raises ApiUnavailableError, saying why, where they are not listed in time."""
     try:
         async with asyncio.timeout(seconds):
-            for mirror in mirrors:
-                await mirror.synced.wait()
+            for informer in informers:
+                await informer.synced.wait()
     except TimeoutError:
-        raise ApiUnavailableError(f"nodes cannot be left: {awaited(*mirrors)}") from None
+        raise ApiUnavailableError(f"nodes cannot be left: {awaited(*informers)}") from None
 
 
 def is_ours(metadata: Metadata) -> bool:
@@ -81,7 +81,7 @@ def nodes_with_agent(nodes: Iterable[Node], agents: Iterable[Pod]) -> tuple[str,
     return tuple(sorted(node.metadata.name for node in nodes if node.metadata.name in served and node.ready))
 
 
-async def _wait_left(nodes: Mirror[Node], served: tuple[str, ...], seconds: float) -> set[str]:
+async def _wait_left(nodes: Informer[Node], served: tuple[str, ...], seconds: float) -> set[str]:
     """Which of them have lost the mark. Nodes that go away or are no more Ready are not waited for."""
     changed, left, marked = asyncio.Event(), set[str](), set[str]()
 
@@ -115,7 +115,7 @@ def _note(node: Node, marked: set[str], left: set[str]) -> None:
         left.add(name)
 
 
-def _is_awaited(nodes: Mirror[Node], name: str) -> bool:
+def _is_awaited(nodes: Informer[Node], name: str) -> bool:
     node = nodes.get(name)
     return node is not None and node.ready
 

@@ -71,7 +71,7 @@ def is_at_rest(record: Record) -> bool:
     """Whether nothing needs to be done for it; a workload that runs needs nothing."""
     match record:
         case Checkpoint():
-            return record.settled
+            return record.is_terminal
         case PreemptionHold():
             return record.step is HoldStep.RELEASED
         case _:

@@ -7,13 +7,13 @@ import asyncio
 import structlog
 
 from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 
 log = structlog.get_logger(__name__)
 
 
-async def wait_until_started(pods: Mirror[Pod], seconds: float) -> tuple[Pod, ...]:
+async def wait_until_started(pods: Informer[Pod], seconds: float) -> tuple[Pod, ...]:
     """Wait until every pod that returns through us has begun, for at most so long.
 
     Returns:

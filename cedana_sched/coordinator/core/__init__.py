@@ -19,10 +19,10 @@ from cedana_sched.coordinator.core.instructions import (
     Instruction,
     Persist,
     PlaceHold,
+    PublishEvent,
     ReleaseHold,
     Send,
     Severity,
-    Tell,
 )
 from cedana_sched.coordinator.core.invariants import forbidden_order, violations
 from cedana_sched.coordinator.core.machine import Core
@@ -38,13 +38,13 @@ __all__ = [
     "OrderLost",
     "Persist",
     "PlaceHold",
+    "PublishEvent",
     "ReleaseDone",
     "ReleaseFailed",
     "ReleaseHold",
     "Reported",
     "Send",
     "Severity",
-    "Tell",
     "Tick",
     "Timing",
     "forbidden_order",

@@ -153,9 +153,9 @@ class Book:
         """The holds that still hold and are released together, itself among them if it does, oldest first."""
         return [self.holds[uid] for uid in self._companions.of(hold)]
 
-    def are_settled(self, hold: PreemptionHold) -> bool:
+    def are_terminal(self, hold: PreemptionHold) -> bool:
         """Whether it waits for no checkpoint any more, and none of its companions does."""
-        return self._companions.are_settled(hold)
+        return self._companions.are_terminal(hold)
 
     def records(self) -> Iterator[Record]:
         """Everything that is remembered."""

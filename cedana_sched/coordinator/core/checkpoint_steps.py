@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import orders, words
-from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.coordinator.core import messages, orders
 from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.orders import Order
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, Checkpoint, CheckpointStep, HoldStep
 
@@ -23,22 +23,22 @@ def may_have_left_a_snapshot(checkpoint: Checkpoint) -> bool:
 class CheckpointSteps:
     """Shared by the rules of the checkpoints and those of their failures."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._book = desk.book
+    def __init__(self, context: TurnContext) -> None:
+        self._context = context
+        self._book = context.book
 
     def move(self, checkpoint: Checkpoint, cause: Cause, **changes: object) -> Checkpoint | None:
         """Take a step and give the order that goes with it."""
-        moved = self._book.move_checkpoint(checkpoint, cause, self._desk.now, **changes)
+        moved = self._book.move_checkpoint(checkpoint, cause, self._context.now, **changes)
         if moved is None or moved.step is checkpoint.step:
             return moved
-        self._desk.answered(moved.uid)
-        order = orders.of_checkpoint(moved, self._desk.now, self._book.lineage(moved.workload.uid))
+        self._context.answered(moved.uid)
+        order = orders.of_checkpoint(moved, self._context.now, self._book.lineage(moved.workload.uid))
         if order is not None and cause is Cause.ABORTED:  # its node has just tried
-            self._desk.repeat_in(moved.uid, self._desk.timing.lost)
+            self._context.repeat_in(moved.uid, self._context.timing.lost)
         elif order is not None:
-            self._desk.order(moved.uid, moved.workload.node, order)
-        words.of_checkpoint(self._desk, moved, cause)
+            self._context.order(moved.uid, moved.workload.node, order)
+        messages.of_checkpoint(self._context, moved, cause)
         if moved.step is CheckpointStep.READY and cause is not Cause.JOIN:
             self._retain(moved)
         return moved
@@ -49,7 +49,7 @@ class CheckpointSteps:
             confirmed = replace(checkpoint, unconfirmed=False, left=False)
             self._book.update(confirmed)
             self._book.touched[confirmed.uid] = None
-            self._desk.answered(confirmed.uid)
+            self._context.answered(confirmed.uid)
             self.arm(confirmed)
 
     def leave(self, checkpoint: Checkpoint) -> None:
@@ -58,7 +58,7 @@ class CheckpointSteps:
             left = replace(checkpoint, left=True)
             self._book.update(left)
             self._book.touched[left.uid] = None
-            self._desk.repeat_in(left.uid, self._desk.timing.lost)
+            self._context.repeat_in(left.uid, self._context.timing.lost)
             self.arm(left)
 
     def ended(self, checkpoint: Checkpoint) -> None:
@@ -69,7 +69,7 @@ class CheckpointSteps:
             ended = replace(checkpoint, unconfirmed=False, doomed=False)
             self._book.update(ended)
             self._book.touched[ended.uid] = None
-            self._desk.answered(ended.uid)
+            self._context.answered(ended.uid)
             self.arm(ended)
 
     def ends_at(self, checkpoint: Checkpoint) -> float | None:
@@ -87,24 +87,24 @@ class CheckpointSteps:
             if hold.step is not HoldStep.RELEASED or hold.released_at is None:
                 return None
             released.append(hold.released_at)
-        return max(released) + self._desk.timing.patience
+        return max(released) + self._context.timing.patience
 
     def is_overdue(self, checkpoint: Checkpoint) -> bool:
         """Whether its doomed workload was released, and is still there after all patience."""
         at = self.ends_at(checkpoint)
-        return at is not None and self._desk.now >= at
+        return at is not None and self._context.now >= at
 
     def order_of(self, checkpoint: Checkpoint) -> Order | None:
         """The order that it waits on; see `orders.of_checkpoint`."""
         if self.is_overdue(checkpoint):
             return orders.end(checkpoint)
         lineage = self._book.lineage(checkpoint.workload.uid)
-        return orders.of_checkpoint(checkpoint, self._desk.now, lineage)
+        return orders.of_checkpoint(checkpoint, self._context.now, lineage)
 
     def arm(self, checkpoint: Checkpoint, *, kept: bool = False) -> None:
         """Set when it is looked at again. `kept`: it could not be forgotten now."""
-        timing, now = self._desk.timing, self._desk.now
-        if checkpoint.settled:
+        timing, now = self._context.timing, self._context.now
+        if checkpoint.is_terminal:
             at = now + timing.remember if kept else self.forget_at(checkpoint)
         elif checkpoint.step in DECIDED:
             at = checkpoint.deadline + timing.confirm
@@ -112,20 +112,20 @@ class CheckpointSteps:
             at = checkpoint.deadline
             if checkpoint.not_before is not None and checkpoint.not_before > now:
                 at = min(at, checkpoint.not_before)
-        earlier = self._desk.repeat_at(checkpoint.uid)
+        earlier = self._context.repeat_at(checkpoint.uid)
         if earlier is None:
             earlier = self.ends_at(checkpoint)
-        self._desk.deadlines.set(checkpoint.uid, at if earlier is None else min(at, earlier))
+        self._context.deadlines.set(checkpoint.uid, at if earlier is None else min(at, earlier))
 
     def forget_at(self, checkpoint: Checkpoint) -> float:
         """A signal that is repeated later than its deadline does no harm, remembered or not.
 
         Who is doomed is remembered until there was time to end it.
         """
-        over = checkpoint.finished_at or self._desk.now
+        over = checkpoint.finished_at or self._context.now
         if checkpoint.doomed:
-            over = max(over, self.ends_at(checkpoint) or self._desk.now)
-        return max(over + self._desk.timing.remember, checkpoint.deadline)
+            over = max(over, self.ends_at(checkpoint) or self._context.now)
+        return max(over + self._context.timing.remember, checkpoint.deadline)
 
     def forget(self, checkpoint: Checkpoint) -> bool:
         """Drop it, if its hold is forgotten; a set with live members stays whole.
@@ -138,8 +138,8 @@ class CheckpointSteps:
         hold = self._book.holds.get(checkpoint.signal_uid)
         if hold is not None or not self._book.set_of(checkpoint).are_all(TERMINAL_CHECKPOINT_STEPS):
             return False
-        self._desk.answered(checkpoint.uid)
-        self._desk.deadlines.set(checkpoint.uid, None)
+        self._context.answered(checkpoint.uid)
+        self._context.deadlines.set(checkpoint.uid, None)
         self._book.forget(checkpoint)
         return True
 
@@ -157,4 +157,4 @@ class CheckpointSteps:
             if ref is not None and ref.identity == checkpoint.identity and restore.finished_at is None
         }
         order = orders.retain(checkpoint, tuple(sorted(spare)))
-        self._desk.send_once(checkpoint.workload.node, order)
+        self._context.send_once(checkpoint.workload.node, order)

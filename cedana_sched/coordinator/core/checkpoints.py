@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import obstacles, orders, words
+from cedana_sched.coordinator.core import messages, obstacles, orders
 from cedana_sched.coordinator.core.book import unconfirmed
 from cedana_sched.coordinator.core.checkpoint_steps import DECIDED, CheckpointSteps, may_have_left_a_snapshot
-from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.failures import Failures, uid_of
 from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.orders import (
     Aborted,
     CheckpointFailed,
@@ -62,17 +62,17 @@ _SIMPLE_ANSWERS: dict[type, Cause] = {
 def active(checkpoint: Checkpoint) -> bool:
     """Whether the agent was told to do something for it, and has not said that it is done: it may thaw it yet."""
     is_silent = checkpoint.unconfirmed and not checkpoint.left
-    return is_silent or (checkpoint.step is not CheckpointStep.WAITING and not checkpoint.settled)
+    return is_silent or (checkpoint.step is not CheckpointStep.WAITING and not checkpoint.is_terminal)
 
 
 class Checkpoints:
     """All checkpoints of one core."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._book = desk.book
-        self._steps = CheckpointSteps(desk)
-        self._failures = Failures(desk, self._steps)
+    def __init__(self, context: TurnContext) -> None:
+        self._context = context
+        self._book = context.book
+        self._steps = CheckpointSteps(context)
+        self._failures = Failures(context, self._steps)
         self._refused: dict[str, str] = {}
         """Uids of checkpoints that fail in the turn in which they were made, and why."""
 
@@ -94,11 +94,11 @@ class Checkpoints:
                 after_commit=signal.after_commit,
                 reason=signal.reason,
                 step=CheckpointStep.WAITING,
-                created_at=self._desk.now,
+                created_at=self._context.now,
                 deadline=deadline,
                 workload_started_at=victim.started_at,
             )
-            self._book.add(checkpoint, self._desk.now, f"signal of {signal.adapter}, {signal.reason}")
+            self._book.add(checkpoint, self._context.now, f"signal of {signal.adapter}, {signal.reason}")
             uids.append(checkpoint.uid)
             if victim.refused is not None:
                 self._refused[checkpoint.uid] = victim.refused
@@ -115,7 +115,7 @@ class Checkpoints:
         elif isinstance(outcome, Progress):
             if checkpoint.step is CheckpointStep.DUMPING:
                 self._book.update(replace(checkpoint, transfer=outcome.transfer), stored=False)
-                self._desk.heard(checkpoint.uid)
+                self._context.heard(checkpoint.uid)
                 self._steps.arm(checkpoint)
         elif isinstance(outcome, Committed):
             self._committed(checkpoint, outcome)
@@ -132,14 +132,14 @@ class Checkpoints:
             checkpoint = self._book.checkpoints[listed.uid]
             if checkpoint.step is CheckpointStep.READY and checkpoint.doomed:
                 self._spare(checkpoint)
-            elif not checkpoint.settled and checkpoint.step not in DECIDED:
+            elif not checkpoint.is_terminal and checkpoint.step not in DECIDED:
                 self._failures.fail(checkpoint, Cause.CANCELLED, f"the preemption was cancelled: {why}")
 
     def workload_ended(self, workload_uid: str, why: str) -> None:
         """A victim is gone by itself: its checkpoint fails harmlessly, the rest of its gang tries again without it."""
         for listed in self._book.of_workload(workload_uid):
             checkpoint = self._book.checkpoints[listed.uid]
-            if not checkpoint.settled:
+            if not checkpoint.is_terminal:
                 self._failures.ended(checkpoint, why)
             elif checkpoint.step is CheckpointStep.READY:
                 self._steps.ended(checkpoint)
@@ -148,7 +148,7 @@ class Checkpoints:
         """Nothing of the node is left: what is committed stays good, all else there fails."""
         for listed in self._book.on_node(node):
             checkpoint = self._book.checkpoints[listed.uid]
-            if checkpoint.settled:
+            if checkpoint.is_terminal:
                 self._steps.ended(checkpoint)
                 continue
             if checkpoint.step is CheckpointStep.COMMITTED:
@@ -167,21 +167,21 @@ class Checkpoints:
 
     def due(self, checkpoint: Checkpoint) -> None:
         """Its time has come: a deadline, a pause that is over, an order to repeat, or to be forgotten."""
-        now = self._desk.now
-        is_over = checkpoint.settled and now >= self._steps.forget_at(checkpoint)
+        now = self._context.now
+        is_over = checkpoint.is_terminal and now >= self._steps.forget_at(checkpoint)
         if is_over and self._steps.forget(checkpoint):
             self.workload_changed(checkpoint.workload.uid)  # whoever waited for its node's answer
             return
         if checkpoint.step in DECIDED:
-            if now >= checkpoint.deadline + self._desk.timing.confirm:
+            if now >= checkpoint.deadline + self._context.timing.confirm:
                 self._steps.move(checkpoint, Cause.UNCONFIRMED, unconfirmed=True)
                 return
-        elif checkpoint.settled:
+        elif checkpoint.is_terminal:
             pass
         elif now >= checkpoint.deadline:
             seconds = checkpoint.deadline - checkpoint.created_at
             why = (
-                f"not committed within {words.seconds(seconds)}"
+                f"not committed within {messages.seconds(seconds)}"
                 if seconds > 0
                 else "its deadline had passed before it was seen"
             )
@@ -189,13 +189,13 @@ class Checkpoints:
             return
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)
-        elif self._desk.repeat_at(checkpoint.uid) is None and self._steps.is_overdue(checkpoint):
-            words.of_overdue(self._desk, checkpoint)
-            self._desk.order(checkpoint.uid, checkpoint.workload.node, orders.end(checkpoint))
-        elif self._desk.due(checkpoint.uid):
+        elif self._context.repeat_at(checkpoint.uid) is None and self._steps.is_overdue(checkpoint):
+            messages.of_overdue(self._context, checkpoint)
+            self._context.order(checkpoint.uid, checkpoint.workload.node, orders.end(checkpoint))
+        elif self._context.due(checkpoint.uid):
             order = self._steps.order_of(checkpoint)
             if order is not None:
-                self._desk.send_once(checkpoint.workload.node, order)
+                self._context.send_once(checkpoint.workload.node, order)
         self._steps.arm(self._book.checkpoints[checkpoint.uid], kept=is_over)
 
     # -- what follows from a changed record
@@ -210,7 +210,7 @@ class Checkpoints:
                     self._steps.move(member, Cause.ALL_FROZEN)
         elif checkpoint.step is CheckpointStep.COMMITTED:
             self._pass_commit_barrier(checkpoint)
-        elif checkpoint.settled:
+        elif checkpoint.is_terminal:
             self.workload_changed(checkpoint.workload.uid)
         self._steps.arm(self._book.checkpoints[checkpoint.uid])
 
@@ -239,7 +239,7 @@ class Checkpoints:
     def tighten(self, signal_uid: str, deadline: float) -> None:
         """Something outside ends earlier than the policy's deadline."""
         for checkpoint in self._book.of_signal(signal_uid):
-            if not checkpoint.settled and deadline < checkpoint.deadline:
+            if not checkpoint.is_terminal and deadline < checkpoint.deadline:
                 tightened = replace(checkpoint, deadline=deadline)
                 self._book.update(tightened)
                 self._steps.arm(tightened)
@@ -250,7 +250,7 @@ class Checkpoints:
         changes: dict[str, object] = {}
         match outcome:
             case Frozen():
-                changes["frozen_at"] = self._desk.now
+                changes["frozen_at"] = self._context.now
             case Killed():
                 changes["doomed"] = outcome.doomed
             case Aborted():
@@ -269,7 +269,7 @@ class Checkpoints:
 
     def _try_to_begin(self, waiting: Checkpoint) -> None:
         """Order the freeze of the whole set, unless something is in the way of any member."""
-        if self._desk.now >= waiting.deadline:
+        if self._context.now >= waiting.deadline:
             return  # its deadline is due in this very turn
         whole = self._book.set_of(waiting)
         if self._is_kept_back(waiting.uid) or (whole.obstacle is not None and self._is_kept_back(whole.obstacle)):
@@ -281,7 +281,7 @@ class Checkpoints:
         members = self._book.members(waiting)
         waiting_members = [member for member in members if member.step is CheckpointStep.WAITING]
         if waiting_members and len(waiting_members) < len(members):
-            taken = next(member for member in members if member.settled)
+            taken = next(member for member in members if member.is_terminal)
             self._failures.fail_rest(taken, Cause.SET_FAILED, "a member of its gang was preempted without it")
             return
         for member in waiting_members:
@@ -292,7 +292,7 @@ class Checkpoints:
         member = self._book.checkpoints.get(uid)
         if member is None or member.step is not CheckpointStep.WAITING:
             return False
-        if member.not_before is not None and self._desk.now < member.not_before:
+        if member.not_before is not None and self._context.now < member.not_before:
             return True
         restore = self._book.restore_of(member.workload.uid)
         if stopped := self._book.stopped_by(member.workload.uid):
@@ -310,7 +310,7 @@ class Checkpoints:
         """Whether its node has still to say what became of it. Who was given up, and may run, is frozen if he does."""
         if restore is None or restore.step is RestoreStep.RUNNING:
             return False
-        return not unconfirmed(restore) or self._desk.repeat_at(restore.uid) is not None
+        return not unconfirmed(restore) or self._context.repeat_at(restore.uid) is not None
 
     def _runs_no_more(self, checkpoint: Checkpoint) -> bool:
         """Whether a workload that was to be frozen had failed to come back, as its node has confirmed meanwhile."""
@@ -332,7 +332,7 @@ class Checkpoints:
     def _committed(self, checkpoint: Checkpoint, outcome: Committed) -> None:
         if checkpoint.step is CheckpointStep.FAILED:
             if checkpoint.cancelled:  # long ago: discard what came after it
-                self._desk.send_once(checkpoint.workload.node, orders.abort(checkpoint))
+                self._context.send_once(checkpoint.workload.node, orders.abort(checkpoint))
             return
         if outcome.snapshot.identity != checkpoint.identity and checkpoint.step is CheckpointStep.DUMPING:
             why = f"its agent committed {outcome.snapshot}, which is another identity's"
@@ -342,10 +342,10 @@ class Checkpoints:
             "snapshot": outcome.snapshot,
             "manifest": outcome.manifest,
             "transfer": outcome.transfer,
-            "committed_at": self._desk.now,
+            "committed_at": self._context.now,
         }
         if self._steps.move(checkpoint, Cause.COMMITTED, **changes) is not None and outcome.leaves is not None:
-            words.of_work_left(self._desk, checkpoint, outcome.snapshot, outcome.leaves)
+            messages.of_work_left(self._context, checkpoint, outcome.snapshot, outcome.leaves)
 
     def _killed_again(self, checkpoint: Checkpoint, *, doomed: bool) -> None:
         """The answer to a repeated `Kill`, or to one that insists."""
@@ -369,7 +369,7 @@ class Checkpoints:
         """Thaw who is committed, but lives: its snapshot stays good, and the next preemption makes another one."""
         if self._is_relied_on(checkpoint):
             return
-        deadline = max(checkpoint.deadline, self._desk.now)
+        deadline = max(checkpoint.deadline, self._context.now)
         changes = {"spared": True, "doomed": False, "verdict": Verdict.NOT_NEEDED, "deadline": deadline}
         self._steps.move(checkpoint, Cause.SPARED, **changes)
         hold = self._book.holds.get(checkpoint.signal_uid)
@@ -381,9 +381,9 @@ class Checkpoints:
         """A delayed `Freeze` may have been obeyed after all was over: have it undone, which is harmless if not."""
         node = checkpoint.workload.node
         if checkpoint.step is CheckpointStep.FAILED and checkpoint.cancelled:
-            self._desk.send_once(node, orders.abort(checkpoint))
+            self._context.send_once(node, orders.abort(checkpoint))
         elif checkpoint.step is CheckpointStep.READY and not checkpoint.stops:
-            self._desk.send_once(node, Thaw(checkpoint.uid, checkpoint.workload))
+            self._context.send_once(node, Thaw(checkpoint.uid, checkpoint.workload))
 
     def _pass_commit_barrier(self, checkpoint: Checkpoint) -> None:
         if not self._book.set_of(checkpoint).are_all({CheckpointStep.COMMITTED}):

@@ -56,5 +56,5 @@ def forget_at(book: Book, restore: Restore, finished_at: float, timing: Timing) 
 def _is_evicted(book: Book, restore: Restore) -> bool:
     checkpoints = book.of_workload(restore.workload.uid)
     return any(
-        one.after_commit is AfterCommit.STOP and (not one.settled or one.verdict in _EVICTED) for one in checkpoints
+        one.after_commit is AfterCommit.STOP and (not one.is_terminal or one.verdict in _EVICTED) for one in checkpoints
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from cedana_sched.coordinator.core.checkpoint_steps import DECIDED, CheckpointSteps
-from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.policy import OnCheckpointFailure
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep
@@ -33,9 +33,9 @@ def uid_of(signal_uid: str, workload_uid: str, attempt: int) -> str:
 class Failures:
     """The failures of all checkpoints of one core."""
 
-    def __init__(self, desk: Desk, steps: CheckpointSteps) -> None:
-        self._desk = desk
-        self._book = desk.book
+    def __init__(self, context: TurnContext, steps: CheckpointSteps) -> None:
+        self._context = context
+        self._book = context.book
         self._steps = steps
 
     def fail(self, checkpoint: Checkpoint, cause: Cause, why: str, *, retryable: bool = False) -> None:
@@ -58,7 +58,7 @@ class Failures:
         again = retryable and self._pause(failed) is not None
         survivors = []
         for member in self._book.members(failed):
-            if member.uid == failed.uid or member.settled or member.step in DECIDED:
+            if member.uid == failed.uid or member.is_terminal or member.step in DECIDED:
                 continue
             verdict = None if again else Verdict.NOT_NEEDED if cause is Cause.CANCELLED else verdict_of(member)
             moved = self._steps.move(member, cause, cancelled=True, failure=why, verdict=verdict)
@@ -80,7 +80,7 @@ class Failures:
 
     def _pause(self, checkpoint: Checkpoint) -> float | None:
         """Seconds until the next attempt; None: there is no time for one."""
-        return self._desk.timing.pause_within(checkpoint.attempt, checkpoint.deadline - self._desk.now)
+        return self._context.timing.pause_within(checkpoint.attempt, checkpoint.deadline - self._context.now)
 
     def _attempt_again(self, failed: list[Checkpoint], *, at_once: bool = False) -> None:
         """New checkpoints in the place of these; they begin when the abort of these is confirmed."""
@@ -97,13 +97,13 @@ class Failures:
                 after_commit=old.after_commit,
                 reason=old.reason,
                 step=CheckpointStep.WAITING,
-                created_at=self._desk.now,
+                created_at=self._context.now,
                 deadline=old.deadline,
                 workload_started_at=old.workload_started_at,
                 attempt=attempt,
-                not_before=None if at_once or pause is None else self._desk.now + pause,
+                not_before=None if at_once or pause is None else self._context.now + pause,
             )
-            self._book.add(new, self._desk.now, f"attempt {attempt} after {old.failure}")
+            self._book.add(new, self._context.now, f"attempt {attempt} after {old.failure}")
             hold = self._book.holds.get(old.signal_uid)
             if hold is not None:
                 uids = tuple(new.uid if uid == old.uid else uid for uid in hold.checkpoints)

@@ -6,7 +6,7 @@ committed was on its way for long, and counts when it comes again and again.
 
 from __future__ import annotations
 
-from cedana_sched.coordinator.core import obstacles, words
+from cedana_sched.coordinator.core import messages, obstacles
 from cedana_sched.coordinator.core.book import Book
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import SnapshotFound
@@ -32,7 +32,7 @@ def objection(book: Book, restore: Restore, found: SnapshotFound, trouble: str |
         return f"the requested {restore.wanted} is not in the store"
     if restore.passed_over and (snapshot is None or snapshot in restore.passed_over):
         more = f": {trouble}" if trouble else ""
-        return f"{words.passed_over(restore)}, and there is no older one{more}"
+        return f"{messages.passed_over(restore)}, and there is no older one{more}"
     if snapshot is None:
         return obstacles.lost(book, restore)
     if snapshot.identity != (restore.identity if restore.wanted is None else restore.wanted.identity):

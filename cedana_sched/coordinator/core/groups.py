@@ -103,7 +103,7 @@ class Companions:
         """Uids of those that still hold, itself among them if it does, oldest first."""
         return tuple(self._holds.get(_key(hold), ()))
 
-    def are_settled(self, hold: PreemptionHold) -> bool:
+    def are_terminal(self, hold: PreemptionHold) -> bool:
         """Whether none of them waits for a checkpoint any more."""
         return _key(hold) not in self._awaited
 
@@ -131,7 +131,7 @@ class Companions:
         if now is None:
             if before is not None:
                 self._forget(before.uid)
-        elif before is None or before.settled is not now.settled:
+        elif before is None or before.is_terminal is not now.is_terminal:
             self._look(now.uid, now)
 
     def _look(self, uid: str, checkpoint: Checkpoint | None) -> None:

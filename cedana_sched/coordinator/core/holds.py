@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import words
+from cedana_sched.coordinator.core import messages
 from cedana_sched.coordinator.core.checkpoints import Checkpoints
-from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.failures import verdict_of
 from cedana_sched.coordinator.core.instructions import PlaceHold, ReleaseHold
 from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.preemption import AfterCommit, Release, Signal
 from cedana_sched.model.records import HoldStep, PreemptionHold
 
@@ -17,9 +17,9 @@ from cedana_sched.model.records import HoldStep, PreemptionHold
 class Holds:
     """All holds of one core, and the signals that make them."""
 
-    def __init__(self, desk: Desk, checkpoints: Checkpoints) -> None:
-        self._desk = desk
-        self._book = desk.book
+    def __init__(self, context: TurnContext, checkpoints: Checkpoints) -> None:
+        self._context = context
+        self._book = context.book
         self._checkpoints = checkpoints
 
     def preempted(self, signal: Signal) -> None:
@@ -31,7 +31,7 @@ class Holds:
         if self._book.of_signal(signal.uid):
             return
         deadline = min(
-            [signal.observed_at + victim.policy.deadline_seconds for victim in signal.victims] or [self._desk.now]
+            [signal.observed_at + victim.policy.deadline_seconds for victim in signal.victims] or [self._context.now]
         )
         if signal.not_after is not None:
             deadline = min(deadline, signal.not_after)
@@ -45,7 +45,7 @@ class Holds:
             preemptor=signal.preemptor,
             reason=signal.reason,
             step=HoldStep.HOLDING,
-            created_at=self._desk.now,
+            created_at=self._context.now,
             deadline=deadline,
             checkpoints=uids,
             together=signal.together,
@@ -53,12 +53,12 @@ class Holds:
             namespace_uid=_namespace_uid_of(signal, namespace),
             held=signal.held,
         )
-        self._book.add(hold, self._desk.now, f"signal of {signal.adapter}, {signal.reason}")
-        self._desk.out.append(PlaceHold(signal.adapter, signal))
+        self._book.add(hold, self._context.now, f"signal of {signal.adapter}, {signal.reason}")
+        self._context.out.append(PlaceHold(signal.adapter, signal))
 
     def _repeated(self, hold: PreemptionHold, signal: Signal) -> None:
         if hold.step is HoldStep.HOLDING:
-            self._desk.out.append(PlaceHold(hold.adapter, signal))
+            self._context.out.append(PlaceHold(hold.adapter, signal))
         else:
             self.release_again(hold)
 
@@ -72,31 +72,31 @@ class Holds:
             self._book.update(hold)
             self._checkpoints.tighten(signal_uid, until)
             self.arm(hold)
-        seconds = max(hold.deadline - self._desk.now, 0.0)
+        seconds = max(hold.deadline - self._context.now, 0.0)
         text = f"Eviction held for checkpoint, at most {seconds:.0f}s"
-        self._desk.tell("EvictionHeld", text, signal_uid=signal_uid)
+        self._context.tell("EvictionHeld", text, signal_uid=signal_uid)
 
     def released(self, signal_uid: str) -> None:
         """The adapter let its scheduler go on."""
         hold = self._book.holds.get(signal_uid)
         if hold is None:
             return
-        released = self._book.move_hold(hold, Cause.RELEASE_DONE, self._desk.now, released_at=self._desk.now)
+        released = self._book.move_hold(hold, Cause.RELEASE_DONE, self._context.now, released_at=self._context.now)
         if released is not None:
             self._checkpoints.released(released)
 
     def release_failed(self, signal_uid: str, why: str) -> None:
         """The adapter could not; the shell goes on trying."""
         text = f"The release could not be written, trying again: {why}"
-        self._desk.tell("ReleaseFailed", text, signal_uid=signal_uid, warning=True)
+        self._context.tell("ReleaseFailed", text, signal_uid=signal_uid, warning=True)
 
     def release_again(self, hold: PreemptionHold) -> None:
         """Hand out a decided release once more; the adapter's `release` is idempotent."""
-        self._desk.out.append(ReleaseHold(hold.adapter, Release(hold.uid, hold.verdicts, hold.reasons)))
+        self._context.out.append(ReleaseHold(hold.adapter, Release(hold.uid, hold.verdicts, hold.reasons)))
 
     def draw(self, hold: PreemptionHold) -> None:
         """Release it once all its checkpoints are settled, and those of its companions."""
-        if hold.step is HoldStep.HOLDING and self._book.are_settled(hold):
+        if hold.step is HoldStep.HOLDING and self._book.are_terminal(hold):
             for companion in self._book.companions(hold):
                 self._release(companion, Cause.SETTLED)
                 self.arm(self._book.holds[companion.uid])
@@ -107,12 +107,12 @@ class Holds:
         if hold.step is HoldStep.HOLDING:
             for named in self._book.of_hold(hold):
                 checkpoint = self._book.checkpoints[named.uid]  # another one of its gang may just have failed it
-                if not checkpoint.settled:
+                if not checkpoint.is_terminal:
                     self._checkpoints.due(checkpoint)
             self._release(self._book.holds[hold.uid], Cause.DEADLINE)
-            if self._book.are_settled(hold) and (companions := self._book.companions(hold)):
+            if self._book.are_terminal(hold) and (companions := self._book.companions(hold)):
                 self.draw(companions[0])  # this one is not waited for any more
-        elif (at := self._forget_at(hold)) is not None and self._desk.now >= at:
+        elif (at := self._forget_at(hold)) is not None and self._context.now >= at:
             self._book.forget(hold)
 
     def arm(self, hold: PreemptionHold) -> None:
@@ -121,20 +121,20 @@ class Holds:
             at: float | None = hold.deadline
         else:
             at = self._forget_at(hold)
-        self._desk.deadlines.set(hold.uid, at)
+        self._context.deadlines.set(hold.uid, at)
 
     def _forget_at(self, hold: PreemptionHold) -> float | None:
         if hold.released_at is None:
             return None
-        return max(hold.released_at + self._desk.timing.remember, hold.deadline)
+        return max(hold.released_at + self._context.timing.remember, hold.deadline)
 
     def _release(self, hold: PreemptionHold, cause: Cause) -> None:
         checkpoints = self._book.of_hold(hold)
         verdicts = {c.workload.uid: verdict_of(c) for c in checkpoints}
         reasons = {c.workload.uid: c.failure for c in checkpoints if c.failure is not None}
-        released = self._book.move_hold(hold, cause, self._desk.now, verdicts=verdicts, reasons=reasons)
+        released = self._book.move_hold(hold, cause, self._context.now, verdicts=verdicts, reasons=reasons)
         if released is not None:
-            words.of_release(self._desk, released, deadline=cause is Cause.DEADLINE)
+            messages.of_release(self._context, released, deadline=cause is Cause.DEADLINE)
             self.release_again(released)
 
 

@@ -47,7 +47,7 @@ class Severity(StrEnum):
     WARNING = "Warning"
 
 
-class Tell(msgspec.Struct, frozen=True):
+class PublishEvent(msgspec.Struct, frozen=True):
     """Something a person wants to know. `kind` is an Event's reason (CamelCase); `text` is at most 1 KiB."""
 
     kind: str
@@ -64,4 +64,4 @@ class Tell(msgspec.Struct, frozen=True):
     """Whom that preemption evicts, where it does so by no object but theirs."""
 
 
-Instruction = Persist | Send | PlaceHold | ReleaseHold | Tell
+Instruction = Persist | Send | PlaceHold | ReleaseHold | PublishEvent

@@ -121,7 +121,7 @@ def _identities(core: Core) -> Iterator[str]:
     together: dict[tuple[str, Identity], str] = {}
     for checkpoint in core.book.checkpoints.values():
         identity, workload = checkpoint.identity, checkpoint.workload
-        if checkpoint.step is not CheckpointStep.WAITING and not checkpoint.settled and not checkpoint.cancelled:
+        if checkpoint.step is not CheckpointStep.WAITING and not checkpoint.is_terminal and not checkpoint.cancelled:
             other = saved.setdefault((identity, workload.namespace_uid), checkpoint)
             if other.workload.uid != workload.uid:
                 yield f"8: {other.uid} and {checkpoint.uid} both save {identity}"
@@ -141,7 +141,7 @@ def _phases(core: Core) -> Iterator[str]:
     """9: nothing stays in an intermediate phase past its deadline."""
     confirm = core.timing.confirm
     for checkpoint in core.book.checkpoints.values():
-        if not checkpoint.settled:
+        if not checkpoint.is_terminal:
             grace = confirm if checkpoint.step in _IRREVERSIBLE else 0.0
             yield from _late(core, checkpoint, grace)
     for restore in core.book.restores.values():
@@ -165,7 +165,7 @@ def _counts(core: Core) -> Iterator[str]:
         if {one.uid for one in book.companions(hold)} != {one.uid for one in companions}:
             yield f"4: {hold.uid} has other companions than {[one.uid for one in companions]}"
         named = (book.checkpoints.get(uid) for one in companions for uid in one.checkpoints)
-        if book.are_settled(hold) != all(one is None or one.settled for one in named):
+        if book.are_terminal(hold) != all(one is None or one.is_terminal for one in named):
             yield f"4: whether {hold.uid} waits is counted wrong"
 
 

@@ -8,7 +8,6 @@ from cedana_sched.adapter.contract import Ended, PreemptionCancelled, Report, St
 from cedana_sched.coordinator.core import orders
 from cedana_sched.coordinator.core.book import Book
 from cedana_sched.coordinator.core.checkpoints import CheckpointOutcome, Checkpoints
-from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.events import (
     Event,
     HoldPlaced,
@@ -25,6 +24,7 @@ from cedana_sched.coordinator.core.instructions import Instruction, Persist
 from cedana_sched.coordinator.core.restores import RestoreOutcome, Restores
 from cedana_sched.coordinator.core.set_back import SET_BACK_SECONDS, set_back, was_ahead
 from cedana_sched.coordinator.core.timing import Timing
+from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.orders import ApplyRetention, CheckpointFailed
 from cedana_sched.model.records import Checkpoint, HoldStep, Record, Restore, of_namespace
 
@@ -36,10 +36,10 @@ class Core:
     """The whole state machine. Not thread-safe; it never blocks."""
 
     def __init__(self, timing: Timing | None = None) -> None:
-        self._desk = Desk(timing or Timing())
-        self._checkpoints = Checkpoints(self._desk)
-        self._holds = Holds(self._desk, self._checkpoints)
-        self._restores = Restores(self._desk)
+        self._context = TurnContext(timing or Timing())
+        self._checkpoints = Checkpoints(self._context)
+        self._holds = Holds(self._context, self._checkpoints)
+        self._restores = Restores(self._context)
 
     @classmethod
     def recover(
@@ -47,15 +47,15 @@ class Core:
     ) -> tuple[Core, tuple[Instruction, ...]]:
         """Carry on from what is stored: repeats every order and release that may not have arrived."""
         core = cls(timing)
-        desk = core._desk
-        desk.now = now
+        context = core._context
+        context.now = now
         stored = sorted(records, key=lambda record: record.created_at)
         for record in stored:
-            desk.book.load(record)
+            context.book.load(record)
         if was_ahead(stored, now):
-            set_back(desk, now)
+            set_back(context, now)
         for record in stored:
-            core._repeat(desk.book.get(record.uid) or record)
+            core._repeat(context.book.get(record.uid) or record)
         core._draw()
         core._pass_deadlines()
         return core, core._take_instructions()
@@ -63,25 +63,25 @@ class Core:
     @property
     def book(self) -> Book:
         """All records, to look at."""
-        return self._desk.book
+        return self._context.book
 
     @property
     def now(self) -> float:
         """The time of the last event (epoch seconds)."""
-        return self._desk.now
+        return self._context.now
 
     @property
     def timing(self) -> Timing:
         """The core's own intervals."""
-        return self._desk.timing
+        return self._context.timing
 
     def records(self) -> tuple[Record, ...]:
         """Everything that is remembered, checkpoints first."""
-        return tuple(self._desk.book.records())
+        return tuple(self._context.book.records())
 
     def next_deadline(self) -> float | None:
         """When the core wants a `Tick` (epoch seconds); None when it waits for nothing but events."""
-        return self._desk.deadlines.next()
+        return self._context.deadlines.next()
 
     def handle(self, event: Event, now: float) -> tuple[Instruction, ...]:
         """Take in one event; the first instruction is the `Persist`, when anything changed.
@@ -93,9 +93,9 @@ class Core:
             IllegalTransitionError: the event contradicts the record. Nothing of it was taken in; what its time
                 made due is handed out with the next event, so follow with a `Tick`.
         """
-        if self._desk.now - now > SET_BACK_SECONDS:
+        if self._context.now - now > SET_BACK_SECONDS:
             self._set_back(now)
-        self._desk.now = max(now, self._desk.now)
+        self._context.now = max(now, self._context.now)
         self._pass_deadlines()
         self._dispatch(event)
         self._draw()
@@ -103,8 +103,8 @@ class Core:
         return self._take_instructions()
 
     def _set_back(self, now: float) -> None:
-        set_back(self._desk, now)
-        for record in tuple(self._desk.book.records()):
+        set_back(self._context, now)
+        for record in tuple(self._context.book.records()):
             self._arm(record)
 
     def _dispatch(self, event: Event) -> None:
@@ -132,12 +132,12 @@ class Core:
             self._restores.answer(event)
 
     def _correct_namespace(self, event: NamespaceCorrected) -> None:
-        if (record := self._desk.book.get(event.record_uid)) is not None:
-            self._desk.book.update(of_namespace(record, event.namespace_uid))
-            self._desk.book.touched[record.uid] = None  # what is in its way there
+        if (record := self._context.book.get(event.record_uid)) is not None:
+            self._context.book.update(of_namespace(record, event.namespace_uid))
+            self._context.book.touched[record.uid] = None  # what is in its way there
 
     def _look_for_end(self, outcome: CheckpointOutcome) -> None:
-        checkpoint = self._desk.book.checkpoints.get(outcome.checkpoint_uid)
+        checkpoint = self._context.book.checkpoints.get(outcome.checkpoint_uid)
         if checkpoint is not None and isinstance(outcome, CheckpointFailed) and outcome.gone:
             self._restores.nothing_runs(checkpoint.workload.uid)
 
@@ -157,7 +157,7 @@ class Core:
         if isinstance(order, ApplyRetention):
             return
         uid = orders.record_of(order)
-        record = self._desk.book.get(uid)
+        record = self._context.book.get(uid)
         if isinstance(record, Checkpoint):
             current = self._checkpoints.order_of(record)
         elif isinstance(record, Restore):
@@ -166,12 +166,12 @@ class Core:
         else:
             return
         if current is None or type(current) is type(order):
-            self._desk.lost(uid)
+            self._context.lost(uid)
             self._arm(record)
 
     def _draw(self) -> None:
         """Follow every changed record until no rule has anything to add."""
-        book = self._desk.book
+        book = self._context.book
         for _ in range(RUNAWAY):
             if not book.touched:
                 return
@@ -189,22 +189,22 @@ class Core:
 
     def _draw_checkpoint(self, checkpoint: Checkpoint) -> None:
         self._checkpoints.draw(checkpoint)
-        if checkpoint.settled:
-            stopped_by = self._desk.book.stopped_by(checkpoint.workload.uid)
+        if checkpoint.is_terminal:
+            stopped_by = self._context.book.stopped_by(checkpoint.workload.uid)
             if stopped_by is not None and not stopped_by.doomed:  # who is doomed may be spared, until its end is told
                 self._restores.workload_ended(checkpoint.workload.uid)
-            hold = self._desk.book.holds.get(checkpoint.signal_uid)
+            hold = self._context.book.holds.get(checkpoint.signal_uid)
             if hold is not None:
                 self._holds.draw(hold)
         self._restores.wake(checkpoint)
 
     def _pass_deadlines(self) -> None:
         for _ in range(RUNAWAY):
-            due = self._desk.deadlines.pop_due(self._desk.now)
+            due = self._context.deadlines.pop_due(self._context.now)
             if not due:
                 return
             for uid in due:
-                record = self._desk.book.get(uid)
+                record = self._context.book.get(uid)
                 if isinstance(record, Checkpoint):
                     self._checkpoints.due(record)
                 elif isinstance(record, Restore):
@@ -212,13 +212,13 @@ class Core:
                 elif record is not None:
                     self._holds.due(record)
             self._draw()
-        raise RuntimeError(f"the deadlines run in circles at {self._desk.now}")
+        raise RuntimeError(f"the deadlines run in circles at {self._context.now}")
 
     def _repeat(self, record: Record) -> None:
         if isinstance(record, Checkpoint):
             order = self._checkpoints.order_of(record)
             if order is not None:
-                self._desk.order(record.uid, record.workload.node, order)
+                self._context.order(record.uid, record.workload.node, order)
         elif isinstance(record, Restore):
             self._restores.repeat(record)
         elif record.step is HoldStep.RELEASING:
@@ -233,9 +233,9 @@ class Core:
             self._holds.arm(record)
 
     def _take_instructions(self) -> tuple[Instruction, ...]:
-        instructions = tuple(self._desk.out)
-        self._desk.out.clear()
-        records, forgotten = self._desk.book.take_changes()
+        instructions = tuple(self._context.out)
+        self._context.out.clear()
+        records, forgotten = self._context.book.take_changes()
         if records or forgotten:
             return (Persist(records, forgotten), *instructions)
         return instructions

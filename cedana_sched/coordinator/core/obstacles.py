@@ -14,7 +14,7 @@ def in_flight(book: Book, restore: Restore) -> list[Checkpoint]:
     return [
         checkpoint
         for checkpoint in book.of_identity(identity, restore.workload)
-        if not checkpoint.settled and checkpoint.workload.uid != restore.workload.uid
+        if not checkpoint.is_terminal and checkpoint.workload.uid != restore.workload.uid
     ]
 
 
@@ -25,7 +25,7 @@ def own(book: Book, restore: Restore) -> list[Checkpoint]:
     under_way = (
         one
         for one in book.of_workload(restore.workload.uid)
-        if one.step is not CheckpointStep.WAITING and not one.settled
+        if one.step is not CheckpointStep.WAITING and not one.is_terminal
     )
     stopped = book.stopped_by(restore.workload.uid)
     return [*under_way, *([stopped] if stopped is not None else [])]
@@ -65,7 +65,7 @@ def rival_of(book: Book, checkpoint: Checkpoint) -> str | None:
         if other.workload.uid == checkpoint.workload.uid or other.verdict is Verdict.NOT_NEEDED:
             continue
         at_once = other.signal_uid == checkpoint.signal_uid
-        is_saved = not other.settled and other.step is not CheckpointStep.WAITING
+        is_saved = not other.is_terminal and other.step is not CheckpointStep.WAITING
         if at_once or is_saved or (own is None and _was_beside(checkpoint, other)):
             return rivalry(checkpoint.identity, other.workload.name)
     return None

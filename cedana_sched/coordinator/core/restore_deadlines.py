@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cedana_sched.coordinator.core.book import unconfirmed
-from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
 
 
-def next_look(desk: Desk, restore: Restore) -> float | None:
+def next_look(context: TurnContext, restore: Restore) -> float | None:
     """Its deadline, an order to repeat, or when it may be forgotten; None: it waits for nothing."""
     at: float | None = restore.deadline
     if restore.step is RestoreStep.RUNNING or unconfirmed(restore):
         at = None
     elif restore.finished_at is not None:
-        at = restore.finished_at + desk.timing.remember  # then a later one may have taken over its deaths
+        at = restore.finished_at + context.timing.remember  # then a later one may have taken over its deaths
     elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD}:
-        at = restore.deadline + desk.timing.confirm
-    repeat = desk.repeat_at(restore.uid)
+        at = restore.deadline + context.timing.confirm
+    repeat = context.repeat_at(restore.uid)
     if repeat is not None:
         at = repeat if at is None else min(at, repeat)
     return at
@@ -38,14 +38,14 @@ def after_wait(restore: Restore, now: float) -> float | None:
 
 
 def after_checkpoints(
-    desk: Desk, restore: Restore, in_flight: Sequence[Checkpoint], own: Sequence[Checkpoint]
+    context: TurnContext, restore: Restore, in_flight: Sequence[Checkpoint], own: Sequence[Checkpoint]
 ) -> float | None:
     """The new deadline where it has waited for checkpoints in flight, which end by their own; None: for none.
 
     `own`: those of its own workload, of which some may be over.
     """
-    waited_for = [*in_flight, *(one for one in own if not one.settled or one.doomed or one.unconfirmed)]
+    waited_for = [*in_flight, *(one for one in own if not one.is_terminal or one.doomed or one.unconfirmed)]
     if not waited_for:
         return None
-    settled = max(one.deadline for one in waited_for) + desk.timing.confirm
-    return max(settled, desk.now) + restore.policy.restore_deadline_seconds
+    settled = max(one.deadline for one in waited_for) + context.timing.confirm
+    return max(settled, context.now) + restore.policy.restore_deadline_seconds

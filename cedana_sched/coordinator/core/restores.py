@@ -9,11 +9,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Ended, Starting
-from cedana_sched.coordinator.core import deaths, found_snapshots, obstacles, orders, restore_deadlines, words
+from cedana_sched.coordinator.core import deaths, found_snapshots, messages, obstacles, orders, restore_deadlines
 from cedana_sched.coordinator.core.book import holds_identity, unconfirmed
-from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.groups import Wants
 from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import (
     RestoreFailed,
@@ -48,9 +48,9 @@ def uid_of(workload_uid: str, beginning: int) -> str:
 class Restores:
     """All restores of one core."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._book = desk.book
+    def __init__(self, context: TurnContext) -> None:
+        self._context = context
+        self._book = context.book
         self._finding: set[str] = set()
         self._awaiting: set[str] = set()  # a checkpoint in flight
         self._unblocking: set[str] = set()  # what it has awaited is over, and something is in the way still
@@ -76,8 +76,8 @@ class Restores:
             if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # nothing was laid into what is gone
                 self._book.update(replace(earlier, beginning=report.beginning))
                 return
-            self._move(earlier, Cause.BEGINS_AGAIN, finished_at=self._desk.now)
-            words.of_new_beginning(self._desk, earlier, report.workload)
+            self._move(earlier, Cause.BEGINS_AGAIN, finished_at=self._context.now)
+            messages.of_new_beginning(self._context, earlier, report.workload)
         restore = Restore(
             uid=uid_of(report.workload.uid, report.beginning),
             adapter=adapter,
@@ -85,14 +85,14 @@ class Restores:
             identity=report.identity,
             policy=report.policy,
             step=RestoreStep.WAITING,
-            created_at=self._desk.now,
-            deadline=self._desk.now + report.policy.restore_deadline_seconds,
+            created_at=self._context.now,
+            deadline=self._context.now + report.policy.restore_deadline_seconds,
             wanted=report.wanted,
             committed=report.committed,
             beginning=report.beginning,
         )
         restore = replace(restore, deaths=deaths.known(self._book, restore))
-        self._book.add(restore, self._desk.now, f"{adapter} starts {report.workload.name}")
+        self._book.add(restore, self._context.now, f"{adapter} starts {report.workload.name}")
         self._refuse_beside(restore, report)
 
     def _as_committed_now(self, restore: Restore, report: Starting) -> Restore:
@@ -142,15 +142,15 @@ class Restores:
             else:
                 self._move(restore, Cause.CONTINUE_FAILED)
         elif isinstance(outcome, RestoreSucceeded):
-            self._move(restore, Cause.RESTORE_SUCCEEDED, cold=False, failure=None, running_at=self._desk.now)
+            self._move(restore, Cause.RESTORE_SUCCEEDED, cold=False, failure=None, running_at=self._context.now)
         elif isinstance(outcome, StartedCold):
-            self._move(restore, Cause.STARTED_COLD, running_at=self._desk.now)
+            self._move(restore, Cause.STARTED_COLD, running_at=self._context.now)
         else:
             self._gave_up(restore)
 
     def _gave_up(self, restore: Restore) -> None:
         """Its node fails it. What its node was continuing keeps its claim: it is over when its workload has ended."""
-        finished_at = self._desk.now if restore.snapshot is None else None
+        finished_at = self._context.now if restore.snapshot is None else None
         if self._move(restore, Cause.WORKLOAD_FAILED, finished_at=finished_at) is None and unconfirmed(restore):
             self._book.update(replace(restore, finished_at=finished_at))
             self._confirmed(restore.uid)
@@ -159,12 +159,12 @@ class Restores:
         """Its node has confirmed that nothing of a workload runs, nor will: one that had failed is over."""
         restore = self._book.restore_of(workload_uid)
         if restore is not None and unconfirmed(restore):
-            self._book.update(replace(restore, finished_at=self._desk.now, snapshot=None))
+            self._book.update(replace(restore, finished_at=self._context.now, snapshot=None))
             self._confirmed(restore.uid)
 
     def _confirmed(self, uid: str) -> None:
         """Its node is asked no more, and what has waited for its answer goes on."""
-        self._desk.answered(uid)
+        self._context.answered(uid)
         self._book.touched[uid] = None
 
     def order_lost(self, restore: Restore, why: str) -> None:
@@ -173,7 +173,7 @@ class Restores:
 
     def _is_delayed(self, restore: Restore, why: str) -> None:
         if restore.uid not in self._trouble and restore.step not in TERMINAL_RESTORE_STEPS:
-            words.of_delay(self._desk, restore, why)
+            messages.of_delay(self._context, restore, why)
         self._trouble[restore.uid] = why
 
     def workload_ended(self, workload_uid: str, ended: Ended | None = None) -> None:
@@ -192,34 +192,34 @@ class Restores:
         """Give the order that its step waits on once more."""
         order = orders.of_restore(restore)
         if order is not None:
-            self._desk.order(restore.uid, restore.workload.node, order)
+            self._context.order(restore.uid, restore.workload.node, order)
         elif restore.uid in self._finding:
             self._find(restore)
         self.arm(restore)
 
     def due(self, restore: Restore) -> None:
         """Its time has come: the deadline, an order to repeat, or to be forgotten."""
-        now, step = self._desk.now, restore.step
+        now, step = self._context.now, restore.step
         if restore.finished_at is not None:
-            if now >= (at := deaths.forget_at(self._book, restore, restore.finished_at, self._desk.timing)):
-                self._desk.answered(restore.uid)
+            if now >= (at := deaths.forget_at(self._book, restore, restore.finished_at, self._context.timing)):
+                self._context.answered(restore.uid)
                 self._book.forget(restore)
             else:
-                self._desk.deadlines.set(restore.uid, at)
+                self._context.deadlines.set(restore.uid, at)
             return
         if step in {RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD}:
-            if now >= restore.deadline + self._desk.timing.confirm:
+            if now >= restore.deadline + self._context.timing.confirm:
                 self._move(restore, Cause.UNCONFIRMED)
                 return
         elif not unconfirmed(restore) and now >= restore.deadline:
             self._deadline(restore)
             return
-        if self._desk.due(restore.uid):
+        if self._context.due(restore.uid):
             order = orders.of_restore(restore)
             if order is not None:
-                self._desk.send_once(restore.workload.node, order)
+                self._context.send_once(restore.workload.node, order)
             elif restore.uid in self._finding:
-                self._desk.send_once(restore.workload.node, orders.find(self._book, restore, self._desk.now))
+                self._context.send_once(restore.workload.node, orders.find(self._book, restore, self._context.now))
         self.arm(restore)
 
     # -- what follows from a changed record
@@ -249,7 +249,7 @@ class Restores:
                 self._wants.add(restore.uid, restore.wanted)
             if restore.uid in self._finding:
                 self._finding.discard(restore.uid)
-                self._desk.answered(restore.uid)
+                self._context.answered(restore.uid)
         elif restore.uid not in self._finding:
             self._finding.add(restore.uid)
             if restore.uid in self._awaiting | self._unblocking:  # time that it has waited does not count
@@ -271,17 +271,17 @@ class Restores:
 
     def arm(self, restore: Restore) -> None:
         """Set when it is looked at again."""
-        self._desk.deadlines.set(restore.uid, restore_deadlines.next_look(self._desk, restore))
+        self._context.deadlines.set(restore.uid, restore_deadlines.next_look(self._context, restore))
 
     # -- the steps
 
     def _move(self, restore: Restore, cause: Cause, **changes: object) -> Restore | None:
-        moved = self._book.move_restore(restore, cause, self._desk.now, **changes)
+        moved = self._book.move_restore(restore, cause, self._context.now, **changes)
         if moved is None:
             return None
         for waiting in (self._finding, self._awaiting, self._unblocking, self._promised):
             waiting.discard(moved.uid)
-        self._desk.answered(moved.uid)
+        self._context.answered(moved.uid)
         self._wants.drop(moved.uid)
         self._stale.pop(moved.uid, None)
         self._trouble.pop(moved.uid, None)
@@ -291,16 +291,16 @@ class Restores:
             return moved
         order = orders.of_restore(moved)
         if order is not None:
-            self._desk.order(moved.uid, moved.workload.node, order)
-        words.of_restore(self._desk, moved)
+            self._context.order(moved.uid, moved.workload.node, order)
+        messages.of_restore(self._context, moved)
         return moved
 
     def _end(self, restore: Restore, cause: Cause, ended: Ended | None = None) -> None:
         known = deaths.known(self._book, restore) if restore.step is RestoreStep.WAITING else restore.deaths
-        counted = deaths.after(self._book, restore, known, ended, self._desk.now)
-        moved = self._move(restore, cause, finished_at=self._desk.now, deaths=counted)
+        counted = deaths.after(self._book, restore, known, ended, self._context.now)
+        moved = self._move(restore, cause, finished_at=self._context.now, deaths=counted)
         if moved is not None and moved.set_aside - restore.set_aside:
-            words.of_set_aside(self._desk, moved)
+            messages.of_set_aside(self._context, moved)
 
     def _find(self, restore: Restore) -> None:
         known = deaths.known(self._book, restore)
@@ -308,9 +308,9 @@ class Restores:
             restore = replace(restore, deaths=known)
             self._book.update(restore)
         if restore.wanted in restore.set_aside:
-            self._refuse(restore, words.set_aside(restore))
+            self._refuse(restore, messages.set_aside(restore))
             return
-        self._desk.order(restore.uid, restore.workload.node, orders.find(self._book, restore, self._desk.now))
+        self._context.order(restore.uid, restore.workload.node, orders.find(self._book, restore, self._context.now))
         self.arm(restore)
 
     def _found(self, restore: Restore, found: SnapshotFound) -> None:
@@ -332,7 +332,7 @@ class Restores:
         elif obstacles.claimed_by_other(self._book, restore, snapshot):
             self._wants.add(restore.uid, snapshot)
             self._finding.discard(restore.uid)
-            self._desk.answered(restore.uid)
+            self._context.answered(restore.uid)
             self.arm(restore)
         else:
             manifest = found_snapshots.manifest_of(self._book, restore, snapshot)
@@ -345,7 +345,7 @@ class Restores:
         self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
         if self._stale[restore.uid] >= found_snapshots.STALE_ANSWERS:
             return False
-        self._desk.repeat_in(restore.uid, found_snapshots.STALE_SECONDS)
+        self._context.repeat_in(restore.uid, found_snapshots.STALE_SECONDS)
         self.arm(restore)
         return True
 
@@ -353,17 +353,17 @@ class Restores:
         if restore.step is RestoreStep.WAITING:
             if restore.uid in self._finding:  # asked again until the deadline: a snapshot may be there
                 self._is_delayed(restore, failed.why)
-                self._desk.lost(restore.uid)
+                self._context.lost(restore.uid)
                 self.arm(restore)
             return
         if restore.step is not RestoreStep.STAGING:
             self._move(restore, Cause.STAGE_FAILED)
             return
         tries = self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
-        pause = self._desk.timing.pause_within(tries, restore.deadline - self._desk.now)
+        pause = self._context.timing.pause_within(tries, restore.deadline - self._context.now)
         if failed.retryable and pause is not None:
             self._is_delayed(restore, failed.why)
-            self._desk.repeat_in(restore.uid, pause)
+            self._context.repeat_in(restore.uid, pause)
             self.arm(restore)
         elif failed.damaged and restore.wanted is None and restore.snapshot is not None:
             self._look_for_older(restore, restore.snapshot, failed.why)
@@ -374,7 +374,7 @@ class Restores:
         if (refused := found_snapshots.too_many_damaged(restore, damaged, why)) is not None:
             self._refuse(restore, refused)
             return
-        words.of_damage(self._desk, restore, damaged, why)
+        messages.of_damage(self._context, restore, damaged, why)
         self._move(restore, Cause.DAMAGED, snapshot=None, manifest="", damaged=(*restore.damaged, damaged))
         self._trouble[restore.uid] = why
 
@@ -383,11 +383,11 @@ class Restores:
         if restore.step is not RestoreStep.STAGING or done_bytes <= self._staged.get(restore.uid, 0):
             return
         self._staged[restore.uid] = done_bytes
-        self._desk.heard(restore.uid)
-        self.arm(self._put_off(restore, restore_deadlines.after_progress(restore, self._desk.now)))
+        self._context.heard(restore.uid)
+        self.arm(self._put_off(restore, restore_deadlines.after_progress(restore, self._context.now)))
 
     def _put_off_after_wait(self, restore: Restore) -> Restore:
-        return self._put_off(restore, restore_deadlines.after_wait(restore, self._desk.now))
+        return self._put_off(restore, restore_deadlines.after_wait(restore, self._context.now))
 
     def _put_off(self, restore: Restore, deadline: float | None) -> Restore:
         if deadline is None:
@@ -401,11 +401,11 @@ class Restores:
         is_waiting = restore.step is RestoreStep.WAITING
         in_flight = obstacles.in_flight(self._book, restore) if is_waiting else []
         mine = obstacles.own(self._book, restore) if is_waiting else []
-        if (deadline := restore_deadlines.after_checkpoints(self._desk, restore, in_flight, mine)) is not None:
+        if (deadline := restore_deadlines.after_checkpoints(self._context, restore, in_flight, mine)) is not None:
             self.arm(self._put_off(restore, deadline))
             return
         seconds = restore.deadline - restore.created_at
-        why = f"not restored within {words.seconds(seconds)}"
+        why = f"not restored within {messages.seconds(seconds)}"
         if mine:  # its scheduler has evicted it, and nobody deletes it
             why += f": its eviction was released with {mine[0].snapshot}, and it is still there"
             self._move(restore, Cause.GIVE_UP, failure=why)

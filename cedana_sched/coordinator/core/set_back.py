@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core.desk import Desk
+from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.records import Checkpoint, Record, Restore
 
 SET_BACK_SECONDS = 30.0
@@ -26,24 +26,24 @@ def was_ahead(records: Iterable[Record], now: float) -> bool:
     return any(record.created_at > now for record in records)
 
 
-def set_back(desk: Desk, now: float) -> None:
+def set_back(context: TurnContext, now: float) -> None:
     """Take this time for the right one. Whoever calls looks at every record again."""
-    desk.now = now
-    desk.hasten()
+    context.now = now
+    context.hasten()
     granted: dict[str, float] = {}
-    for checkpoint in desk.book.checkpoints.values():
+    for checkpoint in context.book.checkpoints.values():
         seconds = checkpoint.policy.deadline_seconds
         granted[checkpoint.signal_uid] = min(granted.get(checkpoint.signal_uid, seconds), seconds)
-    for record in tuple(desk.book.records()):
+    for record in tuple(context.book.records()):
         if isinstance(record, Restore):
             seconds = record.policy.restore_deadline_seconds
         else:
             seconds = granted.get(record.signal_uid if isinstance(record, Checkpoint) else record.uid, 0.0)
         changes = _bounds(record, now, seconds)
         if isinstance(record, Checkpoint) and record.not_before is not None:
-            changes["not_before"] = min(record.not_before, now + desk.timing.retry_most)
+            changes["not_before"] = min(record.not_before, now + context.timing.retry_most)
         if changes:
-            desk.book.update(replace(record, **changes))
+            context.book.update(replace(record, **changes))
 
 
 def _bounds(record: Record, now: float, seconds: float) -> dict[str, Any]:

@@ -287,7 +287,7 @@ def _tell_beginning(draft: Draft, job: Job, run: Run, beginning: Beginning) -> N
     if beginning.restored:
         draft.tell(job, "Restored", f"{name} continues from {beginning.snapshot or 'its snapshot'}")
     elif beginning.cold_because is not None:
-        draft.tell(job, "ColdStarted", f"{name} starts anew: {beginning.cold_because}", warning=True)
+        draft.tell(job, "ColdStart", f"{name} starts anew: {beginning.cold_because}", warning=True)
     else:
         draft.tell(job, "Started", f"{name} runs")
     for note in beginning.notes:

@@ -123,7 +123,7 @@ async def test_an_agent_says_nothing_about_a_pod_of_another_node(
 
             # an order of its own it may answer, and it says that the pod of the other one is frozen
             await thief.answers(f"cckpt/{own['metadata']['name']}", _order_in(own)["number"], forged)
-            (word,) = await wait_for_messages(namespace, own["metadata"]["name"], "AnswerNotBelieved", kind="Warning")
+            (word,) = await wait_for_messages(namespace, own["metadata"]["name"], "AnswerRejected", kind="Warning")
             assert f"it answers for '{foreign['spec']['uid']}'" in word
 
         steps = {

@@ -76,7 +76,7 @@ async def test_restored_pod_continues_once_more(
             f"restore.{uid}.1": (RestoreStep.RUNNING, False),
         }
         events = {one["reason"] for one in await api.objects("v1", "Event", namespace.name)}
-        assert "BeganAgain" in events
+        assert "PodRestarted" in events
         assert "ColdStart" not in events
         await namespace.exec(name, "touch", "/tmp/enough")
         await completed(namespace, "md")

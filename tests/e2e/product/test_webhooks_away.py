@@ -51,10 +51,10 @@ async def test_pod_that_is_created_meanwhile_says_so_and_is_saved_all_the_same(
         async with no_webhooks(api):
             await namespace.apply(indexed_job("md", "bio", toolbox, *counting(), pods=_PODS))
             await begun(bio, *range(_PODS))
-            await wait_for_messages(namespace, "md", "NotPrepared")
+            await wait_for_messages(namespace, "md", "MissedByWebhook")
             alone = [{"name": CHECKPOINT_VARIABLE, "value": "alone"}]
             await namespace.apply(pod("alone", container(toolbox, "sleep", "3600", env=alone)))
-            (said,) = await wait_for_messages(namespace, "alone", "NotPrepared")
+            (said,) = await wait_for_messages(namespace, "alone", "MissedByWebhook")
             assert said.endswith("delete it and create it again")
         await namespace.apply(indexed_job("train", "ml", toolbox, "true", pods=2))
         await completed(namespace, "train")

@@ -241,7 +241,7 @@ def _event(kind: str, name: str, **fields: object) -> Object:
         "metadata": {"name": f"{name}.1", "namespace": "default"},
         "involvedObject": {"apiVersion": "v1", "kind": kind, "name": name},
         "type": "Warning",
-        "reason": "PreStopCallsTaken",
+        "reason": "HoldPortInUse",
         "message": "somebody else answers",
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,

@@ -46,7 +46,7 @@ async def _return_without_label(site: Site, pod: Sandboxed, images: Path) -> Non
     server = Server(body)
     nothing = cast("Any", None)
     pods = NodePods(cast("Any", server), "n1", OrderFeed(nothing, "n1", nothing))
-    pods.mirror.synced.set()
+    pods.informer.synced.set()
     returns = ReturningPods(site.node.places, site.state, site.node.folder / "data", site.toolchain, pods, 20.0)
     forgetting: list[asyncio.Future[None]] = []
 
@@ -57,14 +57,14 @@ async def _return_without_label(site: Site, pod: Sandboxed, images: Path) -> Non
 
     pods.subscribe(heard)
     looking = asyncio.create_task(pods.present.run())
-    pods.mirror._put(body)
+    pods.informer._put(body)
     ref, restore = site.ref(pod), site.return_of(pod)
     agent = asyncio.create_task(returns.continue_from(restore, ref, images, site.facts))
     await asyncio.to_thread(site.let_start, pod)
-    pods.mirror._drop(body)
+    pods.informer._drop(body)
     await server.asked.wait()
     await asyncio.gather(*forgetting)
-    pods.mirror._put(body)
+    pods.informer._put(body)
     container = pod.container("main")
     container.make(["/bin/echo", "cold"])
     await asyncio.to_thread(container.start)

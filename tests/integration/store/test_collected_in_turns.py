@@ -49,8 +49,8 @@ class Site(ScopedSite):
 
     def leader(self) -> Collections:
         bucket = S3Backend(self.location)
-        mirrors = filled(node(NODE)), filled(), filled()
-        return Collections(cast("Api", self.cluster), lambda: bucket, TURNS, OURS, *mirrors, clock=lambda: 0.0)
+        informers = filled(node(NODE)), filled(), filled()
+        return Collections(cast("Api", self.cluster), lambda: bucket, TURNS, OURS, *informers, clock=lambda: 0.0)
 
     def objects(self, folder: str = "") -> set[str]:
         place = "/".join(part for part in (layout.namespace_folder(MINE), folder) if part)

@@ -13,7 +13,7 @@ from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.evictions import NOT_ASKED, Family, MarkedEvictions, Report, alone
 from cedana_sched.kube.errors import ApiError, ConflictError, RefusedByServerError
 from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, Pod, PodSpec, PodStatus
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, written
 from cedana_sched.model.policy import CheckpointPolicy
@@ -44,7 +44,7 @@ class Cluster:
     """
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(tz=UTC)) -> None:
-        self.pods: Mirror[Pod] = Mirror(cast("Any", None))
+        self.pods: Informer[Pod] = Informer(cast("Any", None))
         self.pods.synced.set()
         self.patched: list[tuple[str, Any]] = []
         self.refuses = 0

@@ -9,7 +9,7 @@ import pytest
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Watching
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched_kueue.adapter import KueueAdapter
 from cedana_sched_volcano.adapter import VolcanoAdapter
 
@@ -19,16 +19,16 @@ async def test_all_mirrors_that_an_adapter_makes_are_named(
     kind: type[ClusterAdapter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = cast("Any", None)
-    pods: Mirror[Pod] = Mirror(Watch(nothing, PODS, Pod))
-    made: list[Mirror[Any]] = []
-    make = Mirror.__init__
+    pods: Informer[Pod] = Informer(Watch(nothing, PODS, Pod))
+    made: list[Informer[Any]] = []
+    make = Informer.__init__
 
-    def noted(self: Mirror[Any], *arguments: Any, **named: Any) -> None:
+    def noted(self: Informer[Any], *arguments: Any, **named: Any) -> None:
         made.append(self)
         make(self, *arguments, **named)
 
-    monkeypatch.setattr(Mirror, "__init__", noted)
+    monkeypatch.setattr(Informer, "__init__", noted)
     adapter = kind.connect(ClusterAccess(nothing, nothing, pods, nothing, nothing, "-", nothing))
     assert isinstance(adapter, Watching)
     assert made
-    assert set(adapter.mirrors) == set(made)
+    assert set(adapter.informers) == set(made)

@@ -11,7 +11,7 @@ from cedana_sched.agent.capture import _is_retryable
 from cedana_sched.agent.returns import Returns
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CommitConflictError, DumpError, IntegrityError, StoreDeniedError, UnsealedError
 from cedana_sched.model.identity import SnapshotRef
@@ -111,7 +111,7 @@ async def test_what_is_not_sealed_stays_refused(tmp_path: Path, monkeypatch: pyt
 def test_return_that_is_denied_says_so_and_continues_once_it_is_not() -> None:
     denied = orders.StageFailed("restore.w2", "the server refuses these keys", retryable=True)
     told = start(saved()).tell(denied)
-    assert [(one.kind, "refuses these keys" in one.text) for one in told.said if isinstance(one, Tell)] == [
+    assert [(one.kind, "refuses these keys" in one.text) for one in told.said if isinstance(one, PublishEvent)] == [
         ("RestoreDelayed", True)
     ]
     told.after(POLICY.restore_deadline_seconds - 10)

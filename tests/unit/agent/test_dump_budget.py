@@ -68,7 +68,7 @@ async def test_least_time_left_after_its_own_dump_comes_first() -> None:
             await field.over(one)
     assert field.begun == ["first", "large", "soon", "late", "any"]
     assert (field.shown("cedana_sched_dumps_running"), field.shown("cedana_sched_dumps_waiting")) == (0, 0)
-    assert field.shown("cedana_sched_dump_wait_seconds_count") == 5
+    assert field.shown("cedana_sched_dump_wait_duration_seconds_count") == 5
 
 
 async def test_memory_of_the_dumps_is_bounded_but_one_may_always() -> None:

@@ -91,7 +91,7 @@ def created(**objects: Object) -> list[Write]:
     return [write("create", resource, body["metadata"]["name"], body) for resource, body in objects.items()]
 
 
-def warning(pod: str, reason: str = "NotPrepared") -> Object:
+def warning(pod: str, reason: str = "MissedByWebhook") -> Object:
     return {"type": "Warning", "reason": reason, "involvedObject": {"kind": "Pod", "uid": pod}}
 
 
@@ -204,7 +204,7 @@ LEASE = "the lease x could not be renewed for 10 s"
         account(MOVED, writes=ended(128, "failed to start shim: signal: killed", "StartError")),
         account(OVERLAP, events=[killing("p1", 1002.5), killing("p1", 1012.0), warning("p1")]),
         account(MOVED, writes=ended(139, started=1005.0), history=APART),
-        account(AGAIN, checkpoints=[checkpoint("p1")], events=[warning("p1", "WorkLeft")]),
+        account(AGAIN, checkpoints=[checkpoint("p1")], events=[warning("p1", "SnapshotDiverged")]),
         account(BEGUN_ANEW, checkpoints=[checkpoint("p1")], writes=renewals(1008.0, 1013.0)),
         account(BEGUN_ANEW, writes=renewals(998.0, 1003.0, 1005.0)),
         account(BESIDE, events=[failed_start("p1", 1000.0)], history=CONTAINERD),

@@ -89,7 +89,7 @@ async def test_a_storage_that_cannot_be_used_says_why() -> None:
 
 @pytest.mark.parametrize(
     ("status", "reason", "level"),
-    [("True", "NodesGetCredentials", "ok"), ("False", "NodesHoldTheKeys", "warn"), ("False", "NoSessions", "fail")],
+    [("True", "ScopedCredentials", "ok"), ("False", "NodesHaveBucketKeys", "warn"), ("False", "NoSessions", "fail")],
 )
 async def test_whether_each_node_can_reach_all_snapshots(store: Store, status: str, reason: str, level: str) -> None:
     told = storage(bucket(store))

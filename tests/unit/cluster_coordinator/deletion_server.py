@@ -14,7 +14,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import Node
 from cedana_sched.kube.resources import Resource
-from cedana_sched.kube.watching import Changed, Deleted, Listed, Mirror
+from cedana_sched.kube.watching import Changed, Deleted, Informer, Listed
 from cedana_sched.model import codec
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
@@ -52,8 +52,8 @@ class DeletionServer(FakeApiServer):
         self.moved = asyncio.Event()
         """Set whenever something has happened."""
         self._told, self._nodes_told = _Told(), _Told()
-        self.checkpoints: Mirror[KnownCheckpoint] = Mirror(cast("Any", self._told))
-        self.nodes: Mirror[Node] = Mirror(cast("Any", self._nodes_told))
+        self.checkpoints: Informer[KnownCheckpoint] = Informer(cast("Any", self._told))
+        self.nodes: Informer[Node] = Informer(cast("Any", self._nodes_told))
 
     def add(self, checkpoint: Checkpoint, **metadata: Any) -> Key:
         """The object of a record that is forgotten, unless `labels` say that it is not, and its snapshot."""

@@ -8,7 +8,7 @@ from cedana_sched.cluster.coordinator.agents import AnsweredObject, _Pod, _Spec,
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import SnapshotRef
 
 
@@ -26,17 +26,17 @@ class _Silent:
     """A watch that tells nothing."""
 
 
-def filled(*objects: Any) -> Mirror[Any]:
-    mirror: Mirror[Any] = Mirror(cast("Any", _Silent()))
-    mirror._replace(objects)
-    return mirror
+def filled(*objects: Any) -> Informer[Any]:
+    informer: Informer[Any] = Informer(cast("Any", _Silent()))
+    informer._replace(objects)
+    return informer
 
 
 def known_checkpoints(*checkpoints: KnownCheckpoint) -> ById:
     """No others come."""
-    mirror = filled(*checkpoints)
-    mirror.synced.set()
-    return ById(mirror)
+    informer = filled(*checkpoints)
+    informer.synced.set()
+    return ById(informer)
 
 
 def shown_restore(
@@ -50,6 +50,6 @@ def shown_restore(
 
 def known_beginnings(*restores: AnsweredObject) -> BeginningNumbers:
     """What these Restores tell of beginnings; no others come."""
-    mirror = filled(*restores)
-    mirror.synced.set()
-    return BeginningNumbers(mirror)
+    informer = filled(*restores)
+    informer.synced.set()
+    return BeginningNumbers(informer)

@@ -15,10 +15,10 @@ from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeploym
 from cedana_sched.kube import watching
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, RefusedByServerError
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.resources import Resource
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from tests.unit.kube.served_api import served
 
 WORKLOADS = Resource("kueue.x-k8s.io/v1beta2", "Workload", "workloads")
@@ -46,7 +46,7 @@ class Told:
     """The API server and the Events, as far as they are asked."""
 
     def __init__(self) -> None:
-        self.events: list[Happening] = []
+        self.events: list[ObjectEvent] = []
         self.up: list[float | None] = []
         """What the metric says of the adapter at each Event."""
         self.registry = CollectorRegistry()
@@ -57,8 +57,8 @@ class Told:
     async def get(self, *_: Any, into: Any) -> PartialObject:
         return PartialObject(Metadata(name="c", namespace="ours", uid="u"))
 
-    def tell(self, happening: Happening) -> None:
-        self.events.append(happening)
+    def tell(self, event: ObjectEvent) -> None:
+        self.events.append(event)
         self.up.append(self.registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}))
         self.told.set()
 
@@ -72,11 +72,11 @@ class WatchingAdapter:
     """Keeps one watch."""
 
     def __init__(self, api: Api) -> None:
-        self.mirrors = (Mirror(Watch(api, WORKLOADS, PartialObject)),)
+        self.informers = (Informer(Watch(api, WORKLOADS, PartialObject)),)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.mirrors[0].run())
+            group.create_task(self.informers[0].run())
 
 
 class Rights:
@@ -156,7 +156,7 @@ async def test_an_adapter_that_is_refused_is_told_and_tried_again() -> None:
     adapter, told, registry = Adapter(refused), Told(), CollectorRegistry()
     task = kept(adapter, told, registry)
     await adapter.runs.wait()
-    assert [(event.reason, "no rights" in event.message) for event in told.events] == [("SchedulerNotFollowed", True)]
+    assert [(event.reason, "no rights" in event.message) for event in told.events] == [("SchedulerNotWatched", True)]
     assert told.up == [0]
     assert registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}) == 1
     await stopped(task)
@@ -175,7 +175,7 @@ async def test_a_watch_that_is_refused_for_ever_is_told_and_no_longer_once_it_is
         async with asyncio.timeout(60):
             await told.told.wait()
             (event,) = told.events[:1]
-            assert event.reason == "SchedulerNotFollowed"
+            assert event.reason == "SchedulerNotWatched"
             assert "not for you" in event.message
             assert "lacks verbs [list, watch] on resources [workloads]" in event.message
             assert told.up[0] == 0
@@ -191,13 +191,13 @@ async def test_an_api_server_that_does_not_answer_refuses_nothing(monkeypatch: p
     rights = Rights(503, watch_alone=False)
     async with served({"/apis/kueue.x-k8s.io/v1beta2/workloads": rights.answer}) as api:
         watch = Watch(api, WORKLOADS, PartialObject)
-        mirror = Mirror(watch)
-        task = asyncio.create_task(mirror.run())
+        informer = Informer(watch)
+        task = asyncio.create_task(informer.run())
         async with asyncio.timeout(60):
             await rights.asked_again.wait()
         assert watch.problem is not None
-        assert mirror.refused is None
-        assert mirror.awaited is not None
+        assert informer.refused is None
+        assert informer.awaited is not None
         await stopped(task)
 
 

@@ -16,7 +16,7 @@ from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.progress_writes import ProgressPlan
 from cedana_sched.coordinator import Coordinator
 from cedana_sched.coordinator.clock import SystemClock
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.model import orders
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
@@ -49,7 +49,7 @@ class _Scheduler:
 
 
 class _Silent:
-    def announced(self, tell: Tell) -> None: ...
+    def on_event(self, tell: PublishEvent) -> None: ...
 
 
 class Preemption:

@@ -22,7 +22,7 @@ from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.returning.new_beginnings import NewBeginnings
 from cedana_sched.cluster.node.returning.served import ServedBeginnings
 from cedana_sched.coordinator.clock import SystemClock
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -91,7 +91,7 @@ class Scene:
         self.attempt = 0
         self._coordinators = 0
 
-    def told_by(self, tell: Tell) -> None:
+    def told_by(self, tell: PublishEvent) -> None:
         self.told.append(tell.kind)
 
     def begin(self) -> None:
@@ -184,7 +184,7 @@ async def test_pod_that_begins_again_and_again_has_a_restore_for_each_beginning(
             await scene.runs(uid)
     assert scene.continued == [FIRST, SECOND, THIRD]
     assert scene.restores() == {FIRST: ("Ended", "c2"), SECOND: ("Ended", "c3"), THIRD: ("Running", None)}
-    assert scene.told.count("BeganAgain") == 2
+    assert scene.told.count("PodRestarted") == 2
 
 
 async def test_coordinator_that_was_away_finds_the_beginning_and_none_after_it_repeats_it(scene: Scene) -> None:

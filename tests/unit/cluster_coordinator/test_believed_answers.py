@@ -15,7 +15,7 @@ from cedana_sched.cluster.coordinator.objects import to_object
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.purge import _is_removed
 from cedana_sched.cluster.coordinator.removal import Removal
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -101,7 +101,7 @@ class Agents:
         self.projection = Projection(nothing, SYSTEM)
         self.projection.write((RECORD, RESTORE), ())
         self.agents = ObjectAgents(
-            nothing, self.projection, Mirror(nothing), lambda refs, _: self.removed.extend(refs),
+            nothing, self.projection, Informer(nothing), lambda refs, _: self.removed.extend(refs),
             disbelieved=lambda kind, one, why: self.told.append((f"{kind.kind} {one.name}", why)),
         )  # fmt: skip
 
@@ -113,10 +113,10 @@ class Agents:
         given = codec.to_builtins(outcome) if isinstance(outcome, msgspec.Struct) else outcome
         body["status"] |= {"order": {"number": 1, "order": {}}, "answer": {"number": 1, "outcome": given}}
         shown = msgspec.json.decode(msgspec.json.encode(body), type=AnsweredObject)
-        mirror = self.agents._mirrors[record is RESTORE]
+        informer = self.agents._informers[record is RESTORE]
         performing = asyncio.create_task(_all(self.agents.perform("node-1", order)))
         await asyncio.sleep(0)
-        mirror._put(shown)
+        informer._put(shown)
         async with asyncio.timeout(0.5):
             return await performing
 
@@ -191,9 +191,9 @@ def _their_checkpoint(**status: Any) -> KnownCheckpoint:
 
 async def test_no_checkpoint_of_another_namespace_is_removed() -> None:
     """As `retained_of_another_node.py` did it."""
-    mirror: Mirror[KnownCheckpoint] = Mirror(cast("Any", None))
-    removal = Removal(cast("Any", None), mirror, BySnapshot(mirror))
-    mirror._put(_their_checkpoint())
+    informer: Informer[KnownCheckpoint] = Informer(cast("Any", None))
+    removal = Removal(cast("Any", None), informer, BySnapshot(informer))
+    informer._put(_their_checkpoint())
     agents = Agents()
     agents.agents._removed = removal.removed
     with pytest.raises(AnswerNotBelievedError):
@@ -216,9 +216,9 @@ def test_what_is_said_of_answers_is_short() -> None:
 
 
 def test_the_digest_of_a_manifest_is_known_when_its_record_is_forgotten() -> None:
-    mirror: Mirror[KnownCheckpoint] = Mirror(cast("Any", None))
-    by_snapshot = BySnapshot(mirror)
-    mirror._put(_their_checkpoint(manifest="0f" * 32))
+    informer: Informer[KnownCheckpoint] = Informer(cast("Any", None))
+    by_snapshot = BySnapshot(informer)
+    informer._put(_their_checkpoint(manifest="0f" * 32))
     theirs = SnapshotRef(Identity("tenant-b", "bank"), 7)
 
     assert by_snapshot.manifest_of(theirs) == "0f" * 32

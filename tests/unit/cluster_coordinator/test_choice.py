@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from cedana_sched.cluster.coordinator.choice import Choice, is_to_choose
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.kube.objects import Metadata, OwnerReference, Pod, PodStatus
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
 from tests.unit.cluster_coordinator.filled_mirrors import filled
@@ -41,8 +41,8 @@ def sibling(
     return Pod(metadata, status=PodStatus(phase=phase))
 
 
-def choice(checkpoints: Mirror[KnownCheckpoint], *pods: Pod) -> Choice:
-    return Choice(cast("Mirror[Pod]", filled(*pods)), ById(checkpoints))
+def choice(checkpoints: Informer[KnownCheckpoint], *pods: Pod) -> Choice:
+    return Choice(cast("Informer[Pod]", filled(*pods)), ById(checkpoints))
 
 
 def index_of(one: KnownCheckpoint | None) -> int | None:
@@ -77,7 +77,7 @@ def test_what_running_and_finished_siblings_have_is_not_chosen() -> None:
 
 
 def test_choice_of_a_pod_that_went_before_it_was_seen_is_free_again() -> None:
-    pods: Mirror[Any] = filled(sibling("first", 100))
+    pods: Informer[Any] = filled(sibling("first", 100))
     chooser = Choice(pods, ById(filled(offered(7))))
     (first,) = pods
     assert index_of(chooser.of(first)) == 7

@@ -200,11 +200,11 @@ def test_a_round_is_bounded_and_no_namespace_is_looked_at_again_at_once(
 
 def test_what_becomes_idle_is_found(cluster: Cluster) -> None:
     cluster.saved(IDLE)
-    mirror = filled(pod("research"))
+    informer = filled(pod("research"))
     leader = cluster.leader()
-    leader._pods = mirror
+    leader._pods = informer
     asyncio.run(leader.look())
-    mirror._replace(())
+    informer._replace(())
     asyncio.run(leader.look())
     assert not cluster.turns()
     cluster.time += BUSY_SECONDS

@@ -11,9 +11,9 @@ import pytest
 from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.restarts import ContainerRestarts
-from cedana_sched.kube.events import Happening
+from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.objects import ContainerStatus, Metadata, OwnerReference, Pod, PodStatus
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from tests.unit.cluster_coordinator.filled_mirrors import filled, shown_restore
@@ -36,9 +36,9 @@ class Field:
     """What it is given, and what it said."""
 
     def __init__(self, *generations: int, index: int = 3) -> None:
-        self.said: list[Happening] = []
+        self.said: list[ObjectEvent] = []
         self.known = tuple(SnapshotRef(Identity("bio", "md", index), one) for one in generations)
-        self.restores: Mirror[AnsweredObject] = filled(shown_restore("md-0", "u1"))
+        self.restores: Informer[AnsweredObject] = filled(shown_restore("md-0", "u1"))
         self.restores.synced.set()
         self.synced = asyncio.Event()
         self.synced.set()
@@ -48,8 +48,8 @@ class Field:
         self.restarts = ContainerRestarts(cast("Any", self), cast("Any", self), beginnings, lambda: NOW)
         self._last: Pod | None = None
 
-    def tell(self, happening: Happening) -> None:
-        self.said.append(happening)
+    def tell(self, event: ObjectEvent) -> None:
+        self.said.append(event)
 
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
         assert (namespace, identifier) == ("bio", "md")
@@ -62,12 +62,12 @@ class Field:
     async def begins_to_lead(self, *pods: Pod) -> list[str]:
         """As `shows`, of what is there then."""
         self.said.clear()
-        mirror: Mirror[Pod] = filled(*pods)
-        mirror.synced.set()
+        informer: Informer[Pod] = filled(*pods)
+        informer.synced.set()
         for now in pods:
             self.restarts.heard(None, now)
-        await self.restarts.run(mirror)
-        return [happening.involved["kind"] for happening in self.said]
+        await self.restarts.run(informer)
+        return [event.involved["kind"] for event in self.said]
 
     def shows(self, *pods: Pod | None) -> list[str]:
         """How many Events that made, on whom."""
@@ -75,7 +75,7 @@ class Field:
         for now in pods:
             self.restarts.heard(self._last, now)
             self._last = now
-        return [happening.involved["kind"] for happening in self.said]
+        return [event.involved["kind"] for event in self.said]
 
 
 def test_restart_in_place_is_told_on_the_pod_and_its_owner() -> None:

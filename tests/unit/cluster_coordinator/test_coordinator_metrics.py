@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from cedana_sched.cluster.coordinator.metrics import MOST_REASONS, OTHER, CoordinatorMetrics
-from cedana_sched.coordinator.core import Severity, Tell
+from cedana_sched.coordinator.core import PublishEvent, Severity
 from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep, Transfer
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
 from tests.unit.cluster_coordinator.test_objects_of_records import HOLD, RESTORE
@@ -26,7 +26,7 @@ def test_checkpoint_is_counted_when_it_is_over_and_only_once() -> None:
     for record in (dumping, ready, ready):
         metrics.recorded([record], [])
     assert registry.get_sample_value("cedana_sched_checkpoints_total", {"adapter": "kueue", "phase": "Ready"}) == 1
-    assert registry.get_sample_value("cedana_sched_checkpoint_frozen_seconds_sum", {"adapter": "kueue"}) == 2
+    assert registry.get_sample_value("cedana_sched_checkpoint_frozen_duration_seconds_sum", {"adapter": "kueue"}) == 2
     assert registry.get_sample_value("cedana_sched_checkpoint_read_bytes_total", {"adapter": "kueue"}) == 100
     assert registry.get_sample_value("cedana_sched_checkpoint_stored_bytes_total", {"adapter": "kueue"}) == 30
 
@@ -60,9 +60,9 @@ def test_only_the_replica_that_coordinates_says_so_and_holds() -> None:
 def test_what_is_told_is_counted_by_reason_and_severity() -> None:
     metrics, registry = _metrics()
     for severity in (Severity.NORMAL, Severity.WARNING, Severity.WARNING):
-        metrics.announced(Tell("ColdStart", "it began anew", severity))
+        metrics.on_event(PublishEvent("ColdStart", "it began anew", severity))
     labels = {"reason": "ColdStart", "severity": "Warning"}
-    assert registry.get_sample_value("cedana_sched_told_total", labels) == 2
+    assert registry.get_sample_value("cedana_sched_events_total", labels) == 2
 
 
 def test_evictions_held_go_up_and_down() -> None:
@@ -73,15 +73,15 @@ def test_evictions_held_go_up_and_down() -> None:
     metrics.recorded([replace(holding, step=HoldStep.RELEASED, released_at=holding.created_at + 3)], [])
     assert registry.get_sample_value("cedana_sched_evictions_held") == 0
     labels = {"adapter": "kueue", "reason": "InCohortReclamation"}
-    assert registry.get_sample_value("cedana_sched_eviction_held_seconds_sum", labels) == 3
+    assert registry.get_sample_value("cedana_sched_eviction_hold_duration_seconds_sum", labels) == 3
 
 
 def test_what_alerts_look_at_counts_from_nothing() -> None:
     """An increase from a series that was not there is none."""
     _, registry = _metrics()
-    assert registry.get_sample_value("cedana_sched_return_seconds_count", {"outcome": "cold"}) == 0
+    assert registry.get_sample_value("cedana_sched_restore_duration_seconds_count", {"outcome": "cold"}) == 0
     unsaved = {"reason": "EvictionReleased", "severity": "Warning"}
-    assert registry.get_sample_value("cedana_sched_told_total", unsaved) == 0
+    assert registry.get_sample_value("cedana_sched_events_total", unsaved) == 0
 
 
 def test_first_start_is_no_cold_start() -> None:
@@ -89,11 +89,11 @@ def test_first_start_is_no_cold_start() -> None:
     waiting = replace(RESTORE, step=RestoreStep.STARTING_COLD, failure=None)
     metrics.recorded([waiting], [])
     metrics.recorded([replace(waiting, step=RestoreStep.RUNNING)], [])
-    assert registry.get_sample_value("cedana_sched_return_seconds_count", {"outcome": "cold"}) == 0
+    assert registry.get_sample_value("cedana_sched_restore_duration_seconds_count", {"outcome": "cold"}) == 0
     expected = replace(waiting, uid="another", failure="the store is empty")
     metrics.recorded([expected], [])
     metrics.recorded([replace(expected, step=RestoreStep.RUNNING)], [])
-    assert registry.get_sample_value("cedana_sched_return_seconds_count", {"outcome": "cold"}) == 1
+    assert registry.get_sample_value("cedana_sched_restore_duration_seconds_count", {"outcome": "cold"}) == 1
 
 
 def test_return_is_measured_from_bind_to_first_instruction() -> None:
@@ -102,8 +102,8 @@ def test_return_is_measured_from_bind_to_first_instruction() -> None:
     metrics.recorded([continuing], [])
     metrics.recorded([replace(continuing, step=RestoreStep.RUNNING, running_at=continuing.created_at + 3.5)], [])
     restored = {"outcome": "restored"}
-    assert registry.get_sample_value("cedana_sched_return_seconds_count", restored) == 1
-    assert registry.get_sample_value("cedana_sched_return_seconds_sum", restored) == 3.5
+    assert registry.get_sample_value("cedana_sched_restore_duration_seconds_count", restored) == 1
+    assert registry.get_sample_value("cedana_sched_restore_duration_seconds_sum", restored) == 3.5
 
 
 def test_reasons_that_a_tenant_makes_up_take_no_memory_without_end() -> None:
@@ -117,8 +117,8 @@ def test_reasons_that_a_tenant_makes_up_take_no_memory_without_end() -> None:
         sample.labels["reason"]
         for family in registry.collect()
         for sample in family.samples
-        if family.name == "cedana_sched_eviction_held_seconds"
+        if family.name == "cedana_sched_eviction_hold_duration_seconds"
     }
     assert len(reasons) == MOST_REASONS + 1
     labels = {"adapter": "kueue", "reason": OTHER}
-    assert registry.get_sample_value("cedana_sched_eviction_held_seconds_count", labels) == 2 * MOST_REASONS
+    assert registry.get_sample_value("cedana_sched_eviction_hold_duration_seconds_count", labels) == 2 * MOST_REASONS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from cedana_sched.cluster.coordinator.telling import TellEvents
-from cedana_sched.coordinator.core import Severity, Tell
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.cluster.coordinator.event_publisher import EventPublisher
+from cedana_sched.coordinator.core import PublishEvent, Severity
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, OwnerReference, Pod
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 
 _JOB = HeldObject("batch/v1", "Job", "bio", "md", "job-uid")
@@ -18,17 +18,17 @@ _POD = WorkloadRef("pod-uid", "bio", "md-0-abcde", "node-1")
 
 class _Recorder:
     def __init__(self) -> None:
-        self.told: list[Happening] = []
+        self.told: list[ObjectEvent] = []
 
-    def tell(self, happening: Happening) -> None:
-        self.told.append(happening)
+    def tell(self, event: ObjectEvent) -> None:
+        self.told.append(event)
 
 
-def _told(tell: Tell, *pods: Pod) -> list[tuple[str, str]]:
+def _told(tell: PublishEvent, *pods: Pod) -> list[tuple[str, str]]:
     recorder = _Recorder()
-    mirror: Mirror[Pod] = Mirror(cast("Any", None))
-    mirror._replace(pods)
-    TellEvents(cast("EventRecorder", recorder), mirror).announced(tell)
+    informer: Informer[Pod] = Informer(cast("Any", None))
+    informer._replace(pods)
+    EventPublisher(cast("EventRecorder", recorder), informer).on_event(tell)
     return [(one.involved["kind"], one.involved["uid"]) for one in recorder.told]
 
 
@@ -37,18 +37,21 @@ def _pod(uid: str = _POD.uid) -> Pod:
 
 
 def test_checkpoint_is_told_on_the_held_job_and_on_the_pod() -> None:
-    assert _told(Tell("CheckpointStarted", "-", workload=_POD, held=_JOB)) == [("Job", "job-uid"), ("Pod", "pod-uid")]
+    assert _told(PublishEvent("CheckpointStarted", "-", workload=_POD, held=_JOB)) == [
+        ("Job", "job-uid"),
+        ("Pod", "pod-uid"),
+    ]
 
 
 def test_return_is_told_on_the_job_that_controls_the_pod() -> None:
-    assert _told(Tell("Restored", "-", workload=_POD), _pod()) == [("Job", "job-uid"), ("Pod", "pod-uid")]
+    assert _told(PublishEvent("Restored", "-", workload=_POD), _pod()) == [("Job", "job-uid"), ("Pod", "pod-uid")]
 
 
 def test_job_of_another_pod_of_the_same_name_hears_nothing() -> None:
-    assert _told(Tell("Restored", "-", workload=_POD), _pod("another")) == [("Pod", "pod-uid")]
+    assert _told(PublishEvent("Restored", "-", workload=_POD), _pod("another")) == [("Pod", "pod-uid")]
 
 
 def test_warning_of_an_eviction_that_is_the_pods_own_is_told_on_them() -> None:
-    warning = Tell("ReleaseFailed", "-", Severity.WARNING, victims=(_POD,))
+    warning = PublishEvent("ReleaseFailed", "-", Severity.WARNING, victims=(_POD,))
     assert _told(warning) == [("Pod", "pod-uid")]
-    assert _told(Tell("EvictionReleased", "-", victims=(_POD,))) == [], "each of them is a write"
+    assert _told(PublishEvent("EvictionReleased", "-", victims=(_POD,))) == [], "each of them is a write"

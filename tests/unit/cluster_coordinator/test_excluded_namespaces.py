@@ -83,12 +83,12 @@ async def test_components_and_adapters_see_no_pod_of_it() -> None:
         kueue, volcano = (cast("Any", leader._adapters[name]) for name in ("kueue", "volcano"))
         unprepared = leader._unprepared
         async with leader.coordinating():
-            mirrors = [leader.pods, kueue._pods, volcano._pods, unprepared.unlabelled, unprepared.refused]
-            mirrors += [kueue._jobs, volcano._groups]
-            for mirror in mirrors:
-                await mirror.synced.wait()
-            shown = [{one.metadata.namespace for one in mirror} for mirror in mirrors]
-    assert shown == [{"lab"}] * len(mirrors)
+            informers = [leader.pods, kueue._pods, volcano._pods, unprepared.unlabelled, unprepared.refused]
+            informers += [kueue._jobs, volcano._groups]
+            for informer in informers:
+                await informer.synced.wait()
+            shown = [{one.metadata.namespace for one in informer} for informer in informers]
+    assert shown == [{"lab"}] * len(informers)
 
 
 # -- what is being saved
@@ -183,10 +183,10 @@ def _pod_reports(
     served: Served, *pods: Pod, api: Any = None, alive: Alive | None = None, events: Any = None
 ) -> PodReports:
     """A Checkpoint of `md` is there, which failed."""
-    mirror = filled(*pods)
-    mirror.synced.set()
+    informer = filled(*pods)
+    informer.synced.set()
     nothing = cast("Any", None)
-    access = ClusterAccess(api, events, mirror, _Policies(), SavedSnapshots(), "ours", nothing, served=served)
+    access = ClusterAccess(api, events, informer, _Policies(), SavedSnapshots(), "ours", nothing, served=served)
     return PodReports(access, alive or Alive(), known_beginnings(), known_checkpoints(_FAILED))
 
 

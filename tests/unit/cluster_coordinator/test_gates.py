@@ -18,7 +18,7 @@ from cedana_sched.kube.errors import decoded
 from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import Resource
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.objects import names
@@ -64,7 +64,7 @@ class _Server:
     def unreadable(self, _: Resource, one: Unreadable) -> None:
         self.left.append(one)
 
-    def mirror(self) -> Mirror[Pod]:
+    def informer(self) -> Informer[Pod]:
         return filled(*(msgspec.convert(pod, Pod) for pod in self.pods.values()))
 
 
@@ -81,11 +81,11 @@ async def _opening(gates: Gates) -> AsyncIterator[None]:
             await task
 
 
-def _gates(server: _Server, offers: Mirror[Any] | None = None) -> Gates:
+def _gates(server: _Server, offers: Informer[Any] | None = None) -> Gates:
     nodes = filled(_node("node-1", "new", _NEW_CPU), _node("node-2", "old", _OLD_CPU), _node("node-3", "new", _NEW_CPU))
     offers = offers or filled()
     offers.synced.set()
-    return Gates(cast("Api", server), server.mirror(), nodes, ById(offers), server.unreadable)
+    return Gates(cast("Api", server), server.informer(), nodes, ById(offers), server.unreadable)
 
 
 async def test_gate_opens_when_the_last_checkpoint_of_the_identity_is_settled() -> None:
@@ -295,7 +295,7 @@ async def test_a_pod_that_nobody_can_read_is_named_and_left_and_the_others_go_on
     nodes = filled()
     gates = Gates(
         cast("Api", server),
-        server.mirror(),
+        server.informer(),
         nodes,
         ById(offers),
         lambda resource, one: named.update({f"{resource.kind} {one.metadata.name}": one.problem}),

@@ -82,7 +82,7 @@ class Coordinator:
         return await asyncio.to_thread(CredentialClient(service, collecting=collecting).fetch, namespace)
 
     def answered(self, status: int) -> float:
-        return self.registry.get_sample_value("cedana_sched_credential_requests_total", {"status": str(status)}) or 0.0
+        return self.registry.get_sample_value("cedana_sched_credentials_requests_total", {"status": str(status)}) or 0.0
 
 
 @pytest.fixture

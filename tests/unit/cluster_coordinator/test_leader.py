@@ -14,7 +14,7 @@ from cedana_sched.cluster.coordinator import leader
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.coordinator.core import NamespaceCorrected
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINTS, Resource
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
@@ -82,8 +82,8 @@ async def test_adapters_run_once_it_is_known_what_has_been_saved(monkeypatch: py
     try:
         async with asyncio.timeout(60):
             await server.asked.wait()
-            for mirror in (leads.pods, leads._policies):
-                await mirror.synced.wait()
+            for informer in (leads.pods, leads._policies):
+                await informer.synced.wait()
             for _ in range(100):  # whoever could go on has gone on
                 await asyncio.sleep(0)
             assert not Adapter.runs.is_set()
@@ -95,13 +95,13 @@ async def test_adapters_run_once_it_is_known_what_has_been_saved(monkeypatch: py
 
 
 def test_an_answer_that_is_not_believed_is_told_on_its_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Happening] = []
-    monkeypatch.setattr(EventRecorder, "tell", lambda _, happening: told.append(happening))
+    told: list[ObjectEvent] = []
+    monkeypatch.setattr(EventRecorder, "tell", lambda _, event: told.append(event))
     leads = Leader(cast("Api", FakeApiServer()), CoordinatorConfiguration(namespace="cedana-system"), "me")
     leads._agents._disbelieved(CHECKPOINTS, Metadata("md-1", "bio", "uid"), "it is of another snapshot")
     involved = CHECKPOINTS.reference("md-1", "bio", "uid")
     text = "What its node has answered is not believed: it is of another snapshot"
-    assert told == [Happening(involved, "AnswerNotBelieved", text, warning=True)]
+    assert told == [ObjectEvent(involved, "AnswerRejected", text, warning=True)]
 
 
 def test_what_the_objects_correct_is_corrected_in_the_records() -> None:

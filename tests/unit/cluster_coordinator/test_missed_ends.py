@@ -21,10 +21,10 @@ from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost
 from cedana_sched.kube import work_queue
 from cedana_sched.kube.errors import error_of
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, Node, NodeSpec, Pod, PodSpec, PodStatus, Taint
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import FindSnapshot, RestoreSucceeded, SnapshotFound, Staged
@@ -61,10 +61,10 @@ class _Policies:
 
 class _Events:
     def __init__(self) -> None:
-        self.told: list[Happening] = []
+        self.told: list[ObjectEvent] = []
 
-    def tell(self, happening: Happening) -> None:
-        self.told.append(happening)
+    def tell(self, event: ObjectEvent) -> None:
+        self.told.append(event)
 
 
 class Cluster:
@@ -74,15 +74,15 @@ class Cluster:
         self.server = WatchedObjectsServer()
         for pod in (*shown, *hidden):
             self.server.put(PODS, msgspec.to_builtins(pod))
-        self.mirror: Mirror[Pod] = filled(*shown)
-        self.mirror.synced.set()
+        self.informer: Informer[Pod] = filled(*shown)
+        self.informer.synced.set()
         self.events = _Events()
         self.alive = Alive()
         self.alive.recorded(records, ())
         nothing = cast("Any", None)
         events = cast("EventRecorder", self.events)
         policies, saved = _Policies(), SavedSnapshots()
-        access = ClusterAccess(self.server.api, events, self.mirror, policies, saved, "cedana-system", nothing)
+        access = ClusterAccess(self.server.api, events, self.informer, policies, saved, "cedana-system", nothing)
         self.pods = PodReports(access, self.alive, known_beginnings(), known_checkpoints())
 
     @asynccontextmanager
@@ -197,9 +197,9 @@ async def test_pod_that_ends_while_it_is_looked_for_is_looked_for_again(monkeypa
     monkeypatch.setattr(cluster.server, "find", slow)
     async with cluster.reporting() as queue, asyncio.timeout(60):
         await has_looked.wait()
-        cluster.mirror._put(shown)
+        cluster.informer._put(shown)
         cluster.server.remove(PODS, "a", "bio")
-        cluster.mirror._drop(shown)
+        cluster.informer._drop(shown)
         may_answer.set()
         assert isinstance(await queue.get(), Starting)
         assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
@@ -212,7 +212,7 @@ async def test_pod_whose_label_was_taken_away_has_not_ended_and_is_labelled_agai
     async with cluster.reporting() as queue:
         await _silence(queue)
     assert cluster.server.objects["Pod", "bio", "a"]["metadata"]["labels"] == {names.PROTECTED: "true"}
-    assert [one.reason for one in cluster.events.told] == ["ProtectionKept"]
+    assert [one.reason for one in cluster.events.told] == ["ProtectionRestored"]
 
 
 @pytest.mark.parametrize("labels", [{}, {names.PROTECTED: "true"}])
@@ -272,13 +272,13 @@ async def test_label_that_is_taken_away_while_it_is_watched_ends_nothing() -> No
     async with cluster.reporting() as queue, asyncio.timeout(60):
         assert isinstance(await queue.get(), Starting)
         await cluster.server.api.patch(PODS, "a", "bio", {"metadata": {"labels": {names.PROTECTED: None}}})
-        cluster.mirror._drop(shown)
+        cluster.informer._drop(shown)
         await _silence(queue)
         assert cluster.server.objects["Pod", "bio", "a"]["metadata"]["labels"] == {names.PROTECTED: "true"}
         cluster.server.remove(PODS, "a", "bio")
-        cluster.mirror._put(shown)
+        cluster.informer._put(shown)
         assert isinstance(await queue.get(), Starting)
-        cluster.mirror._drop(shown)
+        cluster.informer._drop(shown)
         assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
 
 
@@ -288,7 +288,7 @@ async def test_who_opted_out_and_concerns_no_record_is_left_alone() -> None:
     async with cluster.reporting() as queue, asyncio.timeout(60):
         assert isinstance(await queue.get(), Starting)
         await cluster.server.api.patch(PODS, "a", "bio", {"metadata": {"labels": {names.PROTECTED: None}}})
-        cluster.mirror._drop(shown)
+        cluster.informer._drop(shown)
         await _silence(queue)
     assert cluster.server.objects["Pod", "bio", "a"]["metadata"]["labels"] == {}
 
@@ -302,7 +302,7 @@ async def test_ends_in_the_gap_of_a_watch_are_told_with_its_next_list() -> None:
         renewed = replace(second, metadata=replace(second.metadata, uid="another", resource_version="2"))
         cluster.server.remove(PODS, "b", "bio")
         cluster.server.put(PODS, msgspec.to_builtins(renewed))
-        cluster.mirror._replace((renewed,))
+        cluster.informer._replace((renewed,))
         told = [await queue.get() for _ in range(3)]
     assert {one.workload_uid for one in told if isinstance(one, Ended)} == {"uid-of-a", "uid-of-b"}
     assert [one.workload.uid for one in told if isinstance(one, Starting)] == ["another"]

@@ -17,7 +17,7 @@ from cedana_sched.cluster.coordinator.journal import ObjectJournal
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import Event, NamespaceCorrected
-from cedana_sched.coordinator.errands import is_same
+from cedana_sched.coordinator.effects import is_same
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiUnavailableError, NamespaceGoneError

@@ -16,7 +16,7 @@ from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.pods import PodReports
 from cedana_sched.kube.objects import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
@@ -48,12 +48,12 @@ class _Cluster:
     def __init__(
         self, *pods: Pod, restores: tuple[AnsweredObject, ...] = (), saved: SavedSnapshots = NOTHING_SAVED
     ) -> None:
-        self.mirror: Mirror[Pod] = filled(*pods)
-        self.mirror.synced.set()
-        self.restores: Mirror[AnsweredObject] = filled(*restores)
+        self.informer: Informer[Pod] = filled(*pods)
+        self.informer.synced.set()
+        self.restores: Informer[AnsweredObject] = filled(*restores)
         self.restores.synced.set()
         nothing = cast("Any", None)
-        access = ClusterAccess(nothing, nothing, self.mirror, _Policies(), saved, "cedana-system", nothing)
+        access = ClusterAccess(nothing, nothing, self.informer, _Policies(), saved, "cedana-system", nothing)
         self._reports = PodReports(access, Alive(), BeginningNumbers(self.restores), known_checkpoints()).reports()
 
     async def next(self) -> Report:
@@ -73,7 +73,7 @@ async def test_pod_that_returns_is_told_when_it_has_its_node() -> None:
     waiting = _pod("a")
     cluster = _Cluster(waiting)
     asyncio.get_running_loop().call_soon(
-        cluster.mirror._put, replace(waiting, spec=PodSpec(node_name="node-1"), metadata=_renewed(waiting))
+        cluster.informer._put, replace(waiting, spec=PodSpec(node_name="node-1"), metadata=_renewed(waiting))
     )
     starting = await cluster.next()
     assert starting == Starting(
@@ -255,7 +255,7 @@ async def test_coordinator_that_was_away_meanwhile_is_told_of_the_latest_beginni
 
 async def test_beginning_of_a_pod_that_is_not_shown_waits_for_it() -> None:
     cluster = _Cluster(restores=(_restore(replaced_by="c2"),))
-    asyncio.get_running_loop().call_soon(cluster.mirror._put, RUNNING)
+    asyncio.get_running_loop().call_soon(cluster.informer._put, RUNNING)
     assert isinstance(first := await cluster.next(), Starting)
     assert first.beginning == 1
     gone = shown_restore("gone", "uid-of-gone", 0, "c2")

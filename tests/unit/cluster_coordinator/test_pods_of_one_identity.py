@@ -13,7 +13,7 @@ from cedana_sched.adapter.contract import Ended, Preempted, Starting
 from cedana_sched.cluster.coordinator.known import KnownCheckpoint, _IdentitySpec, _PodSpec, _Spec, _Status
 from cedana_sched.cluster.coordinator.rivals import Rivals
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, OwnerReference, Pod, PodSpec, PodStatus
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
@@ -59,17 +59,17 @@ def saved(of: str, step: CheckpointStep) -> KnownCheckpoint:
 
 class World:
     def __init__(self, *pods: Pod, checkpoints: tuple[KnownCheckpoint, ...] = ()) -> None:
-        self.mirror = filled(*pods)
+        self.informer = filled(*pods)
         self.patches: list[tuple[str, Object]] = []
-        self.told: list[Happening] = []
-        self.rivals = Rivals(cast("Api", self), self.mirror, filled(*checkpoints), cast("EventRecorder", self))
+        self.told: list[ObjectEvent] = []
+        self.rivals = Rivals(cast("Api", self), self.informer, filled(*checkpoints), cast("EventRecorder", self))
 
     async def patch(self, resource: Any, name: str, namespace: str, patch: Object) -> None:
         del resource, namespace
         self.patches.append((name, patch))
 
-    def tell(self, happening: Happening) -> None:
-        self.told.append(happening)
+    def tell(self, event: ObjectEvent) -> None:
+        self.told.append(event)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -142,14 +142,14 @@ def test_nobody_fills_records_by_what_is_said_on_a_pod() -> None:
 async def test_it_is_said_on_the_pod_and_its_owner_and_stays() -> None:
     world = World(pod("a"))
     async with world.running():
-        world.mirror._put(pod("b"))
+        world.informer._put(pod("b"))
         await world.settle()
     assert world.patches == [("b", {"metadata": {"uid": "uid-of-b", "annotations": {names.NOT_PROTECTED: SAID}}})]
     assert [(one.involved["kind"], one.warning) for one in world.told] == [("Pod", True), ("Job", True)]
     assert world.told[0].message == f"b is not protected: {SAID}"
 
-    world.mirror._put(pod("b", refused=SAID))
-    world.mirror._drop(pod("a"))
+    world.informer._put(pod("b", refused=SAID))
+    world.informer._drop(pod("a"))
     assert world.victim("b").refused == SAID, "what it has done beside the first is not the first's work"
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.cluster.coordinator.passed_over import PassedOver
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 
@@ -59,8 +59,8 @@ def pod(
 
 class Field:
     def __init__(self, *known: KnownCheckpoint, pods: tuple[Pod, ...] = ()) -> None:
-        self.said: list[Tell] = []
-        self.pods: Mirror[Pod] = filled(*pods)
+        self.said: list[PublishEvent] = []
+        self.pods: Informer[Pod] = filled(*pods)
         self.pods.synced.set()
         snapshots = ById(filled(*known))
         snapshots.synced.set()

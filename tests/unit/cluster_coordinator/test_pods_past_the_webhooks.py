@@ -18,11 +18,11 @@ from cedana_sched.cluster.coordinator import unprepared
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, _IdentitySpec, _PodSpec, _SnapshotName, _Spec
 from cedana_sched.cluster.coordinator.known import _Status as Status
 from cedana_sched.cluster.coordinator.unprepared import REVISION, Unprepared
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.kube import work_queue
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, ConflictError, decoded
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import JOBS, PODS, Resource
@@ -102,8 +102,8 @@ class World:
         self.job = {"metadata": {"name": "md"}, "spec": {}} if job is None else job
         self.patches: list[Object] = []
         self.conflicts = self.lost_answers = 0
-        self.told: list[Tell] = []
-        self.events: list[Happening] = []
+        self.told: list[PublishEvent] = []
+        self.events: list[ObjectEvent] = []
         self.left: list[Unreadable] = []
         by_id = ById(filled(*snapshots))
         self.unprepared = Unprepared(
@@ -142,8 +142,8 @@ class World:
             self.unprepared.unlabelled._drop(msgspec.convert(self.body, PartialObject))
             raise ApiUnavailableError(name)
 
-    def tell(self, happening: Happening) -> None:
-        self.events.append(happening)
+    def tell(self, event: ObjectEvent) -> None:
+        self.events.append(event)
 
     def unreadable(self, resource: Resource, one: Unreadable) -> None:
         del resource
@@ -183,7 +183,7 @@ async def test_pod_of_an_opted_in_job_is_given_its_identity_and_that_is_said() -
         "annotations": {names.ID: "md", names.INDEX: "3", names.MISSED_BY_WEBHOOK: "true"},
     }
     (told,) = world.told
-    assert told.kind == "NotPrepared"
+    assert told.kind == "MissedByWebhook"
     assert told.held == HeldObject("batch/v1", "Job", "bio", "md", "job-uid")
     assert told.text == (
         "md-0-x was created while no webhook answered; it is saved where a webhook can refuse its eviction, but its"
@@ -200,7 +200,7 @@ async def test_pod_of_any_controller_is_given_its_identity(version: str, kind: s
     assert written is not None, "nobody watches it"
     assert (written["labels"], written["annotations"][names.INDEX]) == ({names.PROTECTED: "true"}, "3")
     (told,) = world.told
-    assert told.kind == "NotPrepared"
+    assert told.kind == "MissedByWebhook"
     assert told.held is not None
     assert told.held.kind == kind
 
@@ -219,7 +219,7 @@ async def test_pod_that_no_label_tells_from_strangers_is_found_too(owner: Object
     assert written["labels"] == {names.PROTECTED: "true"}
     assert written["annotations"][names.ID] == "md"
     (told,) = world.told
-    assert told.kind == "NotPrepared"
+    assert told.kind == "MissedByWebhook"
     assert (told.held is None) == (owner is None)
     assert told.text.endswith(f". To have it prepared, {remedy}")
 
@@ -364,9 +364,9 @@ async def test_templates_of_strangers_are_forgotten_when_there_are_too_many(monk
 
 def test_strangers_are_watched_by_their_metadata_alone() -> None:
     looks = World(pod()).unprepared
-    for mirror in (looks.unlabelled, looks.refused):
-        assert mirror._watch._only_metadata
-        assert mirror._watch._query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
+    for informer in (looks.unlabelled, looks.refused):
+        assert informer._watch._only_metadata
+        assert informer._watch._query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
 
 
 async def test_what_only_ours_may_say_of_a_pod_is_taken_off_its_template() -> None:
@@ -451,8 +451,8 @@ async def test_an_id_that_comes_from_elsewhere_is_refused_in_words() -> None:
 async def test_pods_that_cannot_be_read_are_told_of() -> None:
     world = World(pod())
     one = Unreadable(Metadata(name="md-0-x", namespace="bio"), "it is too large")
-    for mirror in (world.unprepared.unlabelled, world.unprepared.refused):
-        mirror._leave(one)
+    for informer in (world.unprepared.unlabelled, world.unprepared.refused):
+        informer._leave(one)
     assert world.left == [one, one]
 
 
@@ -506,7 +506,7 @@ async def test_it_is_said_also_where_the_answer_to_the_write_was_lost(monkeypatc
     world.lost_answers = 1
     await world.sees()
     assert len(world.patches) == 1
-    assert [one.kind for one in world.told] == ["NotPrepared"]
+    assert [one.kind for one in world.told] == ["MissedByWebhook"]
     assert world.unprepared._unanswered == {}
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies, _PolicyObject
-from cedana_sched.kube.events import Happening
+from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnCheckpointFailure
@@ -19,7 +19,7 @@ KEEP = {"onCheckpointFailure": "KeepRunning"}
 def policies(**specs: dict[str, Any]) -> ClusterPolicies:
     made = ClusterPolicies(cast("Any", None), 3_600)
     for name, spec in specs.items():
-        made._mirror._put(_PolicyObject(Metadata(name), spec))
+        made._informer._put(_PolicyObject(Metadata(name), spec))
     return made
 
 
@@ -126,18 +126,18 @@ def _of_queue(policy: str | None, pod: Pod) -> str | None:
 
 
 def test_what_counts_for_nobody_is_said_on_the_policy_once_for_each_change() -> None:
-    told: list[Happening] = []
+    told: list[ObjectEvent] = []
     known = ClusterPolicies(cast("Any", None), 3_600, tell=told.append)
 
     def put(name: str, **spec: Any) -> None:
-        known._mirror._put(_PolicyObject(Metadata(name, uid=f"uid-of-{name}"), spec))
+        known._informer._put(_PolicyObject(Metadata(name, uid=f"uid-of-{name}"), spec))
 
     for _ in range(2):
         put("stays", **KEEP, imageMayChange=True)
     (one,) = told
     assert one.involved["kind"] == "CheckpointPolicy"
     assert (one.involved["name"], one.involved["uid"]) == ("stays", "uid-of-stays")
-    assert (one.reason, one.warning) == ("CountsForNobody", True)
+    assert (one.reason, one.warning) == ("FieldsIgnored", True)
     assert one.message == (
         "spec.onCheckpointFailure, spec.imageMayChange: counts for nobody: write for whom in spec.allowedNamespaces"
     )

@@ -10,7 +10,7 @@ import msgspec
 from cedana_sched.cluster.coordinator.agents import AnsweredObject, ObjectAgents
 from cedana_sched.cluster.coordinator.objects import to_object
 from cedana_sched.cluster.coordinator.projection import Projection
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.orders import Outcome, Stage, Staged, StageFailed, StageProgress
 from tests.unit.cluster_coordinator.test_believed_answers import OURS, RESTORE, WORKLOAD
@@ -28,7 +28,7 @@ class Staging:
         nothing = cast("Any", None)
         self.projection = Projection(nothing, SYSTEM)
         self.projection.write((RESTORE,), ())
-        self.agents = ObjectAgents(nothing, self.projection, Mirror(nothing))
+        self.agents = ObjectAgents(nothing, self.projection, Informer(nothing))
         self.version = 0
 
     def show(self, number: int, read_bytes: int, answer: tuple[int, Outcome] | None = None) -> None:

@@ -17,7 +17,7 @@ from cedana_sched.cluster.coordinator.known import BySnapshot
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.purge import Purge
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.identity import SnapshotRef
@@ -48,7 +48,7 @@ class Coordinator:
         self.in_use = InUse()
         self.let_go: list[str] = []
         self.gone: set[SnapshotRef] = set()
-        self.told: list[Happening] = []
+        self.told: list[ObjectEvent] = []
         self.purge = Purge(
             cast("Api", server),
             server.checkpoints,
@@ -60,8 +60,8 @@ class Coordinator:
             events=cast("EventRecorder", self),
         )
 
-    def tell(self, happening: Happening) -> None:
-        self.told.append(happening)
+    def tell(self, event: ObjectEvent) -> None:
+        self.told.append(event)
 
     async def delete(self, *keys: Key) -> None:
         for _, namespace, name in keys:
@@ -100,7 +100,7 @@ async def leading(server: DeletionServer, *, loaded: bool = True) -> AsyncIterat
 @pytest.fixture
 async def server() -> AsyncIterator[DeletionServer]:
     server = DeletionServer()
-    following = [asyncio.create_task(mirror.run()) for mirror in (server.checkpoints, server.nodes)]
+    following = [asyncio.create_task(informer.run()) for informer in (server.checkpoints, server.nodes)]
     yield server
     for task in following:
         task.cancel()
@@ -221,7 +221,7 @@ async def test_store_that_never_answers_is_given_up_and_that_is_said(
         await coordinator.until_gone(key)
     assert server.store == {REF}
     (told,) = coordinator.told
-    assert (told.reason, told.warning) == ("SnapshotNotRemoved", True)
+    assert (told.reason, told.warning) == ("SnapshotRemovalFailed", True)
     assert f"Snapshot {REF} stays in the store" in told.message
     assert "the store cannot be reached" in told.message
     assert told.involved["uid"] == f"uid-{READY.uid}"

@@ -241,8 +241,8 @@ def _known(server: DeletionServer, record: Checkpoint) -> KnownCheckpoint:
 
 @pytest.mark.parametrize(("noted", "is_gone"), [(BEFORE, False), (NOW, True), ("", True)])
 def test_what_retention_removed_in_the_namespace_before_is_still_there_in_the_next(noted: str, is_gone: bool) -> None:
-    mirror = filled()
-    removal = Removal(cast("Api", None), mirror, BySnapshot(mirror))
+    informer = filled()
+    removal = Removal(cast("Api", None), informer, BySnapshot(informer))
     snapshot = cast("SnapshotRef", READY.snapshot)
     removal.removed([snapshot], noted)
     assert removal.is_gone(snapshot, NOW) == removal.is_removed(of(READY, NOW)) == is_gone

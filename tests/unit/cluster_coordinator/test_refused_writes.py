@@ -23,10 +23,10 @@ from cedana_sched.cluster.node import orders as node_orders
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.coordinator.core import Core, Event, Persist, Reported, Send
 from cedana_sched.coordinator.core.orders import record_of
-from cedana_sched.coordinator.errands import Errands, is_same
+from cedana_sched.coordinator.effects import Effects, is_same
 from cedana_sched.coordinator.tasks import Tasks
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Abort, Dump, Freeze, Frozen, Kill, Killed, Order, Outcome, Thaw, Thawed
@@ -207,14 +207,14 @@ async def test_order_that_never_reached_the_server_is_written_again_when_the_cor
     events: list[Event] = []
     async with cluster.running() as group:
         tasks = Tasks(group)
-        errands = Errands(tasks, core.book, cluster.agents, {}, clock, events.append)
+        effects = Effects(tasks, core.book, cluster.agents, {}, clock, events.append)
 
         def carry_out(event: Event) -> None:
             for instruction in core.handle(event, clock.now()):
                 if isinstance(instruction, Persist):
                     cluster.projection.write(instruction.records, instruction.forget)
                 elif isinstance(instruction, Send):
-                    errands.run(instruction)
+                    effects.run(instruction)
 
         cluster.server.refusing["Checkpoint"] = 403
         carry_out(Reported("kueue", Preempted(Signal("s", "kueue", (victim(pod_uid(1)),), "x", clock.now()))))
@@ -357,17 +357,17 @@ class Told:
     """Who hears of refusals: the Events, and the metric."""
 
     def __init__(self) -> None:
-        self.events: list[Happening] = []
+        self.events: list[ObjectEvent] = []
         self.registry = CollectorRegistry()
         refused = CoordinatorMetrics(self.registry).refused
         self.refusals = Refusals(cast("EventRecorder", self), refused)
 
-    def tell(self, happening: Happening) -> None:
-        self.events.append(happening)
+    def tell(self, event: ObjectEvent) -> None:
+        self.events.append(event)
 
     def counted(self, kind: str, status: int) -> float | None:
         labels = {"kind": kind, "status": str(status)}
-        return self.registry.get_sample_value("cedana_sched_object_writes_refused_total", labels)
+        return self.registry.get_sample_value("cedana_sched_record_writes_rejected_total", labels)
 
 
 def test_refusal_is_an_event_where_a_person_can_mend_it() -> None:
@@ -379,7 +379,7 @@ def test_refusal_is_an_event_where_a_person_can_mend_it() -> None:
     (event,) = told.events
     pod = one.workload
     assert event.involved == PODS.reference(pod.name, pod.namespace, pod.uid)
-    assert (event.reason, event.warning) == ("RecordNotWritten", True)
+    assert (event.reason, event.warning) == ("RecordWriteRejected", True)
     assert "spec.id: Invalid value" in event.message
     assert (told.counted("Checkpoint", 422), told.counted("Checkpoint", 0)) == (2, 1)
 

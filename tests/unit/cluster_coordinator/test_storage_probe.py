@@ -99,7 +99,7 @@ async def _scoped(scoping: Scoping | None) -> tuple[str, str, str]:
 
 async def test_storage_says_that_nodes_hold_the_keys_of_all() -> None:
     status, reason, message = await _scoped(None)
-    assert (status, reason) == ("False", "NodesHoldTheKeys")
+    assert (status, reason) == ("False", "NodesHaveBucketKeys")
     assert message.endswith("set storage.s3.scopedCredentials.enabled if the store has STS with session policies")
 
 
@@ -113,12 +113,12 @@ async def test_storage_says_whether_nodes_get_credentials() -> None:
         return SessionCredentials("k", "s", "t", 900.0)
 
     ours = config_of(_S3).s3
-    assert (await _scoped(Scoping(ours, begin)))[:2] == ("True", "NodesGetCredentials")
+    assert (await _scoped(Scoping(ours, begin)))[:2] == ("True", "ScopedCredentials")
     assert tried == [("cedana-sched", "coordinator")]
     status, reason, message = await _scoped(Scoping(ours, begin))
     assert (status, reason) == ("False", "NoSessions")
     assert "there is no STS (use another store)" in message
-    assert (await _scoped(Scoping(S3Location(bucket="another"), begin)))[1] == "NodesHoldTheKeys"
+    assert (await _scoped(Scoping(S3Location(bucket="another"), begin)))[1] == "NodesHaveBucketKeys"
 
 
 async def test_a_prefix_that_no_session_policy_fits_leaves_the_storage_usable() -> None:

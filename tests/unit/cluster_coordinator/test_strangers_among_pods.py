@@ -29,14 +29,17 @@ def _pod(name: str, said: str | None = None, *, owner: Object | None = SET, **pa
 
 
 CASES = [
-    pytest.param(_pod("one", "md"), "NotPrepared", ["ReplicaSet", "Pod"], id="a Deployment's"),
-    pytest.param(_pod("one", "md", owner=None), "NotPrepared", ["Pod"], id="a bare one"),
+    pytest.param(_pod("one", "md"), "MissedByWebhook", ["ReplicaSet", "Pod"], id="a Deployment's"),
+    pytest.param(_pod("one", "md", owner=None), "MissedByWebhook", ["Pod"], id="a bare one"),
     pytest.param(
-        _pod("one", scheduler="volcano", annotations=IN_BIO), "NotPrepared", ["ReplicaSet", "Pod"], id="its queue asks"
+        _pod("one", scheduler="volcano", annotations=IN_BIO),
+        "MissedByWebhook",
+        ["ReplicaSet", "Pod"],
+        id="its queue asks",
     ),
     pytest.param(
         _pod("one", scheduler="volcano", annotations={GROUP_NAME: "md"}),
-        "NotPrepared",
+        "MissedByWebhook",
         ["ReplicaSet", "Pod"],
         id="the queue of its PodGroup asks",
     ),

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 from cedana_sched.cluster.uninstallation.unstarted_pods import wait_until_started
 from cedana_sched.kube.objects import Metadata, Pod, PodStatus
-from cedana_sched.kube.watching import Change, Changed, Listed, Mirror
+from cedana_sched.kube.watching import Change, Changed, Informer, Listed
 from cedana_sched.model.objects import names
 
 RETURNING = {names.RESTORE_IDENTITY: "md/0@1"}
@@ -32,7 +32,7 @@ def pod(name: str, phase: str, annotations: dict[str, str] = RETURNING, *, delet
 
 async def test_waits_for_the_pods_that_return_and_for_no_others() -> None:
     told = Told(pod("md", "Pending"), pod("plain", "Pending", {}), pod("dying", "Pending", deleted="now"))
-    pods: Mirror[Pod] = Mirror(told)  # type: ignore[arg-type]
+    pods: Informer[Pod] = Informer(told)  # type: ignore[arg-type]
     async with asyncio.TaskGroup() as group:
         following = group.create_task(pods.run())
         await pods.synced.wait()
@@ -49,7 +49,7 @@ async def test_waits_for_the_pods_that_return_and_for_no_others() -> None:
 
 async def test_pods_without_room_are_given_up() -> None:
     stuck = pod("md", "Pending")
-    pods: Mirror[Pod] = Mirror(Told(stuck))  # type: ignore[arg-type]
+    pods: Informer[Pod] = Informer(Told(stuck))  # type: ignore[arg-type]
     async with asyncio.TaskGroup() as group:
         following = group.create_task(pods.run())
         await pods.synced.wait()

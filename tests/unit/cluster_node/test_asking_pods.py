@@ -52,7 +52,7 @@ class Node:
             annotations=annotations,
             deletion_timestamp="2026-05-01T12:00:00Z" if deleted else None,
         )
-        self.pods.mirror._put(Pod(metadata, status=PodStatus(phase, conditions=conditions)))
+        self.pods.informer._put(Pod(metadata, status=PodStatus(phase, conditions=conditions)))
 
     def order(self, step: CheckpointStep, **status: Any) -> None:
         self._version += 1

@@ -53,7 +53,7 @@ class Site:
         running = asyncio.create_task(collector.run())
         try:
             async with asyncio.timeout(60):
-                await collector._mirror.synced.wait()
+                await collector._informer.synced.wait()
                 yield
         finally:
             running.cancel()

@@ -69,7 +69,7 @@ class _Node:
         annotations = {names.CONFIRM_DELETION: names.CONFIRM_ALWAYS, names.ORIGINAL_GRACE_PERIOD: "0"}
         metadata = Metadata("md-0", "kube-system", UID, "1", annotations=annotations, deletion_timestamp="2026-05-01")
         self.pod = Pod(metadata, PodSpec(), PodStatus("Running"))
-        self.pods.mirror._put(self.pod)
+        self.pods.informer._put(self.pod)
 
     def checkpoint(self, step: CheckpointStep) -> None:
         metadata = Metadata("c1", "kube-system", resource_version=step)

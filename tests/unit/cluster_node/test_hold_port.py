@@ -37,7 +37,7 @@ class Look:
         """How many strangers there are."""
         for _ in range(2):
             await self._port.look()
-        return self._registry.get_sample_value("cedana_sched_hold_port_strangers") or 0.0
+        return self._registry.get_sample_value("cedana_sched_hold_port_foreign_sockets") or 0.0
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBe
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
 from cedana_sched.kube.resources import RESTORES, Resource
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from cedana_sched.model.records import RestoreStep
 from tests.unit.cluster_node.bundle_tree import Host, state
@@ -54,7 +54,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.host = Host(folder / "host")
         self.served = ServedBeginnings(folder / "served")
-        self.restores: Mirror[OrderedObject] = Mirror(cast("Any", None))
+        self.restores: Informer[OrderedObject] = Informer(cast("Any", None))
         self.restores.synced.set()
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.heard = asyncio.Event()

@@ -190,7 +190,7 @@ class Node:
         api = cast("Any", FakeApi(*pods))
         self.known = NodePods(api, NODE, OrderFeed(api, NODE, performed))
         for pod in watched:
-            self.known.mirror._put(pod)
+            self.known.informer._put(pod)
         self._places = host.places
 
     async def _do(self, order: Order) -> AsyncIterator[Outcome]:
@@ -301,9 +301,9 @@ async def test_a_checkpoint_of_another_namespace_holds_no_pod() -> None:
     api = cast("Any", FakeApi())
     feed = OrderFeed(api, NODE, performed)
     pods = NodePods(api, NODE, feed)
-    for mirror in (feed.checkpoints, feed.restores):
-        mirror.synced.set()
-    pods.mirror._put(pod_of(WORKLOAD))
+    for informer in (feed.checkpoints, feed.restores):
+        informer.synced.set()
+    pods.informer._put(pod_of(WORKLOAD))
     order = Freeze(CHECKPOINT, WORKLOAD)
     theirs = msgspec.structs.replace(
         read(body_with(CHECKPOINTS, order)), metadata=Metadata("forged", "tenant-b", "u", "1")

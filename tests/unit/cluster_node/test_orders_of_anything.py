@@ -104,8 +104,8 @@ class Agent:
         api, toolchain = cast("Any", self.api), cast("Any", _Toolchain())
         self.feed = OrderFeed(api, NODE, self._perform)
         self.pods = NodePods(api, NODE, self.feed)
-        self.pods.mirror.synced.set()
-        self.pods.mirror._put(pod_of(WORKLOAD))
+        self.pods.informer.synced.set()
+        self.pods.informer._put(pod_of(WORKLOAD))
         returns = ReturningPods(places, state, data, toolchain, self.pods)
         self.runtime = PodRuntime(returns, places, state / "doomed", self.pods)
         agent = NodeAgent(
@@ -128,8 +128,8 @@ class Agent:
     async def hear(self, kind: Resource, one: OrderedObject) -> None:
         async with self.runtime, asyncio.TaskGroup() as group:
             self.feed._group = group
-            mirror = self.feed._mirrors[kind]
-            mirror._put(one)
+            informer = self.feed._informers[kind]
+            informer._put(one)
             self.feed._heard(kind, None, one)
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             if tasks:

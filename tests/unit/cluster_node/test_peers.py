@@ -47,7 +47,7 @@ def server() -> Server:
 def pods(server: Server, job: str | None = "md") -> NodePods:
     api = cast("Any", server)
     known = NodePods(api, "n1", OrderFeed(api, "n1", cast("Any", None)))
-    known.mirror._put(Pod(metadata("md-master-0", "u0", job)))
+    known.informer._put(Pod(metadata("md-master-0", "u0", job)))
     return known
 
 

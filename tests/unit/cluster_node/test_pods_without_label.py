@@ -53,7 +53,7 @@ class Node:
         self.server = Server()
         nothing = cast("Any", None)
         self.pods = NodePods(cast("Any", self.server), "n1", OrderFeed(nothing, "n1", nothing))
-        self.pods.mirror.synced.set()
+        self.pods.informer.synced.set()
         self.told: list[tuple[Pod | None, Pod | None]] = []
         self._changed = asyncio.Event()
         self.pods.subscribe(self._heard)
@@ -70,9 +70,9 @@ class Node:
 
     async def lose_label(self) -> None:
         """Returns once the API server has been asked, and what it said is known."""
-        self.pods.mirror._put(HELD)
+        self.pods.informer._put(HELD)
         self.told.clear()
-        self.pods.mirror._drop(HELD)
+        self.pods.informer._drop(HELD)
         await asyncio.wait_for(self.server.asked.wait(), 60)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -96,7 +96,7 @@ async def test_a_label_that_is_removed_for_a_moment_ends_nothing(node: Node) -> 
     assert node.pods.pod("u0") == HELD
     assert node.pods.with_token("token") == HELD
     labelled = replace(HELD, metadata=replace(HELD.metadata, resource_version="3"))
-    node.pods.mirror._put(labelled)
+    node.pods.informer._put(labelled)
     assert node.pods.uids() == ["u0"]
     assert node.pods.pod("u0") == labelled
     assert node.told[-1] == (HELD, labelled)

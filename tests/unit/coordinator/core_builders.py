@@ -11,11 +11,11 @@ from cedana_sched.coordinator.core import (
     Event,
     Instruction,
     Persist,
+    PublishEvent,
     ReleaseDone,
     ReleaseHold,
     Reported,
     Send,
-    Tell,
     Tick,
     forbidden_order,
     violations,
@@ -119,7 +119,9 @@ class Told:
     ) -> Told:
         observed = self.now if observed_at is None else observed_at
         chosen = victims or (victim(),)
-        signal = Signal(uid, "kueue", chosen, "InCohortReclamation", observed, "ml/urgent", not_after, after_commit, together)
+        signal = Signal(
+            uid, "kueue", chosen, "InCohortReclamation", observed, "ml/urgent", not_after, after_commit, together
+        )
         return self.report(Preempted(signal))
 
     def cancel(self, uid: str = "s1") -> Told:
@@ -173,7 +175,7 @@ class Told:
         return [release.signal_uid for release in self.releases()]
 
     def tells(self) -> list[str]:
-        return [instruction.kind for instruction in self.said if isinstance(instruction, Tell)]
+        return [instruction.kind for instruction in self.said if isinstance(instruction, PublishEvent)]
 
     def step(self, uid: str) -> str:
         record = self.core.book.get(uid)

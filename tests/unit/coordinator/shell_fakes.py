@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import ClassVar
 
 from cedana_sched.adapter.contract import Report
-from cedana_sched.coordinator.core import NodeLost, Tell
+from cedana_sched.coordinator.core import NodeLost, PublishEvent
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.orders import Dump, Order, Outcome, Progress
 from cedana_sched.model.preemption import Release, Signal
@@ -142,12 +142,12 @@ class MemoryAgents:
 
 
 class MemoryListener:
-    """Implements `ports.Listener`."""
+    """Implements `ports.EventListener`."""
 
     def __init__(self) -> None:
         self.told_kinds: list[str] = []
         self.texts: list[str] = []
 
-    def announced(self, tell: Tell) -> None:
+    def on_event(self, tell: PublishEvent) -> None:
         self.told_kinds.append(tell.kind)
         self.texts.append(tell.text)

@@ -366,7 +366,7 @@ class Simulation:
 
 def _is_at_rest(record: Record) -> bool:
     if isinstance(record, Checkpoint):
-        return record.settled and not record.unconfirmed and not record.doomed
+        return record.is_terminal and not record.unconfirmed and not record.doomed
     if isinstance(record, PreemptionHold):
         return record.step is HoldStep.RELEASED
     return record.step in {RestoreStep.RUNNING, RestoreStep.ENDED} or record.finished_at is not None

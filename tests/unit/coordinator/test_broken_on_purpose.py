@@ -15,10 +15,10 @@ import pytest
 from cedana_sched.coordinator.core import obstacles, orders
 from cedana_sched.coordinator.core.checkpoint_steps import CheckpointSteps
 from cedana_sched.coordinator.core.checkpoints import Checkpoints
-from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.holds import Holds
 from cedana_sched.coordinator.core.restores import Restores
 from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.orders import Abort, FindSnapshot, Kill, Killed, SnapshotFound, Staged
 from cedana_sched.model.records import CheckpointStep, HoldStep
@@ -179,20 +179,20 @@ def forgets_restore_deadlines(patch: pytest.MonkeyPatch) -> None:
 
 def never_orders_an_abort(patch: pytest.MonkeyPatch) -> None:
     """A core that takes its decision for the deed."""
-    original = Desk.order
+    original = TurnContext.order
 
-    def order(self: Desk, uid: str, node: str, order: Any) -> None:
+    def order(self: TurnContext, uid: str, node: str, order: Any) -> None:
         if not isinstance(order, Abort):
             original(self, uid, node, order)
 
-    patch.setattr(Desk, "order", order)
+    patch.setattr(TurnContext, "order", order)
 
 
 def ends_the_doomed_while_it_holds(patch: pytest.MonkeyPatch) -> None:
     """A core whose patience counts from the order, whatever hold stands."""
 
     def ends_at(self: CheckpointSteps, checkpoint: Any) -> float | None:
-        return checkpoint.finished_at + self._desk.timing.patience if checkpoint.doomed else None
+        return checkpoint.finished_at + self._context.timing.patience if checkpoint.doomed else None
 
     patch.setattr(CheckpointSteps, "ends_at", ends_at)
 
@@ -208,7 +208,7 @@ def frees_whom_it_gave_up(patch: pytest.MonkeyPatch) -> None:
 
     def move(self: Restores, restore: Any, cause: Cause, **changes: Any) -> Any:
         if cause is Cause.WORKLOAD_FAILED:
-            changes["finished_at"] = self._desk.now
+            changes["finished_at"] = self._context.now
         return original(self, restore, cause, **changes)
 
     patch.setattr(Restores, "_move", move)

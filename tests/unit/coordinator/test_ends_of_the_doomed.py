@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cedana_sched.coordinator.core import Tell, forbidden_order
+from cedana_sched.coordinator.core import PublishEvent, forbidden_order
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import Kill, Killed
 from cedana_sched.model.policy import CheckpointPolicy
@@ -30,7 +30,7 @@ def test_it_is_ended_when_it_is_not_deleted_after_its_release() -> None:
     assert told.orders() == []
     told.after(1)
     assert told.sent() == [Kill("s1.w1.1", workload("w1"), insist=True)]
-    assert [one.text for one in told.said if isinstance(one, Tell) and one.kind == "NotDeleted"] == [
+    assert [one.text for one in told.said if isinstance(one, PublishEvent) and one.kind == "NotDeleted"] == [
         "name-of-w1 was released and is not deleted after 60 s: it is killed; snapshot md/0@1 stays"
     ]
     told.killed()

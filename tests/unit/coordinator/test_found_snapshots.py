@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core.found_snapshots import MOST_DAMAGED, STALE_ANSWERS
-from cedana_sched.coordinator.core.instructions import Severity, Tell
+from cedana_sched.coordinator.core.instructions import PublishEvent, Severity
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import (
     FailWorkload,
@@ -69,10 +69,10 @@ def damaged(uid: str = "w3") -> StageFailed:
 def test_an_older_snapshot_is_continued_where_the_newest_cannot_be_read_whole() -> None:
     told = saved_twice().tell(damaged())
     assert (told.step("restore.w3"), avoided(told)) == ("Waiting", (2,))
-    (delayed,) = [one for one in told.said if isinstance(one, Tell)]
+    (delayed,) = [one for one in told.said if isinstance(one, PublishEvent)]
     told.tell(SnapshotFound("restore.w3", ref(1)))
     assert told.order(Stage).snapshot == ref(1)
-    (scheduled,) = [one for one in told.said if isinstance(one, Tell)]
+    (scheduled,) = [one for one in told.said if isinstance(one, PublishEvent)]
     assert (delayed.kind, delayed.severity) == ("RestoreDelayed", Severity.WARNING)
     assert delayed.text == "md/0@2 cannot be read whole: chunk 7 is damaged; an older snapshot is looked for"
     assert scheduled.severity is Severity.WARNING
@@ -134,7 +134,7 @@ def test_an_older_snapshot_than_was_committed_is_continued_and_the_newer_one_nam
     for _ in range(STALE_ANSWERS):
         told.tell(SnapshotFound("restore.w3", ref(1)))
     assert told.order(Stage).snapshot == ref(1)
-    (said,) = [one for one in told.said if isinstance(one, Tell)]
+    (said,) = [one for one in told.said if isinstance(one, PublishEvent)]
     assert said.severity is Severity.WARNING
     assert said.text.endswith("md/0@2 is not in the store any more, or cannot be read there")
 
@@ -170,7 +170,7 @@ def test_an_older_snapshot_than_was_committed_long_ago_is_a_warning() -> None:
     for _ in range(STALE_ANSWERS):
         assert told.step("restore.w2") == "Waiting"
         told.tell(SnapshotFound("restore.w2", ref(1)))
-    (said,) = [one for one in told.said if isinstance(one, Tell)]
+    (said,) = [one for one in told.said if isinstance(one, PublishEvent)]
     assert said.severity is Severity.WARNING
     assert "md/0@2 is not in the store any more" in said.text
 

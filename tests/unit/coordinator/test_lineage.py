@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cedana_sched.adapter.contract import Starting
-from cedana_sched.coordinator.core import Severity, Tell
+from cedana_sched.coordinator.core import PublishEvent, Severity
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.orders import Committed, Dump, RestoreSucceeded, SnapshotFound, Staged, StageFailed, StartedCold
 from cedana_sched.model.records import Transfer
@@ -46,7 +46,7 @@ def test_a_dump_that_is_told_again_is_told_the_same() -> None:
 def test_the_work_that_nothing_newer_has_is_named_with_the_way_back() -> None:
     told = back().preempt(victim()).frozen()
     told.tell(Committed("s1.w1.1", ref(5), Transfer(), leaves=ref(4)))
-    (said,) = [one for one in told.said if isinstance(one, Tell) and one.kind == "WorkLeft"]
+    (said,) = [one for one in told.said if isinstance(one, PublishEvent) and one.kind == "SnapshotDiverged"]
     assert (said.severity, said.workload) == (Severity.WARNING, workload("w1"))
     assert said.text == (
         "Checkpoint md/0@5 does not continue md/0@4, whose work nothing newer has: it is kept beside those of the"
@@ -54,4 +54,4 @@ def test_the_work_that_nothing_newer_has_is_named_with_the_way_back() -> None:
         " a pod: the annotation sched.cedana.ai/restore-from: md/0@4)"
     )
     told.tell(Committed("s1.w1.1", ref(5), Transfer(), leaves=ref(4)))
-    assert "WorkLeft" not in told.tells(), "not twice"
+    assert "SnapshotDiverged" not in told.tells(), "not twice"

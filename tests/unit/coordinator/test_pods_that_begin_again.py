@@ -42,7 +42,7 @@ def restore(told: Told, uid: str) -> Restore:
 def test_restored_pod_that_begins_again_continues_from_the_newest_snapshot() -> None:
     told = start(restored(), 1)
     assert told.orders() == ["Find restore.w1.1"]
-    assert told.tells() == ["BeganAgain"]
+    assert told.tells() == ["PodRestarted"]
     assert told.step("restore.w1") == "Ended"
     told.tell(SnapshotFound("restore.w1.1", ref(6)))
     assert told.order(Stage).snapshot == ref(6)

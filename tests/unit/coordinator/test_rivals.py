@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cedana_sched.adapter.contract import Preempted, Starting
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.model.orders import Committed, RestoreSucceeded, SnapshotFound, Staged
 from cedana_sched.model.preemption import Signal, Verdict, Victim
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep, Transfer
@@ -21,7 +21,7 @@ def restore(told: Told, uid: str) -> Restore:
 
 
 def warnings(told: Told) -> list[str]:
-    return [one.text for one in told.said if isinstance(one, Tell) and one.kind == "CheckpointFailed"]
+    return [one.text for one in told.said if isinstance(one, PublishEvent) and one.kind == "CheckpointFailed"]
 
 
 @pytest.mark.parametrize("gang", [None, "g"])

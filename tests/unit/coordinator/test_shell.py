@@ -10,7 +10,7 @@ import structlog
 
 from cedana_sched.adapter.contract import Ended, Preempted, Starting
 from cedana_sched.coordinator import Coordinator, shell
-from cedana_sched.coordinator.core import Tell, Timing
+from cedana_sched.coordinator.core import PublishEvent, Timing
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import Killed
@@ -241,10 +241,10 @@ async def test_reports_that_break_are_read_again_from_what_is_pending(end: Excep
 async def test_a_listener_that_fails_ends_no_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
 
-    def failing(tell: Tell) -> None:
+    def failing(tell: PublishEvent) -> None:
         raise ValueError(tell.kind)
 
-    monkeypatch.setattr(bench.listener, "announced", failing)
+    monkeypatch.setattr(bench.listener, "on_event", failing)
     async with bench.coordinator():
         bench.start_all()
         await bench.clock.advance(1)

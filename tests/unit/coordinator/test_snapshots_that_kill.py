@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cedana_sched.adapter.contract import Ended, Starting
-from cedana_sched.coordinator.core import NodeLost, Tell
+from cedana_sched.coordinator.core import NodeLost, PublishEvent
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import (
     FailWorkload,
@@ -63,7 +63,7 @@ def test_after_two_quick_deaths_an_older_generation_is_taken() -> None:
     assert told.order(FindSnapshot).avoiding == (5,)
     told.tell(SnapshotFound("restore.w3", ref(4)))
     assert restore(told, "w3").snapshot == ref(4)
-    (text,) = [one.text for one in told.said if isinstance(one, Tell)]
+    (text,) = [one.text for one in told.said if isinstance(one, PublishEvent)]
     assert text == (
         "Will resume name-of-w3 from md/0@4 on node n1, because md/0@5 failed within 60 s of being continued, 2 times"
     )
@@ -76,8 +76,8 @@ def test_one_quick_death_is_no_reason() -> None:
 
 def test_who_looks_at_the_job_is_told() -> None:
     told = twice()
-    (one,) = [one for one in told.said if isinstance(one, Tell)]
-    assert (one.kind, str(one.severity), one.workload) == ("SnapshotSetAside", "Warning", workload("w2"))
+    (one,) = [one for one in told.said if isinstance(one, PublishEvent)]
+    assert (one.kind, str(one.severity), one.workload) == ("SnapshotQuarantined", "Warning", workload("w2"))
     assert one.text == (
         "md/0@5 failed within 60 s of being continued, 2 times; it is not restored again: name-of-w2's successor is"
         " continued from an older snapshot, and starts cold if there is none"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import HoldPlaced
-from cedana_sched.coordinator.core.instructions import Severity, Tell
+from cedana_sched.coordinator.core.instructions import PublishEvent, Severity
 from cedana_sched.model.orders import SnapshotFound, StartedCold
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
 from cedana_sched.model.preemption import AfterCommit
@@ -12,7 +12,7 @@ from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, 
 
 
 def _texts(told: Told) -> dict[str, str]:
-    return {one.kind: one.text for one in told.said if isinstance(one, Tell)}
+    return {one.kind: one.text for one in told.said if isinstance(one, PublishEvent)}
 
 
 def test_an_eviction_is_told_from_its_begin_to_its_release() -> None:
@@ -30,7 +30,7 @@ def test_a_backup_is_told_without_an_eviction() -> None:
 
 def test_who_is_let_go_without_a_snapshot_is_warned_of() -> None:
     told = Told().running().preempt().frozen().failed().aborted()
-    (released,) = [one for one in told.said if isinstance(one, Tell) and one.kind == "EvictionReleased"]
+    (released,) = [one for one in told.said if isinstance(one, PublishEvent) and one.kind == "EvictionReleased"]
     assert released.text.endswith("1 let go without a snapshot")
     assert released.severity is Severity.WARNING
     assert [one.name for one in released.victims] == ["name-of-w1"], "nothing but the pod is evicted"
@@ -40,13 +40,15 @@ def test_who_is_to_be_kept_running_is_warned_of_as_well() -> None:
     """Kueue evicts it all the same."""
     policy = CheckpointPolicy(on_checkpoint_failure=OnCheckpointFailure.KEEP_RUNNING)
     told = Told().running().preempt(victim(policy=policy)).frozen().failed().aborted()
-    (released,) = [one for one in told.said if isinstance(one, Tell) and one.kind == "EvictionReleased"]
+    (released,) = [one for one in told.said if isinstance(one, PublishEvent) and one.kind == "EvictionReleased"]
     assert released.text.endswith("1 not saved, to be kept running")
     assert released.severity is Severity.WARNING
 
 
 def _warnings(told: Told) -> dict[str, str]:
-    return {one.kind: one.text for one in told.said if isinstance(one, Tell) and one.severity is Severity.WARNING}
+    return {
+        one.kind: one.text for one in told.said if isinstance(one, PublishEvent) and one.severity is Severity.WARNING
+    }
 
 
 def _returns(told: Told) -> Told:
@@ -74,13 +76,13 @@ def test_a_return_is_told_before_it_begins() -> None:
 
 def test_a_node_that_does_not_confirm_is_named_two_minutes_after_the_deadline() -> None:
     told = Told().running().preempt().frozen().committed().after(60).after(119)
-    assert "NodeSilent" not in told.tells()
-    assert _warnings(told.after(1)) == {"NodeSilent": "Node n1 has not confirmed the kill of name-of-w1"}
+    assert "NodeNotResponding" not in told.tells()
+    assert _warnings(told.after(1)) == {"NodeNotResponding": "Node n1 has not confirmed the kill of name-of-w1"}
     told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING).frozen().committed().after(60).after(120)
-    assert _warnings(told) == {"NodeSilent": "Node n1 has not confirmed the thaw of name-of-w1"}
+    assert _warnings(told) == {"NodeNotResponding": "Node n1 has not confirmed the thaw of name-of-w1"}
     told = Told().report(Starting(workload("w2"), MD, POLICY)).tell(SnapshotFound("restore.w2")).after(90).after(119)
-    assert "NodeSilent" not in told.tells()
-    assert _warnings(told.after(1)) == {"NodeSilent": "Node n1 has not confirmed the start of name-of-w2"}
+    assert "NodeNotResponding" not in told.tells()
+    assert _warnings(told.after(1)) == {"NodeNotResponding": "Node n1 has not confirmed the start of name-of-w2"}
     assert told.tell(StartedCold("restore.w2")).tells() == []
 
 

@@ -57,7 +57,7 @@ def test_quota_is_held_until_the_job_is_suspended(story: list[JobView]) -> None:
 
 
 def test_it_is_settled_when_every_job_has_ended(board: Board, story: list[JobView]) -> None:
-    assert board.settled
-    assert not Board(BEGAN).settled
+    assert board.is_terminal
+    assert not Board(BEGAN).is_terminal
     board.put(story[1], BEGAN)
-    assert not board.settled
+    assert not board.is_terminal

@@ -17,7 +17,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata, PartialObject, Pod
 from cedana_sched.kube.reading import Unreadable, read
 from cedana_sched.kube.resources import CHECKPOINTS, JOBS, PODS, Resource
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.numbering import SCHEMES
 from cedana_sched.model.objects import names
@@ -200,24 +200,24 @@ class _Pages:
         return served({"/api/v1/pods": self.answer})
 
 
-async def _mirrored(server: _Pages) -> tuple[Mirror[Pod], list[Unreadable]]:
+async def _mirrored(server: _Pages) -> tuple[Informer[Pod], list[Unreadable]]:
     unreadable: list[Unreadable] = []
     async with server.serving() as api:
-        mirror = Mirror(Watch(api, PODS, Pod), lambda _, one: unreadable.append(one))
-        task = asyncio.create_task(mirror.run())
+        informer = Informer(Watch(api, PODS, Pod), lambda _, one: unreadable.append(one))
+        task = asyncio.create_task(informer.run())
         async with asyncio.timeout(60):
-            await mirror.synced.wait()
+            await informer.synced.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    return mirror, unreadable
+    return informer, unreadable
 
 
 @pytest.mark.usefixtures("measured")
 async def test_a_list_of_large_objects_is_never_in_memory_as_a_whole() -> None:
     server = _Pages([100, 200] + [2_500_000] * 60 + [100] * 40)
-    mirror, unreadable = await _mirrored(server)
+    informer, unreadable = await _mirrored(server)
     _, most = tracemalloc.get_traced_memory()
-    assert sorted(int(pod.metadata.name[1:]) for pod in mirror) == [0, 1, *range(62, 102)]
+    assert sorted(int(pod.metadata.name[1:]) for pod in informer) == [0, 1, *range(62, 102)]
     assert [one.metadata.name for one in unreadable] == [f"p{number}" for number in range(2, 62)]
     assert all("spec.tolerations" in one.problem for one in unreadable)
     assert most < sum(server.sizes) / 2
@@ -225,7 +225,7 @@ async def test_a_list_of_large_objects_is_never_in_memory_as_a_whole() -> None:
 
 async def test_pages_grow_again_behind_large_objects() -> None:
     server = _Pages([100] + [3_000_000] * 4 + [100] * 2_000)
-    mirror, _ = await _mirrored(server)
-    assert len(mirror) == 2_001
+    informer, _ = await _mirrored(server)
+    assert len(informer) == 2_001
     assert len(server.limits) < 40
     assert server.limits[-1] > 200

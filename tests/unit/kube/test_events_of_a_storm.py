@@ -14,7 +14,7 @@ import pytest
 from cedana_sched.kube import events, work_queue
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
-from cedana_sched.kube.events import COMPONENT, EventRecorder, Happening
+from cedana_sched.kube.events import COMPONENT, EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS
@@ -61,8 +61,8 @@ async def recording(api: Slow) -> AsyncIterator[EventRecorder]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def of(pod: int, *, warning: bool = False, namespace: str = "lab") -> Happening:
-    return Happening(PODS.reference(f"p{pod}", namespace, f"u{pod}"), "Held", "it is held", warning=warning)
+def of(pod: int, *, warning: bool = False, namespace: str = "lab") -> ObjectEvent:
+    return ObjectEvent(PODS.reference(f"p{pod}", namespace, f"u{pod}"), "Held", "it is held", warning=warning)
 
 
 async def test_six_thousand_of_a_thousand_victims_are_all_written() -> None:
@@ -109,7 +109,7 @@ async def test_texts_of_any_length_cost_no_more_than_an_event_shows() -> None:
     long = "\N{SNOWMAN}" * 300_000
     async with recording(api) as recorder:
         involved = {"kind": "Pod", "name": "P d" + long, "namespace": "a", "uid": "u"}
-        recorder.tell(Happening(involved, "Odd", long, warning=True))
+        recorder.tell(ObjectEvent(involved, "Odd", long, warning=True))
         await api.until(1)
         assert max(len(text) for key in recorder._told for text in key) <= events.LONGEST_MESSAGE
     (written,) = api.written

@@ -9,7 +9,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS, Resource
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.served import EVERYWHERE, Served
 from tests.unit.kube.moody_api_server import MoodyApiServer
 
@@ -43,10 +43,10 @@ async def test_a_watch_tells_nothing_of_an_excluded_namespace() -> None:
         server.put(PODS, _pod("listed", namespace))
         server.put(PODS, _unreadable("odd", namespace))
     async with server.serving() as api, asyncio.TaskGroup() as group, asyncio.timeout(60):
-        mirror = Mirror(Watch(api, PODS, Pod, within=SERVED), unreadable)
+        informer = Informer(Watch(api, PODS, Pod, within=SERVED), unreadable)
         seen: asyncio.Queue[Any] = asyncio.Queue()
-        mirror.subscribe(lambda before, now: seen.put_nowait(now))
-        running = group.create_task(mirror.run())
+        informer.subscribe(lambda before, now: seen.put_nowait(now))
+        running = group.create_task(informer.run())
         assert (await seen.get()).metadata.name == "listed"
         await server.until(lambda: server.watching.total() == 1)
         for namespace in ("kube-system", "bio"):
@@ -56,7 +56,7 @@ async def test_a_watch_tells_nothing_of_an_excluded_namespace() -> None:
         assert (await seen.get()).metadata.labels == {}, "only labels that somebody reads are kept"
         assert (await seen.get()).metadata.name == "new"
         running.cancel()
-    assert {(pod.metadata.namespace, pod.metadata.name) for pod in mirror} == {("bio", "listed"), ("bio", "new")}
+    assert {(pod.metadata.namespace, pod.metadata.name) for pod in informer} == {("bio", "listed"), ("bio", "new")}
     assert set(left) == {"bio/odd"}
 
 
@@ -65,7 +65,7 @@ async def test_a_part_of_a_mirror_shows_what_is_served_as_it_changes() -> None:
     for namespace in ("bio", "kube-system"):
         server.put(PODS, _pod("listed", namespace))
     async with server.serving() as api, asyncio.TaskGroup() as group, asyncio.timeout(60):
-        whole = Mirror(Watch(api, PODS, Pod))
+        whole = Informer(Watch(api, PODS, Pod))
         part = whole.within(SERVED)
         part.subscribe(lambda before, now: told.append((before and before.metadata.uid, now and now.metadata.uid)))
         running = group.create_task(whole.run())

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata, Pod
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 
 
@@ -15,10 +15,10 @@ def pod(name: str, node: str | None, uid: str = "1") -> Pod:
     return Pod(Metadata(name=name, namespace="bio", uid=uid, resource_version=f"{node}-{uid}", labels=labels))
 
 
-def followed(*pods: Pod) -> tuple[Mirror[Pod], Index[str, Pod]]:
-    mirror: Mirror[Pod] = Mirror(cast("Any", None))
-    mirror._replace(pods)
-    return mirror, Index(lambda one: one.metadata.labels.get(names.NODE), mirror)
+def followed(*pods: Pod) -> tuple[Informer[Pod], Index[str, Pod]]:
+    informer: Informer[Pod] = Informer(cast("Any", None))
+    informer._replace(pods)
+    return informer, Index(lambda one: one.metadata.labels.get(names.NODE), informer)
 
 
 def names_under(index: Index[str, Pod], key: str) -> list[str]:
@@ -26,9 +26,9 @@ def names_under(index: Index[str, Pod], key: str) -> list[str]:
 
 
 def test_what_was_there_before_and_what_comes_is_found_by_its_key() -> None:
-    mirror, index = followed(pod("a", "n1"))
-    mirror._put(pod("b", "n1"))
-    mirror._put(pod("c", None))
+    informer, index = followed(pod("a", "n1"))
+    informer._put(pod("b", "n1"))
+    informer._put(pod("c", None))
     assert names_under(index, "n1") == ["a", "b"]
     assert index.one("n1") == pod("a", "n1")
     assert index.of("n2") == ()
@@ -36,19 +36,19 @@ def test_what_was_there_before_and_what_comes_is_found_by_its_key() -> None:
 
 
 def test_an_object_is_under_the_key_that_it_has_now() -> None:
-    mirror, index = followed(pod("a", "n1"), pod("b", "n1"))
-    mirror._put(pod("a", "n2"))
+    informer, index = followed(pod("a", "n1"), pod("b", "n1"))
+    informer._put(pod("a", "n2"))
     assert (names_under(index, "n1"), names_under(index, "n2")) == (["b"], ["a"])
-    mirror._put(pod("a", None))
+    informer._put(pod("a", None))
     assert index.of("n2") == ()
-    mirror._put(pod("a", "n1"))
+    informer._put(pod("a", "n1"))
     assert names_under(index, "n1") == ["b", "a"], "what has changed last comes last"
 
 
 def test_what_is_gone_is_not_found_and_leaves_nothing_behind() -> None:
-    mirror, index = followed(pod("a", "n1"))
-    mirror._put(pod("a", "n1", uid="2"))
+    informer, index = followed(pod("a", "n1"))
+    informer._put(pod("a", "n1", uid="2"))
     assert index.one("n1") == pod("a", "n1", uid="2"), "made anew, unseen"
-    mirror._drop(pod("a", "n1", uid="2"))
+    informer._drop(pod("a", "n1", uid="2"))
     assert index.of("n1") == ()
     assert not index._found

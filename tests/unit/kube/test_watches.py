@@ -17,7 +17,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import JOBS, PODS, Resource
-from cedana_sched.kube.watching import Changed, Deleted, Listed, Mirror, Watch
+from cedana_sched.kube.watching import Changed, Deleted, Informer, Listed, Watch
 from tests.unit.kube.moody_api_server import Mood, MoodyApiServer
 from tests.unit.kube.served_api import served
 
@@ -159,9 +159,9 @@ async def test_mirror_tells_what_a_new_list_changed_and_who_was_made_anew(server
             done.set()
 
     async with _serving(server) as api:
-        mirror = Mirror(Watch(api, PODS, Pod))
-        mirror.subscribe(heard)
-        task = asyncio.create_task(mirror.run())
+        informer = Informer(Watch(api, PODS, Pod))
+        informer.subscribe(heard)
+        task = asyncio.create_task(informer.run())
         async with asyncio.timeout(60):
             await done.wait()
         task.cancel()
@@ -171,11 +171,11 @@ async def test_mirror_tells_what_a_new_list_changed_and_who_was_made_anew(server
         ("", "stays"), ("", "goes"), ("", "first"),
         ("goes", ""), ("", "comes"), ("first", ""), ("", "second"),
     ]  # fmt: skip
-    assert mirror.synced.is_set()
-    found = mirror.get("again", "bio")
+    assert informer.synced.is_set()
+    found = informer.get("again", "bio")
     assert found is not None
     assert found.metadata.uid == "second"
-    assert len(mirror) == 3
+    assert len(informer) == 3
 
 
 async def test_objects_that_cannot_be_read_cost_no_other_and_stay_what_they_were(server: _Server) -> None:
@@ -187,16 +187,16 @@ async def test_objects_that_cannot_be_read_cost_no_other_and_stay_what_they_were
     named: list[tuple[str, str]] = []
     seen = asyncio.Event()
     async with _serving(server) as api:
-        mirror = Mirror(Watch(api, PODS, Pod), lambda _, one: named.append((one.metadata.name, one.problem)))
-        mirror.subscribe(lambda _, now: seen.set() if now is not None and now.metadata.uid == "again" else None)
-        task = asyncio.create_task(mirror.run())
+        informer = Informer(Watch(api, PODS, Pod), lambda _, one: named.append((one.metadata.name, one.problem)))
+        informer.subscribe(lambda _, now: seen.set() if now is not None and now.metadata.uid == "again" else None)
+        task = asyncio.create_task(informer.run())
         async with asyncio.timeout(60):
             await seen.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert [name for name, _ in named] == ["ill", "falls"]
     assert "$.spec.nodeName" in named[0][1]
-    assert sorted(pod.metadata.name for pod in mirror) == ["falls", "well"]
+    assert sorted(pod.metadata.name for pod in informer) == ["falls", "well"]
 
 
 async def test_a_subscriber_that_fails_costs_no_other(server: _Server) -> None:
@@ -207,13 +207,13 @@ async def test_a_subscriber_that_fails_costs_no_other(server: _Server) -> None:
         raise LookupError("a defect")
 
     async with _serving(server) as api:
-        mirror = Mirror(Watch(api, PODS, Pod))
-        mirror.subscribe(fails)
-        mirror.subscribe(lambda _, now: told.append(now.metadata.name if now else ""))
-        task = asyncio.create_task(mirror.run())
+        informer = Informer(Watch(api, PODS, Pod))
+        informer.subscribe(fails)
+        informer.subscribe(lambda _, now: told.append(now.metadata.name if now else ""))
+        task = asyncio.create_task(informer.run())
         with structlog.testing.capture_logs() as logs:
             async with asyncio.timeout(60):
-                await mirror.synced.wait()
+                await informer.synced.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert told == ["a", "b"]
@@ -233,15 +233,15 @@ async def test_why_nothing_is_listed_is_said_with_its_remedy(mood: Mood, said: s
     moody = MoodyApiServer()
     moody.fall_into(mood)
     async with moody.serving() as api:
-        mirror = Mirror(Watch(api, JOBS, Pod))
-        task = asyncio.create_task(mirror.run())
+        informer = Informer(Watch(api, JOBS, Pod))
+        task = asyncio.create_task(informer.run())
         await moody.until(lambda: moody.bad["jobs"] >= 2)
         assert not task.done()
-        assert said in (mirror.awaited or "")
+        assert said in (informer.awaited or "")
         moody.fall_into(None)
         async with asyncio.timeout(60):
-            await mirror.synced.wait()
-        assert mirror.awaited is None
+            await informer.synced.wait()
+        assert informer.awaited is None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -250,4 +250,4 @@ async def test_a_kind_that_nobody_has_installed_ends_a_watch_at_once(server: _Se
     foreign = Resource("example.com/v1", "Queue", "queues")
     async with _serving(server) as api:
         with pytest.raises(AbsentError):
-            await Mirror(Watch(api, foreign, Pod)).run()
+            await Informer(Watch(api, foreign, Pod)).run()

@@ -69,7 +69,7 @@ class TestStarting:
         await bench.begin("sim", cold_because="its snapshot is damaged")
 
         assert bench.run("sim").cold_because == "its snapshot is damaged"
-        assert bench.journal.events[-1] == "ColdStarted"
+        assert bench.journal.events[-1] == "ColdStart"
 
     async def test_a_job_whose_processes_vanish_is_queued_again_but_not_for_ever(self, bench: Bench) -> None:
         await bench.submit("sim")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.coordinator.clock import SystemClock
-from cedana_sched.coordinator.core import NodeLost, Tell
+from cedana_sched.coordinator.core import NodeLost, PublishEvent
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.local.adapter import EmbeddedAdapter
 from cedana_sched.local.jobs.job import Job, JobPhase
@@ -140,7 +140,7 @@ class Engine:
     def changed(self, jobs: tuple[Job, ...], events: tuple[EventView, ...]) -> None:
         self._later(self._notify())
 
-    def announced(self, tell: Tell) -> None:
+    def on_event(self, tell: PublishEvent) -> None:
         self.tells.append(tell.kind)
 
     def _later(self, work: object) -> None:

@@ -56,5 +56,5 @@ def test_the_page_has_every_event() -> None:
 
 def test_those_that_the_metric_counts_come_first() -> None:
     """What is told in words of the core goes to whoever listens, the metrics among them."""
-    counted = told()[: told().index("NotPrepared") + 1]
+    counted = told()[: told().index("MissedByWebhook") + 1]
     assert sorted(counted) == sorted(published("Tell|Desk"))

@@ -15,7 +15,7 @@ import msgspec
 
 from cedana_sched.cluster.node.hold_port import calls_taken
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.events import COMPONENT, EventRecorder, Happening
+from cedana_sched.kube.events import COMPONENT, EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.model.objects import names
@@ -109,12 +109,12 @@ async def test_events_are_told_in_our_name_and_counted() -> None:
     api = Written()
     recorder = EventRecorder(cast("Api", api), COMPONENT)
     running = asyncio.create_task(recorder.run())
-    happening = Happening(PODS.reference("p", "lab", "u"), "Saved", "it is saved")
+    event = ObjectEvent(PODS.reference("p", "lab", "u"), "Saved", "it is saved")
     try:
         async with asyncio.timeout(60):
-            recorder.tell(happening)
+            recorder.tell(event)
             created = await api.created.get()
-            recorder.tell(happening)
+            recorder.tell(event)
             patch = await api.patched.get()
     finally:
         running.cancel()
@@ -132,8 +132,8 @@ def test_everybody_tells_events_in_the_name_that_the_policy_knows() -> None:
 
 
 def test_an_agent_tells_of_its_node_alone() -> None:
-    happening = calls_taken("gpu-3", "somebody else answers")
-    assert (happening.involved["kind"], happening.involved["name"]) == (NODES.kind, "gpu-3")
+    event = calls_taken("gpu-3", "somebody else answers")
+    assert (event.involved["kind"], event.involved["name"]) == (NODES.kind, "gpu-3")
     told = [
         (file.name, one)
         for place in ("cedana_sched/cluster/node", "cedana_sched/agent", "cedana_sched/service")

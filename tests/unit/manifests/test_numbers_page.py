@@ -9,7 +9,7 @@ import pytest
 from cedana_sched.agent import budget, orphans, returns, thaws, watching
 from cedana_sched.agent import garbage as collecting
 from cedana_sched.cli.doctor.machine import OLDEST_KERNEL
-from cedana_sched.cluster.coordinator import metrics, passed_over, purge, restarts, storage_probe, telling
+from cedana_sched.cluster.coordinator import event_publisher, metrics, passed_over, purge, restarts, storage_probe
 from cedana_sched.cluster.coordinator.main import LEASE_NAME
 from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, SLOTS
 from cedana_sched.cluster.holds import keeper, share
@@ -81,7 +81,7 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("says within five minutes whether a bucket answers", (storage_probe.PROBE_SECONDS,), (300,)),
     ("An Event that is repeated within ten minutes is counted", (events.SAME_SECONDS,), (600,)),
     ("Of more than 10,000 warnings that wait to be written", (events.KEPT,), (10_000,)),
-    ("on 20 of them at most", (telling.MOST_VICTIMS,), (20,)),
+    ("on 20 of them at most", (event_publisher.MOST_VICTIMS,), (20,)),
     ("nobody has deleted it for a minute: it is killed", (TIMING.patience,), (60,)),
     ("was killed, thawed or started, two minutes after the deadline", (TIMING.confirm,), (120,)),
     ("its snapshot could not be removed for ten minutes", (purge.PATIENCE_SECONDS,), (600,)),

@@ -26,7 +26,7 @@ from cedana_sched.coordinator import shell
 from cedana_sched.coordinator.core import Reported
 from cedana_sched.kube import watching, work_queue
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES, CONFIG_MAPS, PODS
 from cedana_sched.model.identity import Identity
@@ -117,7 +117,7 @@ async def events(api: Api, server: MoodyApiServer) -> AsyncIterator[None]:
     recorder = EventRecorder(api, "test")
     async with _running(recorder.run()):
         yield
-        recorder.tell(Happening(PODS.reference("p", "lab", "u"), "Held", "it is held"))
+        recorder.tell(ObjectEvent(PODS.reference("p", "lab", "u"), "Held", "it is held"))
         await server.until(lambda: any("/events/" in path for path in server.objects))
 
 

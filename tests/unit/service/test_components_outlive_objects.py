@@ -33,7 +33,7 @@ from cedana_sched.kube.resources import (
     RESTORES,
     Resource,
 )
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.identity import SnapshotRef
@@ -228,64 +228,64 @@ def each_spoilt() -> list[tuple[Resource, Object]]:
 # -- who reads them
 
 
-Part = Callable[[Api, MoodyApiServer], AbstractAsyncContextManager[list[Mirror[Any]]]]
+Part = Callable[[Api, MoodyApiServer], AbstractAsyncContextManager[list[Informer[Any]]]]
 
 
 @asynccontextmanager
-async def _running(works: list[Any], mirrors: list[Mirror[Any]]) -> AsyncIterator[list[Mirror[Any]]]:
+async def _running(works: list[Any], informers: list[Informer[Any]]) -> AsyncIterator[list[Informer[Any]]]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work) for work in works]
-        for mirror in mirrors:
-            await mirror.synced.wait()
-        yield mirrors
+        for informer in informers:
+            await informer.synced.wait()
+        yield informers
         for task in tasks:
             task.cancel()
 
 
 @asynccontextmanager
-async def coordinator(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Mirror[Any]]]:
+async def coordinator(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Informer[Any]]]:
     leader = Leader(api, CoordinatorConfiguration(namespace=SYSTEM, adapters=("kueue", "volcano")), "me")
     kueue, volcano = (cast("Any", leader._adapters[name]) for name in ("kueue", "volcano"))
     async with leader.coordinating():
-        mirrors: list[Mirror[Any]] = [
+        informers: list[Informer[Any]] = [
             leader.pods,
             leader._checkpoints,
             leader._nodes,
-            *leader._agents._mirrors,
-            leader._policies._mirror,
+            *leader._agents._informers,
+            leader._policies._informer,
         ]
-        mirrors += [kueue._jobs, kueue._workloads, volcano._groups, volcano._nominations._waiting, volcano._queues]
-        mirrors += [leader._unprepared.unlabelled, leader._unprepared.refused]
-        for mirror in mirrors:
-            await mirror.synced.wait()
-        yield mirrors
+        informers += [kueue._jobs, kueue._workloads, volcano._groups, volcano._nominations._waiting, volcano._queues]
+        informers += [leader._unprepared.unlabelled, leader._unprepared.refused]
+        for informer in informers:
+            await informer.synced.wait()
+        yield informers
 
 
-def webhooks(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[list[Mirror[Any]]]:
-    mirrors = Mirrors(api)
-    return _running([mirrors.run()], list(mirrors._mirrors))
+def webhooks(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[list[Informer[Any]]]:
+    informers = Mirrors(api)
+    return _running([informers.run()], list(informers._informers))
 
 
-def extender(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[list[Mirror[Any]]]:
+def extender(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[list[Informer[Any]]]:
     holding = Holding(api)
-    return _running([holding.run()], list(holding._mirrors()))
+    return _running([holding.run()], list(holding._informers()))
 
 
-def agent(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[list[Mirror[Any]]]:
+def agent(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[list[Informer[Any]]]:
     async def perform(_: Order) -> AsyncIterator[Outcome]:
         await asyncio.Event().wait()
         yield cast("Outcome", None)
 
     feed = OrderFeed(api, "node-1", perform)
     pods = NodePods(api, "node-1", feed)
-    return _running([pods.run(), feed.run()], [pods.mirror, feed.checkpoints, feed.restores])
+    return _running([pods.run(), feed.run()], [pods.informer, feed.checkpoints, feed.restores])
 
 
 @asynccontextmanager
-async def storages(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Mirror[Any]]]:
+async def storages(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Informer[Any]]]:
     probe = StorageProbe(api, first=_opened, later=_opened)
-    async with _running([probe.run()], [probe._mirror]) as mirrors:
-        yield mirrors
+    async with _running([probe.run()], [probe._informer]) as informers:
+        yield informers
 
 
 def _opened(config: StorageConfig) -> None:
@@ -298,15 +298,15 @@ async def _outlives(part: Part, before: list[tuple[Resource, Object]], after: li
     for resource, body in before:
         server.put(resource, copy.deepcopy(body))
     with structlog.testing.capture_logs() as logs:
-        async with server.serving() as api, part(api, server) as mirrors:
-            count = len(mirrors)
+        async with server.serving() as api, part(api, server) as informers:
+            count = len(informers)
             await server.until(lambda: server.watching.total() >= count)
             for resource, body in after:
                 server.put(resource, copy.deepcopy(body))
             for resource, body in GOOD.items():
                 server.put(resource, copy.deepcopy(body))
-            for mirror in mirrors:
-                await _has_last(mirror, server)
+            for informer in informers:
+                await _has_last(informer, server)
     defects = [one for one in logs if one["log_level"] in {"error", "critical"} and one["event"] not in EXPECTED]
     assert defects == []
 
@@ -315,8 +315,8 @@ EXPECTED = {"order cannot be read", "no such adapter"}
 """What is told of one object, and left alone."""
 
 
-async def _has_last(mirror: Mirror[Any], server: MoodyApiServer) -> None:
-    resource = mirror._watch.resource
+async def _has_last(informer: Informer[Any], server: MoodyApiServer) -> None:
+    resource = informer._watch.resource
     if resource not in GOOD:
         return
     metadata = GOOD[resource]["metadata"]
@@ -324,11 +324,11 @@ async def _has_last(mirror: Mirror[Any], server: MoodyApiServer) -> None:
     seen = asyncio.Event()
 
     def heard(*_: Any) -> None:
-        found = mirror.get(metadata["name"], metadata.get("namespace", ""))
+        found = informer.get(metadata["name"], metadata.get("namespace", ""))
         if found is not None and int(found.metadata.resource_version) >= int(stored["metadata"]["resourceVersion"]):
             seen.set()
 
-    mirror.subscribe(heard)
+    informer.subscribe(heard)
     heard()
     async with asyncio.timeout(60):
         await seen.wait()
@@ -384,8 +384,8 @@ def test_all_good_objects_are_read() -> None:
         for resource, body in GOOD.items():
             server.put(resource, msgspec.json.decode(msgspec.json.encode(body)))
         with structlog.testing.capture_logs() as logs:
-            async with server.serving() as api, part(api, server) as mirrors:
-                assert all(len(mirror) == 1 for mirror in mirrors if mirror._watch.resource in GOOD)
+            async with server.serving() as api, part(api, server) as informers:
+                assert all(len(informer) == 1 for informer in informers if informer._watch.resource in GOOD)
         assert [one for one in logs if one["event"] == "object cannot be read"] == []
 
     for part in PARTS:

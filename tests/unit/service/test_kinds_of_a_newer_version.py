@@ -58,7 +58,7 @@ def test_a_coordinator_reads_what_a_newer_one_has_written_into_the_log(record: R
 
 def test_policies_count_as_they_are() -> None:
     policies = ClusterPolicies(cast("Any", None), 3_600)
-    policies._mirror._put(_PolicyObject(Metadata("p"), newer(POLICY)))
+    policies._informer._put(_PolicyObject(Metadata("p"), newer(POLICY)))
     assert policies.named("p", "lab") == READ
     of_webhooks = knowledge(policies=[Policy(Metadata("p"), newer(POLICY))]).policy("p", "lab").policy
     assert of_webhooks.model_dump() == READ.model_dump()

@@ -80,8 +80,8 @@ async def test_a_replica_finds_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(knowledge, "has_restart_rules", has_rules)
     async with MoodyApiServer().serving() as api, asyncio.TaskGroup() as tasks:
-        mirrors = knowledge.Mirrors(api)
-        running = tasks.create_task(mirrors.run())
+        informers = knowledge.Mirrors(api)
+        running = tasks.create_task(informers.run())
         await asyncio.wait_for(found.wait(), 60)
-        assert mirrors.knowledge.has_restart_rules
+        assert informers.knowledge.has_restart_rules
         running.cancel()

@@ -19,7 +19,7 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import SECRETS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.errors import NotFoundError
 from cedana_sched.service.callers import Callers, new_secret, segment_of
 from cedana_sched_webhooks.caller_secret import CALLERS, caller_secret_in, encoded
@@ -65,7 +65,7 @@ class AddressKeeper:
         self.callers = Callers(clock, former_seconds=FORMER_SECONDS)
         """Whom the segment makes known."""
         self._changed = asyncio.Event()
-        self._secrets = Mirror(Watch(api, SECRETS, Secret, namespace=namespace, fields=f"metadata.name={name}"))
+        self._secrets = Informer(Watch(api, SECRETS, Secret, namespace=namespace, fields=f"metadata.name={name}"))
 
     async def run(self) -> None:
         """Keep it, for ever."""

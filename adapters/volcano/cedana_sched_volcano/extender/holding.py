@@ -22,7 +22,7 @@ from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Mirror, Watch, awaited
+from cedana_sched.kube.watching import Informer, Watch, awaited
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
@@ -62,10 +62,10 @@ class Holding:
         served: Served = EVERYWHERE,
     ) -> None:
         self._now = now
-        self._pods = Mirror(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", within=served))
-        self._groups = Mirror(Watch(api, POD_GROUPS, PodGroup, within=served))
-        self._checkpoints = Mirror(Watch(api, CHECKPOINTS, Checkpoint, within=served))
-        self._holds = Mirror(Watch(api, PREEMPTION_HOLDS, PreemptionHold, within=served))
+        self._pods = Informer(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true", within=served))
+        self._groups = Informer(Watch(api, POD_GROUPS, PodGroup, within=served))
+        self._checkpoints = Informer(Watch(api, CHECKPOINTS, Checkpoint, within=served))
+        self._holds = Informer(Watch(api, PREEMPTION_HOLDS, PreemptionHold, within=served))
         self._preemptions = Preemptions(longest_deadline_seconds)
         self._checkpoints.subscribe(self._preemptions.note_checkpoint)
         self._holds.subscribe(self._preemptions.note_hold)
@@ -83,19 +83,19 @@ class Holding:
     @property
     def synced(self) -> bool:
         """See `Holder`."""
-        return all(mirror.synced.is_set() for mirror in self._mirrors())
+        return all(informer.synced.is_set() for informer in self._informers())
 
     @property
     def awaited(self) -> str | None:
         """What is not listed yet, and why."""
-        return awaited(*self._mirrors())
+        return awaited(*self._informers())
 
     async def run(self) -> None:
         """Follow the watches and write marks, for ever."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._marker.run(), name="eviction marks")
-            for mirror in self._mirrors():
-                tasks.create_task(_keep(mirror), name="mirror")
+            for informer in self._informers():
+                tasks.create_task(_keep(informer), name="mirror")
 
     def standing(self, pod_uid: str) -> Standing | None:
         """See `Holder`."""
@@ -157,16 +157,16 @@ class Holding:
                 began = max(began, datetime.fromisoformat(newest.status.committed_at))
         return max(0.0, (now - began).total_seconds())
 
-    def _mirrors(self) -> tuple[Mirror[Any], ...]:
+    def _informers(self) -> tuple[Informer[Any], ...]:
         rooms = self._rooms
         return self._pods, self._groups, self._checkpoints, self._holds, rooms.nodes, rooms.pods
 
 
-async def _keep(mirror: Mirror[Any]) -> None:
+async def _keep(informer: Informer[Any]) -> None:
     """Follow it, also while Volcano's kinds are not served."""
     while True:
         try:
-            await mirror.run()
+            await informer.run()
         except AbsentError as error:
             log.warning("kind not served, trying again", problem=error.message, pause_seconds=ABSENT_PAUSE_SECONDS)
         await asyncio.sleep(ABSENT_PAUSE_SECONDS)

@@ -13,13 +13,13 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.calls = Counter(
-            "cedana_sched_volcano_extender_calls_total",
+            "cedana_sched_volcano_extender_requests_total",
             "Calls of the scheduler, by its action and what was answered.",
             ("action", "decision"),
             registry=self.registry,
         )
         self.strangers = Counter(
-            "cedana_sched_volcano_extender_strangers_total",
+            "cedana_sched_volcano_extender_unauthenticated_requests_total",
             "Calls by somebody who did not know the secret part of the address; they were told that there is nothing.",
             registry=self.registry,
         )

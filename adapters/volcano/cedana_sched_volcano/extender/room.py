@@ -14,7 +14,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.quantities import thousandths, whole
 from cedana_sched.kube.resources import NODES, PODS, UNFINISHED_PODS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 
 _COUNTED = frozenset({"memory", "pods"})
 """Resources whose unit is not a thousandth."""
@@ -96,8 +96,8 @@ class Rooms:
     """Follows all nodes and all pods of a cluster: run `run` of both mirrors as tasks."""
 
     def __init__(self, api: Api) -> None:
-        self.nodes = Mirror(Watch(api, NODES, Node))
-        self.pods = Mirror(Watch(api, PODS, Occupant, fields=UNFINISHED_PODS))
+        self.nodes = Informer(Watch(api, NODES, Node))
+        self.pods = Informer(Watch(api, PODS, Occupant, fields=UNFINISHED_PODS))
         self._taken: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._waiting: Index[str, Occupant] = Index(lambda pod: pod.waits_for, self.pods)
         self.pods.subscribe(self._note)

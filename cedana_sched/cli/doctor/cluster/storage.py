@@ -89,7 +89,7 @@ def _scoped(one: _Storage) -> list[Finding]:
         return []
     if scoped.status == "True":
         return [Finding(CHECK, Level.OK, f"{name}: {scoped.message}")]
-    level = Level.WARN if scoped.reason == "NodesHoldTheKeys" else Level.FAIL
+    level = Level.WARN if scoped.reason == "NodesHaveBucketKeys" else Level.FAIL
     return [Finding(CHECK, level, f"{name}: {scoped.message}", "docs/security.md#keys-of-one-namespace")]
 
 

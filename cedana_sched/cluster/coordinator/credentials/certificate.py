@@ -19,7 +19,7 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
 from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry, plan
 from cedana_sched_webhooks.secret_turns import look_in_turn
@@ -69,8 +69,8 @@ class CertificateKeeper:
         self._now = now
         self._changed = asyncio.Event()
         fields = f"metadata.name={name}"
-        self._secrets = Mirror(Watch(api, SECRETS, Secret, namespace=namespace, fields=fields))
-        self._published = Mirror(Watch(api, CONFIG_MAPS, Published, namespace=namespace, fields=fields))
+        self._secrets = Informer(Watch(api, SECRETS, Secret, namespace=namespace, fields=fields))
+        self._published = Informer(Watch(api, CONFIG_MAPS, Published, namespace=namespace, fields=fields))
 
     async def run(self) -> None:
         """Keep it, for ever."""

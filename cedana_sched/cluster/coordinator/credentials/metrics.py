@@ -10,7 +10,7 @@ class CredentialMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.answers = Counter(
-            "cedana_sched_credential_requests_total",
+            "cedana_sched_credentials_requests_total",
             "Requests of agents for credentials of a namespace's snapshots, by the status of the answer.",
             ["status"],
             registry=registry,

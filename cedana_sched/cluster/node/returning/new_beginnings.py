@@ -28,7 +28,7 @@ from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import RESTORES
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.records import RestoreStep
 from cedana_sched.service.watches import watches
@@ -57,7 +57,7 @@ class NewBeginnings:
     def __init__(
         self,
         api: Api,
-        restores: Mirror[OrderedObject],
+        restores: Informer[OrderedObject],
         pod: Callable[[str], Pod | None],
         places: Places,
         served: ServedBeginnings,

@@ -39,11 +39,11 @@ _CONTAINERD_FAULT = "containerd-restarted"
 _LOSSES = {
     "CheckpointFailed",
     "ColdStart",
-    "NotPrepared",
+    "MissedByWebhook",
     "NotProtected",
     "RestoreFailed",
-    "SnapshotSetAside",
-    "WorkLeft",
+    "SnapshotQuarantined",
+    "SnapshotDiverged",
 }
 """Reasons of our Events that tell a person that work is lost, will be, or is not in what goes on."""
 

@@ -15,9 +15,9 @@ from armada_client.k8s.io.api.core.v1 import generated_pb2 as core
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, Report
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
@@ -107,10 +107,10 @@ class HeardEvents(EventRecorder):
     """Keeps what is told."""
 
     def __init__(self) -> None:
-        self.told: list[Happening] = []
+        self.told: list[ObjectEvent] = []
 
-    def tell(self, happening: Happening) -> None:
-        self.told.append(happening)
+    def tell(self, event: ObjectEvent) -> None:
+        self.told.append(event)
 
 
 class Coordinator:
@@ -157,7 +157,7 @@ class World:
         self.now = 1_800_000_000.0
         self.armada = FakeArmada(lambda: self.now)
         self.address = ""
-        self.pods: Mirror[Pod] = filled()
+        self.pods: Informer[Pod] = filled()
         self.pods.synced.set()
         self.snapshots = KeptSnapshots()
         self.notes = KeptNotes()

@@ -10,7 +10,7 @@ import msgspec
 
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Condition, EnvVar, Metadata, OwnerReference, Pod, PodSpec, PodStatus
-from cedana_sched.kube.watching import Change, HasMetadata, Mirror, Watch
+from cedana_sched.kube.watching import Change, HasMetadata, Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched_kueue.objects import (
@@ -56,7 +56,7 @@ class _Silent(Watch[T], Generic[T]):
             yield change
 
 
-class HandMirror(Mirror[T], Generic[T]):
+class HandMirror(Informer[T], Generic[T]):
     """Told by the test what there is."""
 
     def __init__(self) -> None:

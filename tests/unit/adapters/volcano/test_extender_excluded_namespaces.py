@@ -34,10 +34,10 @@ async def test_who_is_in_an_excluded_namespace_may_go_and_takes_room_all_the_sam
     async with server.serving() as api, asyncio.TaskGroup() as group, asyncio.timeout(60):
         holding = Holding(api, served=served)
         running = group.create_task(holding.run())
-        for mirror in holding._mirrors():
-            await mirror.synced.wait()
+        for informer in holding._informers():
+            await informer.synced.wait()
         standing, free = holding.standing("pod-1"), holding.free("n1", "preemptor")
-        shown = [len(mirror) for mirror in (holding._pods, holding._groups, holding._checkpoints, holding._holds)]
+        shown = [len(informer) for informer in (holding._pods, holding._groups, holding._checkpoints, holding._holds)]
         running.cancel()
     assert (standing is not None) is (served is EVERYWHERE)
     assert shown == ([1] * 4 if served is EVERYWHERE else [0] * 4)

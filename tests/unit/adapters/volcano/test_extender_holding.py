@@ -236,8 +236,8 @@ def test_a_hold_that_was_taken_back_counts_for_nobody_waiting() -> None:
 
 def test_nothing_is_known_before_everything_is_listed() -> None:
     world = World()
-    mirrors = world.holding._mirrors()
-    for mirror in mirrors:
+    informers = world.holding._informers()
+    for informer in informers:
         assert not world.holding.synced
-        mirror.synced.set()
+        informer.synced.set()
     assert world.holding.synced

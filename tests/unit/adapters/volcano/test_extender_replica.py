@@ -31,8 +31,8 @@ from tests.unit.webhooks.watched_api_server import FakeApiServer
 
 SECRET, ANOTHERS = "5e" * 32, "0f" * 32
 SEGMENT = segment_of(SECRET, DERIVED_FROM)
-CALLS = "cedana_sched_volcano_extender_calls_total"
-STRANGERS = "cedana_sched_volcano_extender_strangers_total"
+CALLS = "cedana_sched_volcano_extender_requests_total"
+STRANGERS = "cedana_sched_volcano_extender_unauthenticated_requests_total"
 ASKED = question(task("ml-0", "ml"), [task("a", "x", node="n")])
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.kube.objects import Metadata, Pod, PodStatus
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, written
 from cedana_sched_volcano.gangs import Gangs
@@ -40,13 +40,13 @@ def pod(
 
 def family(min_member: int | None, *pods: Pod, running: int = 0) -> tuple[str | None, list[str]]:
     """Of the first pod: its gang, and the names of all that go. `running`: by the PodGroup's status."""
-    mirror: Mirror[Pod] = Mirror(cast("Any", None))
-    groups: Mirror[PodGroup] = Mirror(cast("Any", None))
+    informer: Informer[Pod] = Informer(cast("Any", None))
+    groups: Informer[PodGroup] = Informer(cast("Any", None))
     if min_member is not None:
         metadata = Metadata(name="md", namespace="bio", uid="group-uid")
         groups._put(PodGroup(metadata, PodGroupSpec(min_member), PodGroupStatus(running)))
-    mirror._replace(pods)
-    found = Gangs(groups, mirror, lambda: NOW).family_of(pods[0])
+    informer._replace(pods)
+    found = Gangs(groups, informer, lambda: NOW).family_of(pods[0])
     return found.gang, [one.metadata.name for one in found.pods]
 
 

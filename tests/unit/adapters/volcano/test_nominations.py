@@ -13,7 +13,7 @@ from cedana_sched.adapter.conformance.stage import beside, loop_turns
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.watching import Mirror, Watch
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched_volcano import nominations
 from cedana_sched_volcano.nominations import Nominations
@@ -34,7 +34,7 @@ def _pod(name: str, *, node: str = "", nominated: str = "", scheduler: str = SCH
 async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
     monkeypatch.setattr(nominations, "PATIENCE_SECONDS", 0.0)
     made = FakeApi()
-    pods = Mirror(Watch(made, PODS, Pod, labels=f"{names.PROTECTED}=true"))
+    pods = Informer(Watch(made, PODS, Pod, labels=f"{names.PROTECTED}=true"))
     async with beside(pods.run(), Nominations(made, pods).run()):
         await loop_turns()
         yield made

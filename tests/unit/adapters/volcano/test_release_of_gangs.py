@@ -13,9 +13,9 @@ from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.evictions import NOT_ASKED, Report
 from cedana_sched.kube.errors import ConflictError
-from cedana_sched.kube.events import Happening
+from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, written
 from cedana_sched.model.policy import CheckpointPolicy
@@ -31,13 +31,13 @@ class Cluster:
 
     def __init__(self, asked: int | None = 0) -> None:
         self.asked = asked
-        self.pods: Mirror[Pod] = Mirror(cast("Any", None))
+        self.pods: Informer[Pod] = Informer(cast("Any", None))
         self.pods.synced.set()
         self.deleted: list[tuple[str, str | None]] = []
         self.replaced: set[str] = set()
         """Uids of pods whose names others have by now; the mirror has not heard of it."""
         nothing = cast("Any", None)
-        self.said: list[Happening] = []
+        self.said: list[ObjectEvent] = []
         api = events = cast("Any", self)
         self.adapter = VolcanoAdapter(ClusterAccess(api, events, self.pods, self, nothing, "-", nothing))
         group = PodGroup(Metadata(name="md", namespace="bio", uid="group"), PodGroupSpec(min_member=3))
@@ -47,8 +47,8 @@ class Cluster:
             self.adapter._evictions._heard(None, pod)
         self.adapter._evictions.synced.set()
 
-    def tell(self, happening: Happening) -> None:
-        self.said.append(happening)
+    def tell(self, event: ObjectEvent) -> None:
+        self.said.append(event)
 
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
@@ -116,7 +116,7 @@ async def test_who_is_kept_running_says_so_and_what_to_do() -> None:
     verdicts = {"uid-0": Verdict.KEEP_RUNNING, "uid-1": Verdict.EVICT}
     await cluster.adapter.release(Release(signal.uid, verdicts, {"uid-0": "it uses io_uring"}))
     [said] = cluster.said
-    assert (said.involved["name"], said.reason, said.warning) == ("md-0", "KeptRunning", True)
+    assert (said.involved["name"], said.reason, said.warning) == ("md-0", "EvictionRefused", True)
     assert "it could not be saved (it uses io_uring)" in said.message
     assert "Evict" in said.message
 

@@ -3,48 +3,48 @@
 from __future__ import annotations
 
 from cedana_sched.cluster.coordinator.owners import held_reference, owner_reference
-from cedana_sched.coordinator.core import Tell
+from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
-from cedana_sched.coordinator.ports import Listener
-from cedana_sched.kube.events import EventRecorder, Happening
+from cedana_sched.coordinator.ports import EventListener
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.watching import Mirror
+from cedana_sched.kube.watching import Informer
 
 MOST_VICTIMS = 20
 """Of one eviction get its Events; each of them is a write."""
 
 
-class Listeners:
-    """Implements `coordinator.ports.Listener` for several."""
+class EventListeners:
+    """Implements `coordinator.ports.EventListener` for several."""
 
-    def __init__(self, *listeners: Listener) -> None:
+    def __init__(self, *listeners: EventListener) -> None:
         self._listeners = listeners
 
-    def announced(self, tell: Tell) -> None:
-        """See `coordinator.ports.Listener`."""
+    def on_event(self, tell: PublishEvent) -> None:
+        """See `coordinator.ports.EventListener`."""
         for listener in self._listeners:
-            listener.announced(tell)
+            listener.on_event(tell)
 
 
-class TellEvents:
-    """Implements `coordinator.ports.Listener`.
+class EventPublisher:
+    """Implements `coordinator.ports.EventListener`.
 
     Args:
         events: writes them.
         pods: all protected pods; on who controls one its return is published as well.
     """
 
-    def __init__(self, events: EventRecorder, pods: Mirror[Pod]) -> None:
+    def __init__(self, events: EventRecorder, pods: Informer[Pod]) -> None:
         self._events = events
         self._pods = pods
 
-    def announced(self, tell: Tell) -> None:
-        """See `coordinator.ports.Listener`."""
+    def on_event(self, tell: PublishEvent) -> None:
+        """See `coordinator.ports.EventListener`."""
         for involved in self._involved(tell):
-            self._events.tell(Happening(involved, tell.kind, tell.text, tell.severity is Severity.WARNING))
+            self._events.tell(ObjectEvent(involved, tell.kind, tell.text, tell.severity is Severity.WARNING))
 
-    def _involved(self, tell: Tell) -> list[dict[str, str]]:
+    def _involved(self, tell: PublishEvent) -> list[dict[str, str]]:
         """People run `kubectl describe job`, so the Event goes on the controller too.
 
         An eviction that is the pods' own, as Volcano's and Armada's are, has no other object: what goes wrong with it
@@ -60,7 +60,7 @@ class TellEvents:
             involved.append(PODS.reference(pod.name, pod.namespace, pod.uid))
         return involved
 
-    def _controller(self, tell: Tell) -> dict[str, str] | None:
+    def _controller(self, tell: PublishEvent) -> dict[str, str] | None:
         """Of the pod that it is about, such as its Job."""
         if tell.workload is None:
             return None

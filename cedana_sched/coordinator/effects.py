@@ -42,7 +42,7 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 
 
-Errand = Send | PlaceHold | ReleaseHold
+Effect = Send | PlaceHold | ReleaseHold
 
 
 def is_same(given: Order, order: Order) -> bool:
@@ -63,7 +63,7 @@ def _lasting(order: Order) -> Order:
     return replace(order, workload=replace(order.workload, namespace_uid=""))
 
 
-class Errands:
+class Effects:
     """Carries out `Send`, `PlaceHold` and `ReleaseHold`; results come back through `post`."""
 
     def __init__(
@@ -84,19 +84,19 @@ class Errands:
         self._under_way: dict[str, Order] = {}
         """Orders without an answer, by the names of their tasks."""
 
-    def run(self, errand: Errand) -> None:
+    def run(self, effect: Effect) -> None:
         """Start it; an errand that is still under way is not started twice."""
-        if isinstance(errand, Send):
-            self._send(errand.node, errand.order)
+        if isinstance(effect, Send):
+            self._send(effect.node, effect.order)
             return
-        adapter = self._adapters.get(errand.adapter)
+        adapter = self._adapters.get(effect.adapter)
         if adapter is None:
-            log.error("no such adapter", adapter=errand.adapter, loaded=sorted(self._adapters))
-        elif isinstance(errand, ReleaseHold):
-            name = f"release {errand.release.signal_uid}"
-            self._tasks.start(name, lambda: self._release(adapter, errand.release))
+            log.error("no such adapter", adapter=effect.adapter, loaded=sorted(self._adapters))
+        elif isinstance(effect, ReleaseHold):
+            name = f"release {effect.release.signal_uid}"
+            self._tasks.start(name, lambda: self._release(adapter, effect.release))
         elif isinstance(adapter, HoldsEvictions):
-            self._tasks.start(f"hold {errand.signal.uid}", lambda: self._hold(adapter, errand.signal))
+            self._tasks.start(f"hold {effect.signal.uid}", lambda: self._hold(adapter, effect.signal))
 
     def _send(self, node: str, order: Order) -> None:
         """Give an order. One that waits for its answer is put before its agent again, a changed one overtakes it."""

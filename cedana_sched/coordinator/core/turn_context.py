@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cedana_sched.coordinator.core.book import Book
 from cedana_sched.coordinator.core.deadlines import Deadlines
-from cedana_sched.coordinator.core.instructions import Instruction, Send, Severity, Tell
+from cedana_sched.coordinator.core.instructions import Instruction, PublishEvent, Send, Severity
 from cedana_sched.coordinator.core.timing import Timing
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import Order
@@ -13,7 +13,7 @@ from cedana_sched.model.preemption import WorkloadRef
 TEXT_LIMIT = 1000
 
 
-class Desk:
+class TurnContext:
     """One for each core. `now` is the time of the turn in epoch seconds; only the machine sets it."""
 
     def __init__(self, timing: Timing) -> None:
@@ -83,11 +83,11 @@ class Desk:
         signal_uid: str | None = None,
         warning: bool = False,
     ) -> None:
-        """Tell whoever listens; see `Tell`."""
+        """Tell whoever listens; see `PublishEvent`."""
         severity = Severity.WARNING if warning else Severity.NORMAL
         hold = self.book.holds.get(signal_uid) if signal_uid is not None else None
         held = hold.held if hold is not None else None
         victims: tuple[WorkloadRef, ...] = ()
         if hold is not None and held is None and workload is None:
             victims = tuple(one.workload for one in self.book.of_hold(hold))
-        self.out.append(Tell(kind, text[:TEXT_LIMIT], severity, identity, workload, signal_uid, held, victims))
+        self.out.append(PublishEvent(kind, text[:TEXT_LIMIT], severity, identity, workload, signal_uid, held, victims))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cedana_sched.coordinator.core import obstacles
-from cedana_sched.coordinator.core.desk import Desk
 from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnRestoreFailure
@@ -33,7 +33,7 @@ def short(named: Identity | SnapshotRef) -> str:
     return f"{identity.id}/{identity.index}{container}{generation}"
 
 
-def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
+def of_checkpoint(context: TurnContext, checkpoint: Checkpoint, cause: Cause) -> None:
     """Tell what a checkpoint's step means to its owner, if it means anything to him."""
     kind, text, warning = "", "", False
     identity, name = checkpoint.identity, checkpoint.workload.name
@@ -59,53 +59,53 @@ def of_checkpoint(desk: Desk, checkpoint: Checkpoint, cause: Cause) -> None:
         elif checkpoint.verdict is None:
             text += "; it is tried again"
     elif cause is Cause.UNCONFIRMED:
-        kind, warning = "NodeSilent", True
+        kind, warning = "NodeNotResponding", True
         order = "kill" if checkpoint.stops else "thaw"
         text = f"Node {checkpoint.workload.node} has not confirmed the {order} of {name}"
     if kind:
-        _publish(desk, checkpoint, kind, text, warning=warning)
+        _publish(context, checkpoint, kind, text, warning=warning)
 
 
-def of_work_left(desk: Desk, checkpoint: Checkpoint, snapshot: SnapshotRef, left: SnapshotRef) -> None:
+def of_work_left(context: TurnContext, checkpoint: Checkpoint, snapshot: SnapshotRef, left: SnapshotRef) -> None:
     """Tell that what the newest snapshot held until now is not in the one that has just been committed."""
     text = (
         f"Checkpoint {short(snapshot)} does not continue {short(left)}, whose work nothing newer has: it is kept beside"
         " those of the policy, until somebody deletes it. To continue from it, delete the newer ones, or ask for it by"
         f" its name (of a pod: the annotation {names.RESTORE_FROM}: {short(left)})"
     )
-    _publish(desk, checkpoint, "WorkLeft", text, warning=True)
+    _publish(context, checkpoint, "SnapshotDiverged", text, warning=True)
 
 
-def of_overdue(desk: Desk, checkpoint: Checkpoint) -> None:
+def of_overdue(context: TurnContext, checkpoint: Checkpoint) -> None:
     """Tell that a workload is ended although nobody has deleted it."""
     text = (
-        f"{checkpoint.workload.name} was released and is not deleted after {seconds(desk.timing.patience)}: it is"
+        f"{checkpoint.workload.name} was released and is not deleted after {seconds(context.timing.patience)}: it is"
         f" killed; {_snapshot(checkpoint)} stays"
     )
-    _publish(desk, checkpoint, "NotDeleted", text, warning=True)
+    _publish(context, checkpoint, "NotDeleted", text, warning=True)
 
 
-def of_release(desk: Desk, hold: PreemptionHold, *, deadline: bool) -> None:
+def of_release(context: TurnContext, hold: PreemptionHold, *, deadline: bool) -> None:
     """Tell how a hold ended."""
     given = tuple(hold.verdicts.values())
     counts = [f"{n} {words}" for verdict, words in _BECAME.items() if (n := given.count(verdict))]
     why = ", ".join(counts) + ("; its deadline has passed" if deadline else "")
     is_unsaved = not {Verdict.EVICT, Verdict.KEEP_RUNNING}.isdisjoint(given)
-    text = f"Eviction released after {desk.now - hold.created_at:.1f} s: {why}"
-    desk.tell("EvictionReleased", text, signal_uid=hold.uid, warning=deadline or is_unsaved)
+    text = f"Eviction released after {context.now - hold.created_at:.1f} s: {why}"
+    context.tell("EvictionReleased", text, signal_uid=hold.uid, warning=deadline or is_unsaved)
 
 
-def of_restore(desk: Desk, restore: Restore) -> None:
+def of_restore(context: TurnContext, restore: Restore) -> None:
     """Tell what a restore's step means to its owner, if it means anything to him."""
     kind, text, warning = "", "", False
-    name, taken = restore.workload.name, desk.now - restore.created_at
+    name, taken = restore.workload.name, context.now - restore.created_at
     snapshot = short(restore.snapshot) if restore.snapshot is not None else ""
     if restore.step is RestoreStep.STAGING:
         kind = "RestoreScheduled"
         text = f"Will resume {name} from {snapshot} on node {restore.workload.node}"
         if why := passed_over(restore):
             text, warning = f"{text}, because {why}", bool(restore.damaged)
-        if (newer := _newer_than(desk, restore)) is not None:
+        if (newer := _newer_than(context, restore)) is not None:
             text, warning = f"{text}: {short(newer)} is not in the store any more, or cannot be read there", True
     elif restore.step is RestoreStep.RUNNING and not restore.cold:
         kind, text = "Restored", f"Resumed {name} from {snapshot} in {taken:.1f} s"
@@ -114,16 +114,20 @@ def of_restore(desk: Desk, restore: Restore) -> None:
     elif restore.step is RestoreStep.FAILING_WORKLOAD:
         kind, text, warning = "RestoreFailed", f"Did not start {name}, as its policy says: {restore.failure}", True
     elif restore.step is RestoreStep.FAILED and restore.finished_at is None:
-        kind, text, warning = "NodeSilent", f"Node {restore.workload.node} has not confirmed the start of {name}", True
+        kind, text, warning = (
+            "NodeNotResponding",
+            f"Node {restore.workload.node} has not confirmed the start of {name}",
+            True,
+        )
     if kind:
-        desk.tell(kind, text, identity=restore.identity, workload=restore.workload, warning=warning)
+        context.tell(kind, text, identity=restore.identity, workload=restore.workload, warning=warning)
 
 
-def _newer_than(desk: Desk, restore: Restore) -> SnapshotRef | None:
+def _newer_than(context: TurnContext, restore: Restore) -> SnapshotRef | None:
     """The newest that was committed, where its node has found an older one."""
     if restore.wanted is not None or restore.snapshot is None:
         return None
-    newest = max(obstacles.committed(desk.book, restore), default=restore.snapshot)
+    newest = max(obstacles.committed(context.book, restore), default=restore.snapshot)
     return newest if newest > restore.snapshot else None
 
 
@@ -143,38 +147,38 @@ def set_aside(restore: Restore) -> str:
     return f"{refs} failed within {seconds(policy.quick_failure_seconds)} of being continued, {times}"
 
 
-def of_set_aside(desk: Desk, restore: Restore) -> None:
+def of_set_aside(context: TurnContext, restore: Restore) -> None:
     """Tell that a snapshot kills its program, and what follows."""
     last = "cold" if restore.policy.on_restore_failure is OnRestoreFailure.COLD_START else "not at all"
     text = (
         f"{set_aside(restore)}; it is not restored again: {restore.workload.name}'s successor is continued from an"
         f" older snapshot, and starts {last} if there is none"
     )
-    desk.tell("SnapshotSetAside", text, identity=restore.identity, workload=restore.workload, warning=True)
+    context.tell("SnapshotQuarantined", text, identity=restore.identity, workload=restore.workload, warning=True)
 
 
-def of_damage(desk: Desk, restore: Restore, damaged: SnapshotRef, why: str) -> None:
+def of_damage(context: TurnContext, restore: Restore, damaged: SnapshotRef, why: str) -> None:
     """Publish that a snapshot is not what was written, and what follows."""
     text = f"{short(damaged)} cannot be read whole: {why}; an older snapshot is looked for"
-    desk.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
+    context.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
 
 
-def of_delay(desk: Desk, restore: Restore, why: str) -> None:
+def of_delay(context: TurnContext, restore: Restore, why: str) -> None:
     """Tell that a return waits longer than it should."""
-    left = seconds(max(restore.deadline - desk.now, 0.0))
+    left = seconds(max(restore.deadline - context.now, 0.0))
     text = f"{restore.workload.name} waits for its snapshot, and is tried again for {left}: {why}"
-    desk.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
+    context.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
 
 
-def of_new_beginning(desk: Desk, earlier: Restore, workload: WorkloadRef) -> None:
+def of_new_beginning(context: TurnContext, earlier: Restore, workload: WorkloadRef) -> None:
     """Tell that what a workload did since it last began is lost, but for what a snapshot has."""
     was = f"it had been resumed from {short(earlier.snapshot)}" if earlier.snapshot is not None else "it had begun"
     text = f"{workload.name} begins again on node {workload.node}: {was}, and its containers are made anew"
-    desk.tell("BeganAgain", text, identity=earlier.identity, workload=workload, warning=True)
+    context.tell("PodRestarted", text, identity=earlier.identity, workload=workload, warning=True)
 
 
-def _publish(desk: Desk, checkpoint: Checkpoint, reason: str, text: str, *, warning: bool) -> None:
-    desk.tell(
+def _publish(context: TurnContext, checkpoint: Checkpoint, reason: str, text: str, *, warning: bool) -> None:
+    context.tell(
         reason,
         text,
         identity=checkpoint.identity,
