@@ -36,16 +36,16 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     workload: WorkloadRef
     identity: Identity
     policy: CheckpointPolicy = CheckpointPolicy()
-    wanted: SnapshotRef | None = None
+    requested_snapshot: SnapshotRef | None = None
     """The very snapshot that a person asked for; None means the newest."""
     rival: WorkloadRef | None = None
     """Who runs under its identity, if that one is not about to end. It may be said later, too."""
     continues: bool = False
     """Whether it was started to go on with a preempted one's work. Then it does not begin anew because another one was
     started for the same: it waits for that one's end; and begins anew where nothing is found, but not silently."""
-    beginning: int = 0
+    incarnation: int = 0
     """How often its start was begun anew before, its processes gone without its own end: a node that rebooted, say."""
-    committed: SnapshotRef | None = None
+    newest_snapshot: SnapshotRef | None = None
     """The newest snapshot of its identity that is known to be committed, and that nobody has deleted."""
     refused: str | None = None
     """Why it gets no snapshot, whatever there is: it starts cold, or fails, as its policy says."""

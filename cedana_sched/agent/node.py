@@ -163,7 +163,7 @@ class NodeAgent:
             case orders.Kill():
                 self._budget.give_back(order.checkpoint_uid)
                 is_dead = await self._frozen.kill(order.checkpoint_uid, order.workload, insist=order.insist)
-                return orders.Killed(order.checkpoint_uid, doomed=not is_dead)
+                return orders.Killed(order.checkpoint_uid, still_frozen=not is_dead)
             case orders.Thaw():
                 self._budget.give_back(order.checkpoint_uid)
                 await self._frozen.thaw(order.checkpoint_uid, order.workload)
@@ -222,7 +222,7 @@ class NodeAgent:
                 await asyncio.wait_for(self._runtime.wait_ended(workload), END_KNOWN_SECONDS)
             except TimeoutError:
                 is_over = False
-        return orders.CheckpointFailed(uid, f"{workload.name} {why}", retryable=not is_over, gone=is_over)
+        return orders.CheckpointFailed(uid, f"{workload.name} {why}", retryable=not is_over, workload_gone=is_over)
 
     async def _dump(self, order: orders.Dump) -> AsyncIterator[orders.Outcome]:
         uid = order.checkpoint_uid
@@ -289,7 +289,7 @@ class NodeAgent:
         await self._captures.stop(uid, await self._runtime.running(order.workload))
         await self._frozen.thaw(uid, order.workload)
         is_removed = await self._called_off.remove(order.identity, uid)
-        return orders.Aborted(uid, left=not is_removed)
+        return orders.Aborted(uid, cleanup_pending=not is_removed)
 
     async def _retain(self, order: orders.ApplyRetention) -> orders.Outcome:
         try:

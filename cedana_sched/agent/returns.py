@@ -72,8 +72,8 @@ class Returns:
     def _newest(self, order: orders.FindSnapshot) -> SnapshotRef | None:
         if self._store_in_use:
             self._store.require_there()
-        if order.wanted is not None:
-            return self._store.open_snapshot(order.wanted).manifest.ref
+        if order.requested_snapshot is not None:
+            return self._store.open_snapshot(order.requested_snapshot).manifest.ref
         newest = self._store.latest(
             order.identity,
             excluding=order.excluding,
@@ -111,7 +111,7 @@ class Returns:
         uid = order.restore_uid
         try:
             await self._threads.staging.run(
-                self._staging.stage, self._store, uid, order.snapshot, progress, order.manifest
+                self._staging.stage, self._store, uid, order.snapshot, progress, order.manifest_digest
             )
         except CedanaSchedError as error:
             await asyncio.to_thread(self._staging.remove, uid)
@@ -144,7 +144,7 @@ class Returns:
                 facts = await asyncio.to_thread(self._staging.restore_facts, uid)
                 if facts is None:
                     await self._threads.staging.run(
-                        self._staging.stage, self._store, uid, order.snapshot, None, order.manifest
+                        self._staging.stage, self._store, uid, order.snapshot, None, order.manifest_digest
                     )
                     facts = await asyncio.to_thread(self._staging.restore_facts, uid)
                 self._returns_as(order.workload, uid)

@@ -34,7 +34,7 @@ class About:
 
 
 class EngineService:
-    """Implements `api.Service`, and is told of every change: the loop's `Watcher`, the coordinator's `EventListener`."""
+    """Implements `api.Service`, the loop's `Watcher` and the coordinator's `EventListener`."""
 
     def __init__(self, about: About, loop: SchedulingLoop, records: Records, hub: Hub) -> None:
         self._about = about

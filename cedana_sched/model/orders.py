@@ -87,7 +87,7 @@ class FindSnapshot(msgspec.Struct, frozen=True, tag=True):
 
     restore_uid: str
     identity: Identity
-    wanted: SnapshotRef | None = None
+    requested_snapshot: SnapshotRef | None = None
     excluding: tuple[str, ...] = ()
     """Checkpoints (uids) that were called off: a snapshot that one of them committed all the same is passed over."""
     avoiding: tuple[int, ...] = ()
@@ -104,7 +104,7 @@ class Stage(msgspec.Struct, frozen=True, tag=True):
     restore_uid: str
     workload: WorkloadRef
     snapshot: SnapshotRef
-    manifest: str = ""
+    manifest_digest: str = ""
     """As `Committed` said: another one in its place is refused. Empty: nobody knows."""
 
 
@@ -114,7 +114,7 @@ class RestoreSnapshot(msgspec.Struct, frozen=True, tag=True):
     restore_uid: str
     workload: WorkloadRef
     snapshot: SnapshotRef
-    manifest: str = ""
+    manifest_digest: str = ""
     """As of `Stage`."""
 
 
@@ -208,7 +208,7 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
     transfer: Transfer
     leaves: SnapshotRef | None = None
     """A generation that was the newest until now, and that this one does not continue."""
-    manifest: str = ""
+    manifest_digest: str = ""
     """BLAKE3 of its manifest's file, in hexadecimal digits: whoever continues it compares. Empty: unknown."""
 
 
@@ -218,13 +218,13 @@ class CheckpointFailed(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
     why: str
     retryable: bool = False
-    gone: bool = False
+    workload_gone: bool = False
     """Nothing of the workload runs, nor will."""
 
 
 class Killed(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
-    doomed: bool = False
+    still_frozen: bool = False
     """It is still there, frozen, and dies when its owner says so (a pod is deleted), or when a `Kill` insists: until
     then `Thaw` spares it."""
 
@@ -237,7 +237,7 @@ class Aborted(msgspec.Struct, frozen=True, tag=True):
     """The workload runs on."""
 
     checkpoint_uid: str
-    left: bool = False
+    cleanup_pending: bool = False
     """What it may have committed could not be removed yet; an older agent does not say so."""
 
 

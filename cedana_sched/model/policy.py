@@ -70,7 +70,7 @@ class CheckpointPolicy(BaseModel):
         OnCheckpointFailure.EVICT
     )
     on_restore_failure: Annotated[OnRestoreFailure, Field(alias="onRestoreFailure")] = OnRestoreFailure.COLD_START
-    quick_failures: Annotated[int, Field(ge=1, le=100, alias="quickFailures")] = 2
+    quick_failure_threshold: Annotated[int, Field(ge=1, le=100, alias="quickFailureThreshold")] = 2
     """So often a program may fail soon after it was continued from one snapshot; then an older one is taken, and when
     there is none, `on_restore_failure` says what follows."""
     quick_failure_seconds: Annotated[PositiveSeconds, Field(alias="quickFailureSeconds")] = 60.0

@@ -77,7 +77,7 @@ class Signal(msgspec.Struct, frozen=True):
     preemptor: str | None = None
     not_after: float | None = None
     after_commit: AfterCommit = AfterCommit.STOP
-    together: str | None = None
+    release_group: str | None = None
     held: HeldObject | None = None
 
 

@@ -96,7 +96,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     committed_at: float | None = None
     finished_at: float | None = None
     snapshot: SnapshotRef | None = None
-    manifest: str = ""
+    manifest_digest: str = ""
     """BLAKE3 of the snapshot's manifest, in hexadecimal digits; empty: its agent did not say."""
     transfer: Transfer = Transfer()
     failure: str | None = None
@@ -107,17 +107,17 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The pause after a failed attempt ends here."""
     cancelled: bool = False
     """Its abort was decided: a snapshot that it may commit all the same is never used."""
-    gone: bool = False
+    workload_gone: bool = False
     """Its frozen workload was destroyed from outside (its node lost, say) after the commit."""
-    doomed: bool = False
+    kill_pending: bool = False
     """Committed and still there, frozen: it dies when its scheduler really evicts it."""
-    spared: bool = False
+    eviction_cancelled: bool = False
     """Its scheduler did not evict it after all: it was thawed, and runs on past its snapshot."""
     unconfirmed: bool = False
     """Settled although its node never answered the last order, or has left a snapshot that was called off: it is
     repeated until that is done, or until the record is forgotten. Also of a lost node, where it was called off and may
     have been committed all the same."""
-    left: bool = False
+    cleanup_pending: bool = False
     """Unconfirmed, and its node has let the workload run on: only what it may have committed is still to be removed."""
 
     @property
@@ -132,7 +132,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     @property
     def stops(self) -> bool:
         """Whether its workload executes nothing after the commit."""
-        return self.after_commit is AfterCommit.STOP and not self.spared
+        return self.after_commit is AfterCommit.STOP and not self.eviction_cancelled
 
 
 class HoldStep(StrEnum):
@@ -156,7 +156,7 @@ class PreemptionHold(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     deadline: float
     checkpoints: tuple[str, ...]
     """The latest attempt for each victim."""
-    together: str | None = None
+    release_group: str | None = None
     """Holds of one adapter and of equal value are released together."""
     namespace: str = ""
     """Of the held object, else of the victims."""
@@ -208,12 +208,12 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     deadline: float
     snapshot: SnapshotRef | None = None
     """The snapshot it claims, from the moment it is chosen until the workload has ended."""
-    manifest: str = ""
+    manifest_digest: str = ""
     """As the Checkpoint says that made the snapshot; empty: no record says."""
-    wanted: SnapshotRef | None = None
-    committed: SnapshotRef | None = None
+    requested_snapshot: SnapshotRef | None = None
+    newest_snapshot: SnapshotRef | None = None
     """The newest that was known to be committed when it started; the checkpoint's record may be forgotten."""
-    beginning: int = 0
+    incarnation: int = 0
     """Which of the workload's beginnings this attempt is for; one that begins anew has another record."""
     cold: bool = False
     failure: str | None = None
@@ -221,14 +221,16 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     finished_at: float | None = None
     damaged: tuple[SnapshotRef, ...] = ()
     """The snapshots that its node could not read whole: it looks for an older one."""
-    deaths: tuple[SnapshotRef, ...] = ()
+    quick_failures: tuple[SnapshotRef, ...] = ()
     """The snapshots from which a program of this identity was continued only to fail soon, once for each time. Every
     restore takes over those of the one before it."""
 
     @property
     def set_aside(self) -> frozenset[SnapshotRef]:
         """Snapshots that are not restored again, because they have killed their program too often."""
-        return frozenset(ref for ref in self.deaths if self.deaths.count(ref) >= self.policy.quick_failures)
+        return frozenset(
+            ref for ref in self.quick_failures if self.quick_failures.count(ref) >= self.policy.quick_failure_threshold
+        )
 
     @property
     def passed_over(self) -> frozenset[SnapshotRef]:

@@ -145,9 +145,9 @@ def timeline(stage: Stage, preemption: Preemption) -> Timeline:
     moments = {
         "made": [write.answered for write in pods if write.verb == "create" and _is_of(write, preemption.preemptors)],
         "chosen": preemption.chosen,
-        "frozen": first_of_each(write for write in checkpoints if _status(write).get("frozenAt")),
-        "committed": first_of_each(write for write in checkpoints if _status(write).get("committedAt")),
-        "released": first_of_each(write for write in holds if _status(write).get("releasedAt")),
+        "frozen": first_of_each(write for write in checkpoints if _status(write).get("freezeTime")),
+        "committed": first_of_each(write for write in checkpoints if _status(write).get("commitTime")),
+        "released": first_of_each(write for write in holds if _status(write).get("releaseTime")),
         "deleted": first_of_each(_of(deleted, preemption.victims)),
         "ended": ended[: stage.places],
         "bound": [one.answered for one in _of(done, preemption.preemptors) if one.resource == "pods/binding"],

@@ -193,11 +193,11 @@ async def _keep_snapshot(namespace: Namespace, signal: Signal) -> None:
     spec = {
         "uid": signal.uid,
         "identity": {"id": identity.id},
-        "pod": {"name": victim.workload.name, "uid": victim.workload.uid, "nodeName": victim.workload.node},
+        "podRef": {"name": victim.workload.name, "uid": victim.workload.uid, "nodeName": victim.workload.node},
         "adapter": signal.adapter,
-        "hold": signal.uid,
+        "holdUID": signal.uid,
         "reason": signal.reason,
-        "createdAt": now,
+        "creationTime": now,
     }
     body = {"apiVersion": names.API_VERSION, "kind": "Checkpoint", "metadata": metadata, "spec": spec}
     await namespace.apply(body)
@@ -242,7 +242,7 @@ async def test_a_preemption_is_told_held_released_and_undone(
     preemptor = await _workload_of(groups, "ml")
     assert signal.reason == "InCohortReclamation"
     assert signal.preemptor == f"{groups.name}/{preemptor['metadata']['name']}"
-    assert signal.together == preemptor["metadata"]["uid"]
+    assert signal.release_group == preemptor["metadata"]["uid"]
 
     def is_refused(writes: list[Write]) -> bool:
         return any(one.resource == "jobs" and one.name == name and one.code >= 400 for one in writes)

@@ -151,7 +151,7 @@ async def test_preemption_goes_its_way_through_objects(namespace: Namespace, clu
 
     assert set(release.verdicts.values()) == {Verdict.COMMITTED}
     [hold] = await namespace.api.objects(API_VERSION, "PreemptionHold", namespace.name)
-    assert hold["spec"]["held"]["name"] == "md"
+    assert hold["spec"]["heldObjectRef"]["name"] == "md"
     checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
     assert len(checkpoints) == 20
 

@@ -101,7 +101,7 @@ class VolcanoHold:
             metadata = Metadata(name=name, namespace=victim.workload.namespace)
             self._knowledge.note_checkpoint(None, Checkpoint(metadata, spec))
         deadline = (now + timedelta(seconds=_HOLD_SECONDS)).isoformat()
-        spec_of_hold = HoldSpec(signal.reason, uid=signal.uid, created_at=now.isoformat())
+        spec_of_hold = HoldSpec(signal.reason, uid=signal.uid, creation_time=now.isoformat())
         metadata = Metadata(name=hold_name(signal.uid), namespace=signal.victims[0].workload.namespace)
         self._note(PreemptionHold(metadata, spec_of_hold, HoldStatus(deadline=deadline)))
 

@@ -52,10 +52,14 @@ class Preemptions:
         self._of_id: Index[tuple[str, str], Checkpoint] = Index(
             lambda one: (one.metadata.namespace, one.spec.identity.id)
         )
-        self._of_pod: Index[tuple[str, str], Checkpoint] = Index(lambda one: (one.metadata.namespace, one.spec.pod.uid))
+        self._of_pod: Index[tuple[str, str], Checkpoint] = Index(
+            lambda one: (one.metadata.namespace, one.spec.pod_ref.uid)
+        )
         self._holds: Index[tuple[str, str], PreemptionHold] = Index(lambda one: (one.metadata.namespace, one.spec.uid))
         self._holds_of_object: Index[tuple[str, str], PreemptionHold] = Index(
-            lambda one: (one.metadata.namespace, one.spec.held.uid) if one.spec.held is not None else None
+            lambda one: (
+                (one.metadata.namespace, one.spec.held_object_ref.uid) if one.spec.held_object_ref is not None else None
+            )
         )
         self._pods_being_saved = PodsBeingSaved()
 
@@ -84,7 +88,7 @@ class Preemptions:
 
     def holds_of_pod(self, namespace: str, uid: str) -> tuple[PreemptionHold, ...]:
         """Holds that wait, or have waited, for checkpoints of this pod: all of them are in its namespace."""
-        signals = {checkpoint.spec.hold for checkpoint in self._of_pod.of((namespace, uid))}
+        signals = {checkpoint.spec.hold_uid for checkpoint in self._of_pod.of((namespace, uid))}
         return tuple(hold for signal in signals for hold in self._holds.of((namespace, signal)))
 
     def saves_pods(self, now: datetime, began_before: timedelta) -> bool:

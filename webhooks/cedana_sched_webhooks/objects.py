@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, HoldStep, Phase
@@ -16,7 +17,7 @@ CLOCKS_DIFFER = timedelta(seconds=60)
 """So much longer than any policy allows may a hold be, from its creation."""
 
 
-class _Read(msgspec.Struct, frozen=True, rename="camel"):
+class _Read(msgspec.Struct, frozen=True, rename=api_name):
     pass
 
 
@@ -41,8 +42,8 @@ class CheckpointSpec(_Read, frozen=True):
     """`hold` is the uid of the PreemptionHold that waits for it."""
 
     identity: IdentitySpec
-    pod: PodSpec = PodSpec()
-    hold: str = ""
+    pod_ref: PodSpec = PodSpec()
+    hold_uid: str = ""
 
 
 class SnapshotName(_Read, frozen=True):
@@ -53,10 +54,10 @@ class CheckpointStatus(_Read, frozen=True):
     phase: Phase = Phase.PENDING
     step: CheckpointStep = CheckpointStep.WAITING
     snapshot: SnapshotName | None = None
-    committed_at: str | None = None
+    commit_time: str | None = None
 
     def __post_init__(self) -> None:
-        _check_moments(self.committed_at)
+        _check_moments(self.commit_time)
 
 
 class Checkpoint(_Read, frozen=True):
@@ -84,12 +85,12 @@ class HeldObject(_Read, frozen=True):
 
 class HoldSpec(_Read, frozen=True):
     reason: str = ""
-    held: HeldObject | None = None
+    held_object_ref: HeldObject | None = None
     uid: str = ""
-    created_at: str = ""
+    creation_time: str = ""
 
     def __post_init__(self) -> None:
-        _check_moments(self.created_at)
+        _check_moments(self.creation_time)
 
 
 class VictimStatus(_Read, frozen=True):
@@ -102,11 +103,11 @@ class HoldStatus(_Read, frozen=True):
 
     step: HoldStep = HoldStep.HOLDING
     deadline: str | None = None
-    released_at: str | None = None
+    release_time: str | None = None
     victims: tuple[VictimStatus, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_moments(self.deadline, self.released_at)
+        _check_moments(self.deadline, self.release_time)
 
     def verdict_on(self, pod_uid: str) -> Verdict | None:
         return next((victim.verdict for victim in self.victims if victim.pod_uid == pod_uid), None)

@@ -249,7 +249,7 @@ def _keep_to_able_nodes(pod: Object, continuation: Continuation, knowledge: Know
     """Restrict it to CPUs that can continue the snapshot; in flight, the coordinator does so when it lifts the gate."""
     if continuation.generation is None or continuation.source is None:
         return ()
-    cpus = cpus_that_can_continue(continuation.source.spec.pod.node_name, tuple(knowledge.nodes))
+    cpus = cpus_that_can_continue(continuation.source.spec.pod_ref.node_name, tuple(knowledge.nodes))
     if cpus:
         require_one_of(pod["spec"], names.CPU_FEATURES, cpus)
     elif cpus is not None:

@@ -32,14 +32,14 @@ class PodsBeingSaved:
         """A mirror's sink."""
         if before is not None:
             self._current.pop(name_of(before), None)
-        if now is None or now.spec.held is not None:
+        if now is None or now.spec.held_object_ref is not None:
             return
         self._noted += 1
         name = name_of(now)
         self._current[name] = self._noted
         heapq.heappush(self._ending, (_ends_at(now), self._noted, name))
-        if now.spec.created_at:
-            heapq.heappush(self._begun, (datetime.fromisoformat(now.spec.created_at), self._noted, name))
+        if now.spec.creation_time:
+            heapq.heappush(self._begun, (datetime.fromisoformat(now.spec.creation_time), self._noted, name))
 
     def since(self, now: datetime) -> datetime | None:
         """When the oldest one began that is under way still."""
@@ -60,5 +60,5 @@ def _ends_at(hold: PreemptionHold) -> datetime:
     over_at = hold.over_at or _NEVER
     if hold.status.step is HoldStep.HOLDING:
         return hold.ends_at or over_at
-    released = hold.status.released_at
+    released = hold.status.release_time
     return min(datetime.fromisoformat(released) + EVICTION_TAKES, over_at) if released is not None else over_at

@@ -31,7 +31,7 @@ def signal_of(case: Case, policies: Policies) -> Signal:
         observed_at=case.observed_at,
         preemptor=case.preemptor or None,
         not_after=case.not_after,
-        together=case.preemptor or None,
+        release_group=case.preemptor or None,
     )
 
 

@@ -7,6 +7,7 @@ import msgspec
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.resources import PREEMPTION_HOLDS
+from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.records import HoldStep
 
 
@@ -15,7 +16,7 @@ class _Spec(msgspec.Struct, frozen=True):
     adapter: str = ""
 
 
-class _Victim(msgspec.Struct, frozen=True, rename="camel"):
+class _Victim(msgspec.Struct, frozen=True, rename=api_name):
     pod_uid: str = ""
 
 

@@ -267,7 +267,7 @@ class Preemptions:
             not_after=min((ends for pod in pods if (ends := pod.metadata.ends_at) is not None), default=None),
             observed_at=self._clock(),
             preemptor=self._name_of(preemptor_uid, job.metadata.namespace) if preemptor_uid else None,
-            together=preemptor_uid,
+            release_group=preemptor_uid,
             held=HeldObject(JOBS.group_version, JOBS.kind, job.metadata.namespace, job.metadata.name, job.metadata.uid),
         )
 

@@ -88,15 +88,15 @@ class ClusterStage(Stage):
             "uid": signal.uid,
             "adapter": signal.adapter,
             "reason": signal.reason,
-            "createdAt": _micro_time(now),
-            "held": {"uid": signal.held.uid} if signal.held else None,
+            "creationTime": _micro_time(now),
+            "heldObjectRef": {"uid": signal.held.uid} if signal.held else None,
             "pods": [victim.workload.uid for victim in signal.victims],
         }
         status = {"step": HoldStep.HOLDING, "deadline": _micro_time(now + timedelta(seconds=HOLD_SECONDS))}
         self.api.put(PREEMPTION_HOLDS, {"metadata": _metadata(name, namespace), "spec": spec, "status": status})
 
     async def released(self, release: Release) -> None:
-        victims = [{"podUid": uid, "verdict": verdict} for uid, verdict in release.verdicts.items()]
+        victims = [{"podUID": uid, "verdict": verdict} for uid, verdict in release.verdicts.items()]
         status = {"step": HoldStep.RELEASING, "victims": victims}
         for hold in self.holds():
             if hold["spec"]["uid"] == release.signal_uid:

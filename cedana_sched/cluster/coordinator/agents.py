@@ -27,6 +27,7 @@ from cedana_sched.model import codec
 from cedana_sched.model.errors import RetryableError, UsageError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.orders import (
     Abort,
     Aborted,
@@ -85,28 +86,28 @@ class _Answer(msgspec.Struct, frozen=True):
             msgspec.structs.force_setattr(self, "outcome", _TOO_LONG)
 
 
-class _Transfer(msgspec.Struct, frozen=True, rename="camel"):
+class _Transfer(msgspec.Struct, frozen=True, rename=api_name):
     read_bytes: int = 0
     zero_bytes: int = 0
     reused_bytes: int = 0
     stored_bytes: int = 0
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
+class _Status(msgspec.Struct, frozen=True, rename=api_name):
     """Of `replaced_by`, which its agent writes, there is the beginning."""
 
     order: _Given | None = None
     answer: _Answer | None = None
     transfer: _Transfer = _Transfer()
-    beginning: int = 0
+    incarnation: int = 0
     replaced_by: str | None = None
     cold: bool = False
-    running_at: str | None = None
+    start_time: str | None = None
 
     def __post_init__(self) -> None:
         """Cut what nobody reads."""
         if self.replaced_by is not None:
-            msgspec.structs.force_setattr(self, "begins_again", cut(self.replaced_by))
+            msgspec.structs.force_setattr(self, "replaced_by", cut(self.replaced_by))
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -114,9 +115,9 @@ class _Pod(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+class _Spec(msgspec.Struct, frozen=True, rename=api_name):
     uid: str
-    pod: _Pod = _Pod()
+    pod_ref: _Pod = _Pod()
     namespace_uid: str = ""
     first_order: _Given | None = None
 
@@ -137,7 +138,7 @@ class AnsweredObject(msgspec.Struct, frozen=True):
     @property
     def continued_at(self) -> float | None:
         """When a Restore's pod ran on from its snapshot (seconds since the epoch); None where it did not."""
-        return None if self.status.cold else read_time(self.status.running_at)
+        return None if self.status.cold else read_time(self.status.start_time)
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -224,8 +225,8 @@ class ObjectAgents:
         if isinstance(order, Freeze | Abort) and not self._has_agent(node) and not self._projection.has_order(uid):
             yield Aborted(uid) if isinstance(order, Abort) else CheckpointFailed(uid, NO_AGENT.format(node=node))
             return
-        if isinstance(order, Stage | RestoreSnapshot) and not order.manifest:
-            order = msgspec.structs.replace(order, manifest=self._manifest_of(order.snapshot))
+        if isinstance(order, Stage | RestoreSnapshot) and not order.manifest_digest:
+            order = msgspec.structs.replace(order, manifest_digest=self._manifest_of(order.snapshot))
         try:
             number = self._projection.order(uid, order)
         except KeyError:

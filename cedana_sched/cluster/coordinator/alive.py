@@ -67,4 +67,4 @@ def _waits_for_an_end(record: Checkpoint | Restore) -> bool:
     """A restore keeps its identity until its pod has ended; a checkpoint may be through before its node says so."""
     if isinstance(record, Restore):
         return record.finished_at is None
-    return not record.is_terminal or record.doomed or record.unconfirmed
+    return not record.is_terminal or record.kill_pending or record.unconfirmed

@@ -101,10 +101,10 @@ def _objections(outcome: Outcome, order: Order) -> Iterator[str]:
             yield from _strange(named, order.identity.namespace, lambda ref: ref.identity == order.identity)
             if not is_possible(outcome.transfer):
                 yield "its number of bytes is out of range"
-            if outcome.manifest and not is_manifest_digest(outcome.manifest):
-                yield f"{outcome.manifest!r:.100} is no digest of a manifest"
+            if outcome.manifest_digest and not is_manifest_digest(outcome.manifest_digest):
+                yield f"{outcome.manifest_digest!r:.100} is no digest of a manifest"
         case FindSnapshot(), SnapshotFound(snapshot=SnapshotRef() as found):
-            wanted, identity = order.wanted, order.identity
+            wanted, identity = order.requested_snapshot, order.identity
             yield from _strange([found], identity.namespace, lambda ref: ref == (wanted or ref))
             if wanted is None and (found.identity != identity or found.generation in order.avoiding):
                 yield f"{found} is none that was looked for"

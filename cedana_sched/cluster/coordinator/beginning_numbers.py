@@ -25,7 +25,7 @@ class BeginningNumbers:
 
     def __init__(self, restores: Informer[AnsweredObject]) -> None:
         self.synced = restores.synced
-        self._of_pod = Index(lambda one: one.spec.pod.uid, restores)
+        self._of_pod = Index(lambda one: one.spec.pod_ref.uid, restores)
         self._sinks: list[Sink] = []
         restores.subscribe(self._heard)
 
@@ -35,7 +35,7 @@ class BeginningNumbers:
 
     def continued_at(self, pod_uid: str) -> float | None:
         """When the pod, in its latest beginning, ran on from a snapshot; see `AnsweredObject.continued_at`."""
-        latest = max(self._of_pod.of(pod_uid), key=lambda one: one.status.beginning, default=None)
+        latest = max(self._of_pod.of(pod_uid), key=lambda one: one.status.incarnation, default=None)
         return latest.continued_at if latest is not None and latest.status.replaced_by is None else None
 
     def subscribe(self, sink: Sink) -> None:
@@ -50,8 +50,8 @@ class BeginningNumbers:
             return
         if before is None or before.status.replaced_by is None:
             for sink in tuple(self._sinks):
-                sink(now.metadata.namespace, now.spec.pod.name)
+                sink(now.metadata.namespace, now.spec.pod_ref.name)
 
 
 def _known(restore: AnsweredObject) -> int:
-    return restore.status.beginning + (restore.status.replaced_by is not None)
+    return restore.status.incarnation + (restore.status.replaced_by is not None)

@@ -13,6 +13,7 @@ from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep
 from cedana_sched.model.texts import cut
 
@@ -21,7 +22,7 @@ ANY_NAMESPACE = "any"
 _LEAVES_NOTHING = frozenset({CheckpointStep.ABORTING, CheckpointStep.FAILED})
 
 
-class _Read(msgspec.Struct, frozen=True, rename="camel"):
+class _Read(msgspec.Struct, frozen=True, rename=api_name):
     pass
 
 
@@ -51,7 +52,7 @@ class _PodSpec(_Read, frozen=True):
 class _Spec(_Read, frozen=True):
     identity: _IdentitySpec
     uid: str = ""
-    pod: _PodSpec = _PodSpec()
+    pod_ref: _PodSpec = _PodSpec()
     namespace_uid: str = ""
 
 
@@ -97,11 +98,11 @@ class _Status(_Read, frozen=True):
     step: CheckpointStep = CheckpointStep.WAITING
     unconfirmed: bool = False
     cancelled: bool = False
-    frozen_at: str | None = None
-    finished_at: str | None = None
+    freeze_time: str | None = None
+    completion_time: str | None = None
     snapshot: _SnapshotName | None = None
-    manifest: str = ""
-    committed_at: str | None = None
+    manifest_digest: str = ""
+    commit_time: str | None = None
     order: Given | None = None
     answer: Answered | None = None
 
@@ -121,7 +122,7 @@ class KnownCheckpoint(_Read, frozen=True):
     @property
     def node(self) -> str:
         """Where it was taken."""
-        return self.spec.pod.node_name
+        return self.spec.pod_ref.node_name
 
     @property
     def snapshot(self) -> SnapshotRef | None:
@@ -133,12 +134,12 @@ class KnownCheckpoint(_Read, frozen=True):
     @property
     def manifest(self) -> str:
         """Digest of the snapshot's manifest; empty where it is not known."""
-        return self.status.manifest
+        return self.status.manifest_digest
 
     @property
     def committed_at(self) -> float | None:
         """In seconds since the epoch; None where nothing is committed, or where no time stands there."""
-        return read_time(self.status.committed_at)
+        return read_time(self.status.commit_time)
 
     @property
     def began_at(self) -> float | None:
@@ -173,7 +174,7 @@ class KnownCheckpoint(_Read, frozen=True):
         """
         status = self.status
         is_left = status.step is CheckpointStep.FAILED and status.unconfirmed and status.cancelled
-        return (read_time(status.finished_at) or 0.0) if is_left and status.frozen_at else None
+        return (read_time(status.completion_time) or 0.0) if is_left and status.freeze_time else None
 
     @property
     def is_forgotten(self) -> bool:
@@ -226,7 +227,7 @@ class ById(Index[tuple[str, str], KnownCheckpoint]):
             one
             for one in self.of((pod.metadata.namespace, identifier))
             if one.may_be_continued
-            and one.spec.pod.uid != pod.metadata.uid
+            and one.spec.pod_ref.uid != pod.metadata.uid
             and index in {None, one.spec.identity.index}
             and (one.began_at or 0.0) <= came
         )
@@ -235,6 +236,6 @@ class ById(Index[tuple[str, str], KnownCheckpoint]):
     def was_saved(self, pod_uid: str, identity: Identity, before: float) -> bool:
         """Whether a snapshot of this very pod was committed before that moment (seconds since the epoch)."""
         return any(
-            one.spec.pod.uid == pod_uid and one.snapshot is not None and (one.committed_at or before) < before
+            one.spec.pod_ref.uid == pod_uid and one.snapshot is not None and (one.committed_at or before) < before
             for one in self.of((identity.namespace, identity.id))
         )

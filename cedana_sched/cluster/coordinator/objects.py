@@ -130,17 +130,17 @@ def _checkpoint_spec(record: Checkpoint) -> Object:
     spec = CheckpointSpec(
         uid=record.uid,
         identity=_identity_spec(record.identity),
-        pod=_pod_spec(record.workload),
+        pod_ref=_pod_spec(record.workload),
         namespace_uid=record.workload.namespace_uid or None,
         adapter=record.adapter,
-        hold=record.signal_uid,
+        hold_uid=record.signal_uid,
         reason=record.reason,
         after_commit=record.after_commit,
         gang=record.gang,
         policy=record.policy,
         attempt=record.attempt,
-        created_at=moment(record.created_at),
-        workload_started_at=_moment(record.workload_started_at),
+        creation_time=moment(record.created_at),
+        workload_start_time=_moment(record.workload_started_at),
     )
     return spec.to_json()
 
@@ -151,26 +151,27 @@ def _checkpoint_status(record: Checkpoint) -> Object:
         step=record.step,
         deadline=moment(record.deadline),
         snapshot=_snapshot_name(record.snapshot),
-        manifest=record.manifest or None,
+        manifest_digest=record.manifest_digest or None,
         transfer=TransferStatus(
             read_bytes=record.transfer.read_bytes,
             zero_bytes=record.transfer.zero_bytes,
             reused_bytes=record.transfer.reused_bytes,
             stored_bytes=record.transfer.stored_bytes,
         ),
-        size=size(record.transfer) if record.snapshot else None,
-        frozen_at=_moment(record.frozen_at),
-        committed_at=_moment(record.committed_at),
-        finished_at=_moment(record.finished_at),
+        read_size=size(record.transfer.read_bytes) if record.snapshot else None,
+        stored_size=size(record.transfer.stored_bytes) if record.snapshot else None,
+        freeze_time=_moment(record.frozen_at),
+        commit_time=_moment(record.committed_at),
+        completion_time=_moment(record.finished_at),
         message=record.failure,
         verdict=record.verdict,
-        not_before=_moment(record.not_before),
+        retry_time=_moment(record.not_before),
         cancelled=record.cancelled,
-        gone=record.gone,
-        doomed=record.doomed,
-        spared=record.spared,
+        workload_gone=record.workload_gone,
+        kill_pending=record.kill_pending,
+        eviction_cancelled=record.eviction_cancelled,
         unconfirmed=record.unconfirmed,
-        left=record.left,
+        cleanup_pending=record.cleanup_pending,
         conditions=of_checkpoint(record),
     )
     return status.to_json()
@@ -178,13 +179,13 @@ def _checkpoint_status(record: Checkpoint) -> Object:
 
 def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Checkpoint:
     if spec.first_order is not None and "step" not in shown:  # its node may have frozen the pod by it already
-        deadline = moment(spec.created_at.timestamp() + spec.policy.deadline_seconds)
+        deadline = moment(spec.creation_time.timestamp() + spec.policy.deadline_seconds)
         shown = {**shown, "step": CheckpointStep.FREEZING, "deadline": deadline}
     status = read_kept(CheckpointStatus, shown)
     transfer = status.transfer
     return Checkpoint(
         uid=spec.uid,
-        signal_uid=spec.hold,
+        signal_uid=spec.hold_uid,
         adapter=spec.adapter,
         workload=_workload(namespace, spec),
         identity=_identity(namespace, spec.identity),
@@ -193,25 +194,25 @@ def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Check
         after_commit=spec.after_commit,
         reason=spec.reason,
         step=status.step,
-        created_at=spec.created_at.timestamp(),
-        deadline=_bounded(spec.created_at, status.deadline),
-        workload_started_at=_seconds(spec.workload_started_at),
-        frozen_at=_seconds(status.frozen_at),
-        committed_at=_seconds(status.committed_at),
-        finished_at=_seconds(status.finished_at),
+        created_at=spec.creation_time.timestamp(),
+        deadline=_bounded(spec.creation_time, status.deadline),
+        workload_started_at=_seconds(spec.workload_start_time),
+        frozen_at=_seconds(status.freeze_time),
+        committed_at=_seconds(status.commit_time),
+        finished_at=_seconds(status.completion_time),
         snapshot=_snapshot(namespace, status.snapshot),
-        manifest=status.manifest or "",
+        manifest_digest=status.manifest_digest or "",
         transfer=Transfer(transfer.read_bytes, transfer.zero_bytes, transfer.reused_bytes, transfer.stored_bytes),
         failure=status.message,
         verdict=status.verdict,
         attempt=spec.attempt,
-        not_before=_seconds(status.not_before),
+        not_before=_seconds(status.retry_time),
         cancelled=status.cancelled,
-        gone=status.gone,
-        doomed=status.doomed,
-        spared=status.spared,
+        workload_gone=status.workload_gone,
+        kill_pending=status.kill_pending,
+        eviction_cancelled=status.eviction_cancelled,
         unconfirmed=status.unconfirmed,
-        left=status.left,
+        cleanup_pending=status.cleanup_pending,
     )
 
 
@@ -222,12 +223,12 @@ def _hold_spec(record: PreemptionHold) -> Object:
     spec = PreemptionHoldSpec(
         uid=record.uid,
         adapter=record.adapter,
-        held=_held_spec(record.held),
+        held_object_ref=_held_spec(record.held),
         preemptor=record.preemptor,
         reason=record.reason,
-        together=record.together,
+        release_group=record.release_group,
         namespace_uid=record.namespace_uid or None,
-        created_at=moment(record.created_at),
+        creation_time=moment(record.created_at),
     )
     return spec.to_json()
 
@@ -236,12 +237,12 @@ def _hold_status(record: PreemptionHold) -> Object:
     status = PreemptionHoldStatus(
         step=record.step,
         deadline=moment(record.deadline),
-        checkpoints=record.checkpoints,
+        checkpoint_uids=record.checkpoints,
         victims=tuple(
             VictimStatus(pod_uid=uid, verdict=verdict, reason=record.reasons.get(uid))
             for uid, verdict in record.verdicts.items()
         ),
-        released_at=_moment(record.released_at),
+        release_time=_moment(record.released_at),
         conditions=of_hold(record),
     )
     return status.to_json()
@@ -254,14 +255,14 @@ def _to_hold(namespace: str, spec: PreemptionHoldSpec, status: PreemptionHoldSta
         preemptor=spec.preemptor,
         reason=spec.reason,
         step=status.step,
-        created_at=spec.created_at.timestamp(),
-        deadline=_bounded(spec.created_at, status.deadline),
-        checkpoints=status.checkpoints,
-        together=spec.together,
+        created_at=spec.creation_time.timestamp(),
+        deadline=_bounded(spec.creation_time, status.deadline),
+        checkpoints=status.checkpoint_uids,
+        release_group=spec.release_group,
         namespace=namespace,
         namespace_uid=spec.namespace_uid or "",
-        held=_held(namespace, spec.held),
-        released_at=_seconds(status.released_at),
+        held=_held(namespace, spec.held_object_ref),
+        released_at=_seconds(status.release_time),
         verdicts={victim.pod_uid: victim.verdict for victim in status.victims},
         reasons={victim.pod_uid: victim.reason for victim in status.victims if victim.reason is not None},
     )
@@ -274,12 +275,12 @@ def _restore_spec(record: Restore) -> Object:
     spec = RestoreSpec(
         uid=record.uid,
         identity=_identity_spec(record.identity),
-        pod=_pod_spec(record.workload),
+        pod_ref=_pod_spec(record.workload),
         namespace_uid=record.workload.namespace_uid or None,
         adapter=record.adapter,
         policy=record.policy,
-        wanted=_snapshot_name(record.wanted),
-        created_at=moment(record.created_at),
+        requested_snapshot=_snapshot_name(record.requested_snapshot),
+        creation_time=moment(record.created_at),
     )
     return spec.to_json()
 
@@ -289,15 +290,15 @@ def _restore_status(record: Restore) -> Object:
         step=record.step,
         deadline=moment(record.deadline),
         snapshot=_snapshot_name(record.snapshot),
-        manifest=record.manifest or None,
-        committed=_snapshot_name(record.committed),
-        beginning=record.beginning,
+        manifest_digest=record.manifest_digest or None,
+        newest_snapshot=_snapshot_name(record.newest_snapshot),
+        incarnation=record.incarnation,
         cold=record.cold,
         message=record.failure,
-        running_at=_moment(record.running_at),
-        finished_at=_moment(record.finished_at),
+        start_time=_moment(record.running_at),
+        completion_time=_moment(record.finished_at),
         damaged=tuple(_named(ref) for ref in record.damaged),
-        deaths=tuple(_named(ref) for ref in record.deaths),
+        quick_failures=tuple(_named(ref) for ref in record.quick_failures),
         conditions=of_restore(record),
     )
     return status.to_json()
@@ -311,19 +312,19 @@ def _to_restore(namespace: str, spec: RestoreSpec, status: RestoreStatus) -> Res
         identity=_identity(namespace, spec.identity),
         policy=spec.policy,
         step=status.step,
-        created_at=spec.created_at.timestamp(),
+        created_at=spec.creation_time.timestamp(),
         deadline=status.deadline.timestamp(),
         snapshot=_snapshot(namespace, status.snapshot),
-        manifest=status.manifest or "",
-        wanted=_snapshot(namespace, spec.wanted),
-        committed=_snapshot(namespace, status.committed),
-        beginning=status.beginning,
+        manifest_digest=status.manifest_digest or "",
+        requested_snapshot=_snapshot(namespace, spec.requested_snapshot),
+        newest_snapshot=_snapshot(namespace, status.newest_snapshot),
+        incarnation=status.incarnation,
         cold=status.cold,
         failure=status.message,
-        running_at=_seconds(status.running_at),
-        finished_at=_seconds(status.finished_at),
+        running_at=_seconds(status.start_time),
+        finished_at=_seconds(status.completion_time),
         damaged=_refs(namespace, status.damaged),
-        deaths=_refs(namespace, status.deaths),
+        quick_failures=_refs(namespace, status.quick_failures),
     )
 
 
@@ -347,7 +348,7 @@ def _pod_spec(workload: WorkloadRef) -> PodSpec:
 
 
 def _workload(namespace: str, spec: CheckpointSpec | RestoreSpec) -> WorkloadRef:
-    pod = spec.pod
+    pod = spec.pod_ref
     return WorkloadRef(pod.uid, namespace, pod.name, pod.node_name, spec.namespace_uid or "")
 
 

@@ -129,7 +129,7 @@ class PodReports:
         """In a namespace that is not served, whether it waits because we had it wait before that was so."""
         if self._cluster.served.includes(pod.metadata.namespace):
             return True
-        waits_for_named = starting.continues or starting.wanted is not None or starting.refused is not None
+        waits_for_named = starting.continues or starting.requested_snapshot is not None or starting.refused is not None
         return _has_restore_container(pod) and (waits_for_named or self._checkpoints.has(starting.identity))
 
     def _starting(self, pod: Pod) -> Starting:
@@ -141,8 +141,8 @@ class PodReports:
             self._cluster.policies.of(pod),
             wanted,
             continues=annotations.get(names.EXPECT_SNAPSHOT) == "true",
-            beginning=self._beginnings.of(pod.metadata.uid),
-            committed=self._committed(identity),
+            incarnation=self._beginnings.of(pod.metadata.uid),
+            newest_snapshot=self._committed(identity),
             refused=refused,
         )
 

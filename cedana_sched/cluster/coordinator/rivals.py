@@ -44,7 +44,7 @@ class Rivals:
         self._pods = pods
         self._events = events
         self._by_identity = Index(find_identity, pods)
-        self._checkpoints = Index(lambda one: one.spec.pod.uid or None, checkpoints)
+        self._checkpoints = Index(lambda one: one.spec.pod_ref.uid or None, checkpoints)
         self._refusing = WorkQueue("refusal of a pod that is not protected", self._refuse)
         pods.subscribe(self._heard)
 

@@ -136,7 +136,7 @@ class StorageProbe:
     ) -> CheckpointStorageStatus:
         now = SERVER_TIME.seconds()
         ready = self._condition(storage, READY, status, reason, message, now=now)
-        return CheckpointStorageStatus(last_probe_at=moment(now), conditions=(ready, *others))
+        return CheckpointStorageStatus(last_probe_time=moment(now), conditions=(ready, *others))
 
     def _condition(
         self, storage: StorageObject, kind: str, status: ConditionStatus, reason: str, message: str, *, now: float

@@ -120,8 +120,8 @@ def _objections_to_pod(workload: WorkloadRef, one: OrderedObject, node: str) -> 
         yield f"{_short(workload.uid)} is no uid of a pod"
     if not is_object_name(workload.name):
         yield f"{_short(workload.name)} is no name of a pod"
-    if (workload.uid, workload.name) != (one.spec.pod.uid, one.spec.pod.name):
-        yield f"it is about pod {_short(workload.name)}, and the object about {_short(one.spec.pod.name)}"
+    if (workload.uid, workload.name) != (one.spec.pod_ref.uid, one.spec.pod_ref.name):
+        yield f"it is about pod {_short(workload.name)}, and the object about {_short(one.spec.pod_ref.name)}"
     if workload.node != node:
         yield f"the pod is on node {_short(workload.node)}, and this is {node}"
 
@@ -156,7 +156,9 @@ def namespace_uid_of(order: Order) -> str:
 def _refs_of(order: Order) -> tuple[SnapshotRef, ...]:
     if isinstance(order, Stage | RestoreSnapshot | RemoveSnapshot):
         return (order.snapshot,)
-    return (order.wanted,) if isinstance(order, FindSnapshot) and order.wanted is not None else ()
+    return (
+        (order.requested_snapshot,) if isinstance(order, FindSnapshot) and order.requested_snapshot is not None else ()
+    )
 
 
 def _generations_of(order: Order) -> tuple[int, ...]:
@@ -168,7 +170,7 @@ def _generations_of(order: Order) -> tuple[int, ...]:
 
 def _allowed(order: Order, one: OrderedObject) -> tuple[IdentitySpec, ...]:
     """What the object is about; who returns may do so from a snapshot of another identity, if a person wanted that."""
-    named = (one.spec.identity, one.spec.wanted if isinstance(order, OfRestore) else None)
+    named = (one.spec.identity, one.spec.requested_snapshot if isinstance(order, OfRestore) else None)
     return tuple(spec for spec in named if spec is not None)
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from cedana_sched.kube.objects import Metadata, read_time
 from cedana_sched.model.objects.base import LARGEST_NUMBER
+from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.preemption import Verdict, WorkloadRef
 from cedana_sched.model.records import (
     TERMINAL_CHECKPOINT_STEPS,
@@ -26,7 +27,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
 """Of an order; more than the API server keeps of an integer is none."""
 
 
-class _Read(msgspec.Struct, frozen=True, rename="camel"):
+class _Read(msgspec.Struct, frozen=True, rename=api_name):
     pass
 
 
@@ -45,11 +46,11 @@ class Status(_Read, frozen=True):
     step: str = ""
     order: Given | None = None
     answer: Answered | None = None
-    beginning: int = 0
+    incarnation: int = 0
     replaced_by: str | None = None
     deadline: str = ""
     verdict: str | None = None
-    doomed: bool = False
+    kill_pending: bool = False
 
 
 class OfPod(_Read, frozen=True):
@@ -68,11 +69,11 @@ class IdentitySpec(_Read, frozen=True):
 
 class Spec(_Read, frozen=True):
     uid: str
-    pod: OfPod
+    pod_ref: OfPod
     identity: IdentitySpec | None = None
     namespace_uid: str = ""
     """Empty: an older coordinator wrote it, or the name is shared."""
-    wanted: IdentitySpec | None = None
+    requested_snapshot: IdentitySpec | None = None
     policy: dict[str, Any] = {}
     first_order: Given | None = None
 
@@ -87,7 +88,7 @@ class OrderedObject(msgspec.Struct, frozen=True):
     @property
     def workload(self) -> WorkloadRef:
         """The pod that it is about."""
-        pod = self.spec.pod
+        pod = self.spec.pod_ref
         return WorkloadRef(pod.uid, self.metadata.namespace, pod.name, pod.node_name, self.spec.namespace_uid)
 
     @property
@@ -104,7 +105,7 @@ class OrderedObject(msgspec.Struct, frozen=True):
         Args:
             now: seconds since the epoch, by the API server.
         """
-        if not self.is_terminal or self.status.doomed:
+        if not self.is_terminal or self.status.kill_pending:
             return True
         over = (read_time(self.status.deadline) or 0.0) + FOLLOWS_SECONDS
         return self.status.verdict in _GOES and now <= over

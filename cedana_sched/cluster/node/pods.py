@@ -128,7 +128,7 @@ class NodePods:
 
     def _policy(self, workload: WorkloadRef) -> CheckpointPolicy:
         for restore in self._feed.restores:
-            if restore.spec.pod.uid == workload.uid and restore.metadata.namespace == workload.namespace:
+            if restore.spec.pod_ref.uid == workload.uid and restore.metadata.namespace == workload.namespace:
                 try:
                     return read_kept(CheckpointPolicy, restore.spec.policy)
                 except ValidationError:  # a newer coordinator's
@@ -216,7 +216,7 @@ class NodePods:
     def _is_of(self, one: OrderedObject, uid: str) -> bool:
         """Whether an object is about a pod; one of another namespace never is, whatever stands in it."""
         pod = self.pod(uid)
-        return one.spec.pod.uid == uid and (pod is None or one.metadata.namespace == pod.metadata.namespace)
+        return one.spec.pod_ref.uid == uid and (pod is None or one.metadata.namespace == pod.metadata.namespace)
 
 
 def _backs_off(pod: Pod) -> bool:

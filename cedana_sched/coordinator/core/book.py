@@ -195,7 +195,7 @@ class Book:
             _add(self._restores_by_identity, record.identity, record.uid)
             _add(self._restores_by_node, record.workload.node, record.uid)
             latest = self.restore_of(record.workload.uid)
-            if latest is None or latest.beginning <= record.beginning:  # clocks may have gone back since
+            if latest is None or latest.incarnation <= record.incarnation:  # clocks may have gone back since
                 self._restore_of[record.workload.uid] = record.uid
             self._put_restore(record)
         else:
@@ -318,7 +318,7 @@ def _may_share_namespace(record: Checkpoint | Restore, workload: WorkloadRef) ->
 
 
 def _named(restore: Restore) -> set[Identity]:
-    return {ref.identity for ref in (restore.snapshot, restore.wanted) if ref is not None}
+    return {ref.identity for ref in (restore.snapshot, restore.requested_snapshot) if ref is not None}
 
 
 def _add(index: dict[K, Uids], key: K, uid: str) -> None:

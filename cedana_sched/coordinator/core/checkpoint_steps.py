@@ -46,7 +46,7 @@ class CheckpointSteps:
     def confirm(self, checkpoint: Checkpoint) -> None:
         """The node's silence about a settled checkpoint is over, or does not matter any more."""
         if checkpoint.unconfirmed:
-            confirmed = replace(checkpoint, unconfirmed=False, left=False)
+            confirmed = replace(checkpoint, unconfirmed=False, cleanup_pending=False)
             self._book.update(confirmed)
             self._book.touched[confirmed.uid] = None
             self._context.answered(confirmed.uid)
@@ -54,8 +54,8 @@ class CheckpointSteps:
 
     def leave(self, checkpoint: Checkpoint) -> None:
         """Its node has let the workload run on, and another checkpoint may take it: what is left lies in the store."""
-        if not checkpoint.left:
-            left = replace(checkpoint, left=True)
+        if not checkpoint.cleanup_pending:
+            left = replace(checkpoint, cleanup_pending=True)
             self._book.update(left)
             self._book.touched[left.uid] = None
             self._context.repeat_in(left.uid, self._context.timing.lost)
@@ -65,8 +65,8 @@ class CheckpointSteps:
         """Nothing of a settled checkpoint's workload is left, so that nobody needs to end it."""
         if may_have_left_a_snapshot(checkpoint):
             return
-        if checkpoint.unconfirmed or checkpoint.doomed:
-            ended = replace(checkpoint, unconfirmed=False, doomed=False)
+        if checkpoint.unconfirmed or checkpoint.kill_pending:
+            ended = replace(checkpoint, unconfirmed=False, kill_pending=False)
             self._book.update(ended)
             self._book.touched[ended.uid] = None
             self._context.answered(ended.uid)
@@ -77,7 +77,7 @@ class CheckpointSteps:
 
         Every hold counts: other preemptions may have joined this checkpoint.
         """
-        if not checkpoint.doomed or checkpoint.step is not CheckpointStep.READY:
+        if not checkpoint.kill_pending or checkpoint.step is not CheckpointStep.READY:
             return None
         released = [checkpoint.finished_at or checkpoint.created_at]
         for other in self._book.of_workload(checkpoint.workload.uid):
@@ -123,7 +123,7 @@ class CheckpointSteps:
         Who is doomed is remembered until there was time to end it.
         """
         over = checkpoint.finished_at or self._context.now
-        if checkpoint.doomed:
+        if checkpoint.kill_pending:
             over = max(over, self.ends_at(checkpoint) or self._context.now)
         return max(over + self._context.timing.remember, checkpoint.deadline)
 
@@ -153,7 +153,7 @@ class CheckpointSteps:
         spare = {
             ref.generation
             for restore in self._book.restores_naming(checkpoint.identity, checkpoint.workload)
-            for ref in (restore.snapshot, restore.wanted)
+            for ref in (restore.snapshot, restore.requested_snapshot)
             if ref is not None and ref.identity == checkpoint.identity and restore.finished_at is None
         }
         order = orders.retain(checkpoint, tuple(sorted(spare)))

@@ -61,7 +61,7 @@ _SIMPLE_ANSWERS: dict[type, Cause] = {
 
 def active(checkpoint: Checkpoint) -> bool:
     """Whether the agent was told to do something for it, and has not said that it is done: it may thaw it yet."""
-    is_silent = checkpoint.unconfirmed and not checkpoint.left
+    is_silent = checkpoint.unconfirmed and not checkpoint.cleanup_pending
     return is_silent or (checkpoint.step is not CheckpointStep.WAITING and not checkpoint.is_terminal)
 
 
@@ -110,7 +110,7 @@ class Checkpoints:
         if checkpoint is None or isinstance(outcome, RetentionApplied | RemovalFailed):
             return
         if isinstance(outcome, SnapshotRemoved):
-            if checkpoint.left:
+            if checkpoint.cleanup_pending:
                 self._steps.confirm(checkpoint)
         elif isinstance(outcome, Progress):
             if checkpoint.step is CheckpointStep.DUMPING:
@@ -130,7 +130,7 @@ class Checkpoints:
         """The preemption is called off: abort whatever can be, the workloads run on. Also after the release."""
         for listed in self._book.of_signal(signal_uid):
             checkpoint = self._book.checkpoints[listed.uid]
-            if checkpoint.step is CheckpointStep.READY and checkpoint.doomed:
+            if checkpoint.step is CheckpointStep.READY and checkpoint.kill_pending:
                 self._spare(checkpoint)
             elif not checkpoint.is_terminal and checkpoint.step not in DECIDED:
                 self._failures.fail(checkpoint, Cause.CANCELLED, f"the preemption was cancelled: {why}")
@@ -152,7 +152,7 @@ class Checkpoints:
                 self._steps.ended(checkpoint)
                 continue
             if checkpoint.step is CheckpointStep.COMMITTED:
-                self._steps.move(checkpoint, Cause.NODE_LOST, gone=True)
+                self._steps.move(checkpoint, Cause.NODE_LOST, workload_gone=True)
                 continue
             why = f"node {node} is lost"
             committed = checkpoint.step in {CheckpointStep.KILLING, CheckpointStep.THAWING}
@@ -226,7 +226,7 @@ class Checkpoints:
         """Its scheduler goes on: from now on its doomed workloads should be deleted, and are ended if they are not."""
         for named in self._book.of_hold(hold):
             for checkpoint in self._book.of_workload(named.workload.uid):
-                if checkpoint.doomed:
+                if checkpoint.kill_pending:
                     self._steps.arm(checkpoint)
 
     def workload_changed(self, workload_uid: str) -> None:
@@ -252,17 +252,19 @@ class Checkpoints:
             case Frozen():
                 changes["frozen_at"] = self._context.now
             case Killed():
-                changes["doomed"] = outcome.doomed
+                changes["kill_pending"] = outcome.still_frozen
             case Aborted():
-                changes["unconfirmed"] = changes["left"] = outcome.left and checkpoint.frozen_at is not None
+                changes["unconfirmed"] = changes["cleanup_pending"] = (
+                    outcome.cleanup_pending and checkpoint.frozen_at is not None
+                )
         if self._steps.move(checkpoint, _SIMPLE_ANSWERS[type(outcome)], **changes) is not None:
             return
         match outcome:
             case Frozen():
                 self._frozen_too_late(checkpoint)
             case Killed():
-                self._killed_again(checkpoint, doomed=outcome.doomed)
-            case Aborted(left=True) if may_have_left_a_snapshot(checkpoint):
+                self._killed_again(checkpoint, still_frozen=outcome.still_frozen)
+            case Aborted(cleanup_pending=True) if may_have_left_a_snapshot(checkpoint):
                 self._steps.leave(checkpoint)
             case _:
                 self._steps.confirm(checkpoint)
@@ -323,7 +325,7 @@ class Checkpoints:
             member,
             Cause.JOIN,
             snapshot=other.snapshot,
-            manifest=other.manifest,
+            manifest_digest=other.manifest_digest,
             transfer=other.transfer,
             committed_at=other.committed_at,
             verdict=Verdict.COMMITTED,
@@ -340,21 +342,21 @@ class Checkpoints:
             return
         changes = {
             "snapshot": outcome.snapshot,
-            "manifest": outcome.manifest,
+            "manifest": outcome.manifest_digest,
             "transfer": outcome.transfer,
             "committed_at": self._context.now,
         }
         if self._steps.move(checkpoint, Cause.COMMITTED, **changes) is not None and outcome.leaves is not None:
             messages.of_work_left(self._context, checkpoint, outcome.snapshot, outcome.leaves)
 
-    def _killed_again(self, checkpoint: Checkpoint, *, doomed: bool) -> None:
+    def _killed_again(self, checkpoint: Checkpoint, *, still_frozen: bool) -> None:
         """The answer to a repeated `Kill`, or to one that insists."""
         if not checkpoint.stops:
             return
-        if not doomed:
+        if not still_frozen:
             self._steps.ended(checkpoint)
         elif checkpoint.unconfirmed:
-            self._book.update(replace(checkpoint, doomed=True))
+            self._book.update(replace(checkpoint, kill_pending=True))
             self._steps.confirm(self._book.checkpoints[checkpoint.uid])
 
     def _is_relied_on(self, checkpoint: Checkpoint) -> bool:
@@ -370,7 +372,12 @@ class Checkpoints:
         if self._is_relied_on(checkpoint):
             return
         deadline = max(checkpoint.deadline, self._context.now)
-        changes = {"spared": True, "doomed": False, "verdict": Verdict.NOT_NEEDED, "deadline": deadline}
+        changes = {
+            "eviction_cancelled": True,
+            "kill_pending": False,
+            "verdict": Verdict.NOT_NEEDED,
+            "deadline": deadline,
+        }
         self._steps.move(checkpoint, Cause.SPARED, **changes)
         hold = self._book.holds.get(checkpoint.signal_uid)
         if hold is not None and checkpoint.workload.uid in hold.verdicts:
@@ -393,5 +400,5 @@ class Checkpoints:
                 decided = self._steps.move(member, Cause.KILL_ALL, verdict=Verdict.COMMITTED)
             else:
                 decided = self._steps.move(member, Cause.THAW_ALL)
-            if decided is not None and decided.gone:
+            if decided is not None and decided.workload_gone:
                 self._steps.move(decided, Cause.ENDED)

@@ -23,7 +23,7 @@ def known(book: Book, restore: Restore) -> tuple[SnapshotRef, ...]:
     """What the identity's last return before this one has handed on."""
     returns = book.restores_of(restore.identity, restore.workload)
     before = [one for one in returns if one.uid != restore.uid and one.finished_at]
-    return max(before, key=lambda one: one.finished_at or 0.0).deaths if before else ()
+    return max(before, key=lambda one: one.finished_at or 0.0).quick_failures if before else ()
 
 
 def after(
@@ -50,7 +50,7 @@ def after(
 def forget_at(book: Book, restore: Restore, finished_at: float, timing: Timing) -> float:
     """When a restore that is over may be forgotten: then a later one may have taken over its deaths."""
     is_last = book.restores_of(restore.identity, restore.workload)[-1].uid == restore.uid
-    return finished_at + (timing.remember_deaths if restore.deaths and is_last else timing.remember)
+    return finished_at + (timing.remember_deaths if restore.quick_failures and is_last else timing.remember)
 
 
 def _is_evicted(book: Book, restore: Restore) -> bool:

@@ -65,11 +65,11 @@ class Failures:
             if moved is not None:
                 survivors.append(moved)
         if again:
-            self._attempt_again([m for m in survivors if not m.gone], at_once=at_once)
+            self._attempt_again([m for m in survivors if not m.workload_gone], at_once=at_once)
 
     def ended(self, checkpoint: Checkpoint, why: str) -> None:
         if checkpoint.step is CheckpointStep.COMMITTED:
-            self._steps.move(checkpoint, Cause.ENDED, gone=True)
+            self._steps.move(checkpoint, Cause.ENDED, workload_gone=True)
             return
         if checkpoint.step in DECIDED:
             self._steps.move(checkpoint, Cause.ENDED)

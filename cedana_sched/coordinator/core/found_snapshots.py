@@ -28,14 +28,16 @@ def objection(book: Book, restore: Restore, found: SnapshotFound, trouble: str |
     snapshot = found.snapshot
     if found.problem is not None:
         return found.problem
-    if restore.wanted is not None and snapshot is None:
-        return f"the requested {restore.wanted} is not in the store"
+    if restore.requested_snapshot is not None and snapshot is None:
+        return f"the requested {restore.requested_snapshot} is not in the store"
     if restore.passed_over and (snapshot is None or snapshot in restore.passed_over):
         more = f": {trouble}" if trouble else ""
         return f"{messages.passed_over(restore)}, and there is no older one{more}"
     if snapshot is None:
         return obstacles.lost(book, restore)
-    if snapshot.identity != (restore.identity if restore.wanted is None else restore.wanted.identity):
+    if snapshot.identity != (
+        restore.identity if restore.requested_snapshot is None else restore.requested_snapshot.identity
+    ):
         return f"the node found {snapshot}, which is another identity's"
     if _is_newer_than_damaged(book, restore, snapshot):
         return f"the node found {snapshot}, and was to find one that is older than {min(restore.damaged)}"
@@ -51,7 +53,7 @@ def too_many_damaged(restore: Restore, damaged: SnapshotRef, why: str) -> str | 
 
 def is_older_than_committed(book: Book, restore: Restore, snapshot: SnapshotRef) -> bool:
     """Whether the answer is older than a commit on record: then it was on its way for long."""
-    if restore.wanted is not None:
+    if restore.requested_snapshot is not None:
         return False
     newest = max((ref.generation for ref in obstacles.committed(book, restore)), default=0)
     return snapshot.generation < newest
@@ -61,7 +63,7 @@ def manifest_of(book: Book, restore: Restore, snapshot: SnapshotRef) -> str:
     """The digest of its manifest; empty where no checkpoint says."""
     known = book.of_identity(snapshot.identity, restore.workload)
     made = (one for one in known if one.snapshot == snapshot)
-    return next((one.manifest for one in made if one.manifest), "")
+    return next((one.manifest_digest for one in made if one.manifest_digest), "")
 
 
 def _is_newer_than_damaged(book: Book, restore: Restore, snapshot: SnapshotRef) -> bool:

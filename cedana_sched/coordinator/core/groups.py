@@ -87,7 +87,7 @@ _Key = tuple[str, str | None, str]
 
 def _key(hold: PreemptionHold) -> _Key:
     """Of the holds that are released together."""
-    return hold.adapter, hold.together, hold.uid if hold.together is None else ""
+    return hold.adapter, hold.release_group, hold.uid if hold.release_group is None else ""
 
 
 class Companions:

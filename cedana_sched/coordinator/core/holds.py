@@ -48,7 +48,7 @@ class Holds:
             created_at=self._context.now,
             deadline=deadline,
             checkpoints=uids,
-            together=signal.together,
+            release_group=signal.release_group,
             namespace=namespace,
             namespace_uid=_namespace_uid_of(signal, namespace),
             held=signal.held,

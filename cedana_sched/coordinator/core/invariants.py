@@ -118,7 +118,7 @@ def _checkpoints(core: Core) -> Iterator[str]:
 def _identities(core: Core) -> Iterator[str]:
     """8: no two workloads are saved under one identity at a time, nor for one preemption."""
     saved: dict[tuple[Identity, str], Checkpoint] = {}
-    together: dict[tuple[str, Identity], str] = {}
+    release_group: dict[tuple[str, Identity], str] = {}
     for checkpoint in core.book.checkpoints.values():
         identity, workload = checkpoint.identity, checkpoint.workload
         if checkpoint.step is not CheckpointStep.WAITING and not checkpoint.is_terminal and not checkpoint.cancelled:
@@ -126,7 +126,7 @@ def _identities(core: Core) -> Iterator[str]:
             if other.workload.uid != workload.uid:
                 yield f"8: {other.uid} and {checkpoint.uid} both save {identity}"
         if checkpoint.snapshot is not None and not checkpoint.cancelled:
-            first = together.setdefault((checkpoint.signal_uid, identity), workload.uid)
+            first = release_group.setdefault((checkpoint.signal_uid, identity), workload.uid)
             if first != workload.uid:
                 yield f"8: {checkpoint.signal_uid} has saved {identity} from {first} and from {workload.uid}"
 
@@ -159,7 +159,7 @@ def _counts(core: Core) -> Iterator[str]:
             one
             for one in book.holds.values()
             if one.step is HoldStep.HOLDING
-            and (one is hold or (one.together is not None and one.together == hold.together))
+            and (one is hold or (one.release_group is not None and one.release_group == hold.release_group))
             and one.adapter == hold.adapter
         ]
         if {one.uid for one in book.companions(hold)} != {one.uid for one in companions}:

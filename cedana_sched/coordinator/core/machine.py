@@ -138,7 +138,7 @@ class Core:
 
     def _look_for_end(self, outcome: CheckpointOutcome) -> None:
         checkpoint = self._context.book.checkpoints.get(outcome.checkpoint_uid)
-        if checkpoint is not None and isinstance(outcome, CheckpointFailed) and outcome.gone:
+        if checkpoint is not None and isinstance(outcome, CheckpointFailed) and outcome.workload_gone:
             self._restores.nothing_runs(checkpoint.workload.uid)
 
     def _report(self, adapter: str, report: Report) -> None:
@@ -191,7 +191,9 @@ class Core:
         self._checkpoints.draw(checkpoint)
         if checkpoint.is_terminal:
             stopped_by = self._context.book.stopped_by(checkpoint.workload.uid)
-            if stopped_by is not None and not stopped_by.doomed:  # who is doomed may be spared, until its end is told
+            if (
+                stopped_by is not None and not stopped_by.kill_pending
+            ):  # who is doomed may be spared, until its end is told
                 self._restores.workload_ended(checkpoint.workload.uid)
             hold = self._context.book.holds.get(checkpoint.signal_uid)
             if hold is not None:

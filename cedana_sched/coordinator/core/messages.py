@@ -9,7 +9,7 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import AfterCommit, Verdict, WorkloadRef
-from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Restore, RestoreStep, Transfer
+from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Restore, RestoreStep
 
 _UNDONE = frozenset({CheckpointStep.ABORTING, CheckpointStep.FAILED})
 _BECAME = {
@@ -125,7 +125,7 @@ def of_restore(context: TurnContext, restore: Restore) -> None:
 
 def _newer_than(context: TurnContext, restore: Restore) -> SnapshotRef | None:
     """The newest that was committed, where its node has found an older one."""
-    if restore.wanted is not None or restore.snapshot is None:
+    if restore.requested_snapshot is not None or restore.snapshot is None:
         return None
     newest = max(obstacles.committed(context.book, restore), default=restore.snapshot)
     return newest if newest > restore.snapshot else None
@@ -143,7 +143,7 @@ def set_aside(restore: Restore) -> str:
     """Which snapshots are not restored again, and why."""
     refs = ", ".join(short(ref) for ref in sorted(restore.set_aside))
     policy = restore.policy
-    times = "once" if policy.quick_failures == 1 else f"{policy.quick_failures} times"
+    times = "once" if policy.quick_failure_threshold == 1 else f"{policy.quick_failure_threshold} times"
     return f"{refs} failed within {seconds(policy.quick_failure_seconds)} of being continued, {times}"
 
 
@@ -193,7 +193,7 @@ def _snapshot(checkpoint: Checkpoint) -> str:
 
 
 def _figures(checkpoint: Checkpoint) -> str:
-    parts = [size(checkpoint.transfer)]
+    parts = [size(checkpoint.transfer.read_bytes)]
     if checkpoint.frozen_at is not None and checkpoint.committed_at is not None:
         parts.append(f"frozen for {checkpoint.committed_at - checkpoint.frozen_at:.1f} s")
     if checkpoint.workload_started_at is not None and checkpoint.committed_at is not None:
@@ -211,9 +211,9 @@ def _span(amount: float) -> str:
     return f"{int(amount // 3600)}h{int(amount % 3600 // 60):02d}m"
 
 
-def size(transfer: Transfer) -> str:
-    """What was read, as a person writes it: `3.1 GiB`."""
-    value = float(transfer.read_bytes)
+def size(amount: int) -> str:
+    """Bytes as a person writes them: `3.1 GiB`."""
+    value = float(amount)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

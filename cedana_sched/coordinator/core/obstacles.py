@@ -10,7 +10,7 @@ from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, Rest
 
 def in_flight(book: Book, restore: Restore) -> list[Checkpoint]:
     """Checkpoints of other workloads that may still give this restore its snapshot."""
-    identity = restore.wanted.identity if restore.wanted else restore.identity
+    identity = restore.requested_snapshot.identity if restore.requested_snapshot else restore.identity
     return [
         checkpoint
         for checkpoint in book.of_identity(identity, restore.workload)
@@ -20,7 +20,7 @@ def in_flight(book: Book, restore: Restore) -> list[Checkpoint]:
 
 def own(book: Book, restore: Restore) -> list[Checkpoint]:
     """Checkpoints of a workload that begins again: under way, or those that it must not run past."""
-    if not restore.beginning:
+    if not restore.incarnation:
         return []
     under_way = (
         one
@@ -85,7 +85,7 @@ def rivalry(identity: Identity, name: str) -> str:
 def committed(book: Book, restore: Restore) -> list[SnapshotRef]:
     """The snapshots of its identity in the book or in its start, but those that are passed over."""
     known = book.of_identity(restore.identity, restore.workload)
-    found = [restore.committed, *(c.snapshot for c in known if c.step is CheckpointStep.READY)]
+    found = [restore.newest_snapshot, *(c.snapshot for c in known if c.step is CheckpointStep.READY)]
     return [ref for ref in found if ref is not None and ref not in restore.passed_over]
 
 
@@ -121,7 +121,7 @@ def claimed_by_other(book: Book, restore: Restore, snapshot: SnapshotRef) -> boo
 
 def forbidden(restore: Restore) -> str | None:
     """Why the very snapshot that was asked for can never be given to this workload."""
-    wanted = restore.wanted
+    wanted = restore.requested_snapshot
     if wanted is None:
         return None
     if wanted.identity.namespace != restore.identity.namespace:

@@ -35,7 +35,7 @@ def of_checkpoint(checkpoint: Checkpoint, now: float, lineage: Lineage | None = 
         return Dump(uid, workload, checkpoint.identity, compression, *who, left, lineage, runs_on)
     if step in {CheckpointStep.KILLING, CheckpointStep.THAWING} or (step is CheckpointStep.READY and silent):
         return Kill(uid, workload) if checkpoint.stops else Thaw(uid, workload)
-    if step is CheckpointStep.FAILED and checkpoint.left:
+    if step is CheckpointStep.FAILED and checkpoint.cleanup_pending:
         return DiscardCancelled(uid, checkpoint.identity, workload.namespace_uid)
     if step is CheckpointStep.ABORTING or (step is CheckpointStep.FAILED and silent):
         return abort(checkpoint)
@@ -69,9 +69,9 @@ def of_restore(restore: Restore) -> Order | None:
     """The order that its step waits on; `WAITING` has its own rules (see `restores`)."""
     uid, workload = restore.uid, restore.workload
     if restore.step is RestoreStep.STAGING and restore.snapshot is not None:
-        return Stage(uid, workload, restore.snapshot, restore.manifest)
+        return Stage(uid, workload, restore.snapshot, restore.manifest_digest)
     if restore.step is RestoreStep.RESTORING and restore.snapshot is not None:
-        return RestoreSnapshot(uid, workload, restore.snapshot, restore.manifest)
+        return RestoreSnapshot(uid, workload, restore.snapshot, restore.manifest_digest)
     if restore.step is RestoreStep.STARTING_COLD or (unconfirmed(restore) and restore.cold):
         return StartCold(uid, workload, restore.failure)
     if restore.step is RestoreStep.FAILING_WORKLOAD or unconfirmed(restore):
@@ -81,15 +81,15 @@ def of_restore(restore: Restore) -> Order | None:
 
 def find(book: Book, restore: Restore, now: float) -> FindSnapshot:
     """The order that asks the store for what it continues."""
-    identity = restore.wanted.identity if restore.wanted else restore.identity
+    identity = restore.requested_snapshot.identity if restore.requested_snapshot else restore.identity
     excluding = tuple(c.uid for c in book.of_identity(identity, restore.workload) if c.cancelled)
     time_for_older = restore.policy.restore_deadline_seconds / 2
     avoiding = tuple(sorted(ref.generation for ref in restore.passed_over if ref.identity == restore.identity))
     return FindSnapshot(
         restore.uid,
         restore.identity,
-        restore.wanted,
+        restore.requested_snapshot,
         excluding,
-        () if restore.wanted else avoiding,
+        () if restore.requested_snapshot else avoiding,
         newer_seconds=max(restore.deadline - time_for_older - now, 0.0),
     )

@@ -44,7 +44,7 @@ def after_checkpoints(
 
     `own`: those of its own workload, of which some may be over.
     """
-    waited_for = [*in_flight, *(one for one in own if not one.is_terminal or one.doomed or one.unconfirmed)]
+    waited_for = [*in_flight, *(one for one in own if not one.is_terminal or one.kill_pending or one.unconfirmed)]
     if not waited_for:
         return None
     settled = max(one.deadline for one in waited_for) + context.timing.confirm

@@ -70,16 +70,16 @@ class Restores:
         """A workload got its node, or begins again there; a repeated report may say that another one is in the way."""
         earlier = self._book.restore_of(report.workload.uid)
         if earlier is not None:
-            if report.beginning <= earlier.beginning:
+            if report.incarnation <= earlier.incarnation:
                 self._refuse_beside(self._as_committed_now(earlier, report), report)
                 return
             if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # nothing was laid into what is gone
-                self._book.update(replace(earlier, beginning=report.beginning))
+                self._book.update(replace(earlier, incarnation=report.incarnation))
                 return
             self._move(earlier, Cause.BEGINS_AGAIN, finished_at=self._context.now)
             messages.of_new_beginning(self._context, earlier, report.workload)
         restore = Restore(
-            uid=uid_of(report.workload.uid, report.beginning),
+            uid=uid_of(report.workload.uid, report.incarnation),
             adapter=adapter,
             workload=report.workload,
             identity=report.identity,
@@ -87,19 +87,19 @@ class Restores:
             step=RestoreStep.WAITING,
             created_at=self._context.now,
             deadline=self._context.now + report.policy.restore_deadline_seconds,
-            wanted=report.wanted,
-            committed=report.committed,
-            beginning=report.beginning,
+            requested_snapshot=report.requested_snapshot,
+            newest_snapshot=report.newest_snapshot,
+            incarnation=report.incarnation,
         )
-        restore = replace(restore, deaths=deaths.known(self._book, restore))
+        restore = replace(restore, quick_failures=deaths.known(self._book, restore))
         self._book.add(restore, self._context.now, f"{adapter} starts {report.workload.name}")
         self._refuse_beside(restore, report)
 
     def _as_committed_now(self, restore: Restore, report: Starting) -> Restore:
         """Somebody may have deleted on purpose what was committed before."""
-        if restore.step is not RestoreStep.WAITING or restore.committed == report.committed:
+        if restore.step is not RestoreStep.WAITING or restore.newest_snapshot == report.newest_snapshot:
             return restore
-        restore = replace(restore, committed=report.committed)
+        restore = replace(restore, newest_snapshot=report.newest_snapshot)
         self._book.update(restore)
         return restore
 
@@ -245,8 +245,8 @@ class Restores:
                 self._awaiting.discard(restore.uid)
                 self._unblocking.add(restore.uid)
                 self.arm(self._put_off_after_wait(restore))
-            if restore.wanted is not None:
-                self._wants.add(restore.uid, restore.wanted)
+            if restore.requested_snapshot is not None:
+                self._wants.add(restore.uid, restore.requested_snapshot)
             if restore.uid in self._finding:
                 self._finding.discard(restore.uid)
                 self._context.answered(restore.uid)
@@ -296,18 +296,18 @@ class Restores:
         return moved
 
     def _end(self, restore: Restore, cause: Cause, ended: Ended | None = None) -> None:
-        known = deaths.known(self._book, restore) if restore.step is RestoreStep.WAITING else restore.deaths
+        known = deaths.known(self._book, restore) if restore.step is RestoreStep.WAITING else restore.quick_failures
         counted = deaths.after(self._book, restore, known, ended, self._context.now)
-        moved = self._move(restore, cause, finished_at=self._context.now, deaths=counted)
+        moved = self._move(restore, cause, finished_at=self._context.now, quick_failures=counted)
         if moved is not None and moved.set_aside - restore.set_aside:
             messages.of_set_aside(self._context, moved)
 
     def _find(self, restore: Restore) -> None:
         known = deaths.known(self._book, restore)
-        if known != restore.deaths:
-            restore = replace(restore, deaths=known)
+        if known != restore.quick_failures:
+            restore = replace(restore, quick_failures=known)
             self._book.update(restore)
-        if restore.wanted in restore.set_aside:
+        if restore.requested_snapshot in restore.set_aside:
             self._refuse(restore, messages.set_aside(restore))
             return
         self._context.order(restore.uid, restore.workload.node, orders.find(self._book, restore, self._context.now))
@@ -336,7 +336,7 @@ class Restores:
             self.arm(restore)
         else:
             manifest = found_snapshots.manifest_of(self._book, restore, snapshot)
-            self._move(restore, Cause.CHOSEN, snapshot=snapshot, manifest=manifest)
+            self._move(restore, Cause.CHOSEN, snapshot=snapshot, manifest_digest=manifest)
 
     def _is_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
         """Whether it is looked for once more: the answer was on its way for long."""
@@ -365,7 +365,7 @@ class Restores:
             self._is_delayed(restore, failed.why)
             self._context.repeat_in(restore.uid, pause)
             self.arm(restore)
-        elif failed.damaged and restore.wanted is None and restore.snapshot is not None:
+        elif failed.damaged and restore.requested_snapshot is None and restore.snapshot is not None:
             self._look_for_older(restore, restore.snapshot, failed.why)
         else:
             self._refuse(restore, f"{restore.snapshot} could not be fetched: {failed.why}")
@@ -375,7 +375,7 @@ class Restores:
             self._refuse(restore, refused)
             return
         messages.of_damage(self._context, restore, damaged, why)
-        self._move(restore, Cause.DAMAGED, snapshot=None, manifest="", damaged=(*restore.damaged, damaged))
+        self._move(restore, Cause.DAMAGED, snapshot=None, manifest_digest="", damaged=(*restore.damaged, damaged))
         self._trouble[restore.uid] = why
 
     def _progressed(self, restore: Restore, done_bytes: int) -> None:
@@ -428,4 +428,4 @@ class Restores:
             self._move(restore, Cause.GIVE_UP, failure=why, snapshot=snapshot)
 
     def _blocked_by(self, restore: Restore) -> str | None:
-        return obstacles.blocked_by(self._book, restore, self._wants.get(restore.uid, restore.wanted))
+        return obstacles.blocked_by(self._book, restore, self._wants.get(restore.uid, restore.requested_snapshot))

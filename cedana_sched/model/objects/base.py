@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
-from pydantic.alias_generators import to_camel
 
 from cedana_sched.model.identity import IDENTITY_PATTERN, LARGEST_GENERATION, LARGEST_INDEX, NAMESPACE_UID_PATTERN
+from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.segments import (
     LONGEST_SEGMENT,
     MANIFEST_DIGEST_PATTERN,
@@ -31,7 +31,7 @@ class _Model(BaseModel):
 class Written(_Model):
     """What people write: a field that we do not know is an error in a file. Names are camelCase, as in Kubernetes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=api_name, populate_by_name=True)
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -71,7 +71,7 @@ def read_settings(model: type[M], body: bytes | object) -> tuple[M, tuple[str, .
 class Reported(_Model):
     """What we write for people to read: fields of a newer version are passed over."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=api_name, populate_by_name=True)
 
 
 def _utc(time: datetime) -> datetime:

@@ -64,13 +64,13 @@ class CheckpointSpec(Written):
     uid: RecordUid
     """Its name in logs and in the store's manifests."""
     identity: IdentitySpec
-    pod: PodSpec
+    pod_ref: PodSpec
     namespace_uid: NamespaceUid | None = None
     """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
     version wrote it, or where the admin shares the name."""
     adapter: str
     """Which scheduler's preemption it is."""
-    hold: RecordUid
+    hold_uid: RecordUid
     """The preemption it belongs to: the uid that Events, logs and the PreemptionHold share."""
     reason: str
     after_commit: AfterCommit = AfterCommit.STOP
@@ -78,8 +78,8 @@ class CheckpointSpec(Written):
     """Members of one gang freeze together, and fail together."""
     policy: CheckpointPolicy = CheckpointPolicy()
     attempt: Annotated[int, Field(ge=1)] = 1
-    created_at: MicroTime
-    workload_started_at: MicroTime | None = None
+    creation_time: MicroTime
+    workload_start_time: MicroTime | None = None
     first_order: OrderStatus | None = None
     """Counts until `status.order` shows one; a creation cannot set a status."""
 
@@ -109,26 +109,28 @@ class CheckpointStatus(Reported):
     """When the eviction proceeds, committed or not."""
     snapshot: SnapshotName | None = None
     """What it made."""
-    manifest: ManifestDigest | None = None
+    manifest_digest: ManifestDigest | None = None
     """BLAKE3 of the snapshot's manifest: another one in its place is not continued."""
     transfer: TransferStatus = TransferStatus()
-    size: str | None = None
-    """What was read, for people: `3.1 GiB`."""
-    frozen_at: MicroTime | None = None
-    committed_at: MicroTime | None = None
-    finished_at: MicroTime | None = None
+    read_size: str | None = None
+    """`transfer.readBytes`, for people: `3.1 GiB`."""
+    stored_size: str | None = None
+    """`transfer.storedBytes`, likewise."""
+    freeze_time: MicroTime | None = None
+    commit_time: MicroTime | None = None
+    completion_time: MicroTime | None = None
     message: str | None = None
     """Why it failed."""
     verdict: Verdict | None = None
-    not_before: MicroTime | None = None
+    retry_time: MicroTime | None = None
     cancelled: bool = False
-    gone: bool = False
-    doomed: bool = False
+    workload_gone: bool = False
+    kill_pending: bool = False
     """The frozen pod dies when it is deleted."""
-    spared: bool = False
+    eviction_cancelled: bool = False
     """The pod was not evicted after all, and runs on past its snapshot."""
     unconfirmed: bool = False
-    left: bool = False
+    cleanup_pending: bool = False
     """The pod runs on; what the checkpoint may have stored, though it was called off, is still to be removed."""
     conditions: tuple[Condition, ...] = ()
     order: OrderStatus | None = None

@@ -45,5 +45,5 @@ class CheckpointStorageSpec(Written):
 class CheckpointStorageStatus(Reported):
     """Whether it can be used, and when that was last tried."""
 
-    last_probe_at: MicroTime | None = None
+    last_probe_time: MicroTime | None = None
     conditions: tuple[Condition, ...] = ()

@@ -22,16 +22,16 @@ class PreemptionHoldSpec(Written):
     uid: RecordUid
     """The preemption's name in Events and logs."""
     adapter: str
-    held: HeldObjectSpec | None = None
+    held_object_ref: HeldObjectSpec | None = None
     preemptor: str | None = None
     """Its name, or its uid alone where it is in a namespace that this one's users need not know of."""
     reason: str
-    together: str | None = None
+    release_group: str | None = None
     """Holds of equal value are released together."""
     namespace_uid: NamespaceUid | None = None
     """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
     version wrote it, or where the admin shares the name."""
-    created_at: MicroTime
+    creation_time: MicroTime
 
 
 class VictimStatus(Reported):
@@ -48,9 +48,9 @@ class PreemptionHoldStatus(Reported):
     step: HoldStep = HoldStep.HOLDING
     deadline: MicroTime
     """When it ends at the latest."""
-    checkpoints: tuple[RecordUid, ...] = ()
+    checkpoint_uids: tuple[RecordUid, ...] = ()
     """Uids of the Checkpoints that it waits for: for each victim the latest attempt."""
     victims: tuple[VictimStatus, ...] = ()
     """From the moment the release is decided."""
-    released_at: MicroTime | None = None
+    release_time: MicroTime | None = None
     conditions: tuple[Condition, ...] = ()

@@ -29,15 +29,15 @@ class RestoreSpec(Written):
     uid: RecordUid
     """Its name in logs."""
     identity: IdentitySpec
-    pod: PodSpec
+    pod_ref: PodSpec
     namespace_uid: NamespaceUid | None = None
     """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
     version wrote it, or where the admin shares the name."""
     adapter: str
     policy: CheckpointPolicy = CheckpointPolicy()
-    wanted: SnapshotName | None = None
+    requested_snapshot: SnapshotName | None = None
     """The very snapshot that a person asked for; the newest one where it is absent."""
-    created_at: MicroTime
+    creation_time: MicroTime
 
 
 class RestoreStatus(Reported):
@@ -47,19 +47,19 @@ class RestoreStatus(Reported):
     deadline: MicroTime
     snapshot: SnapshotName | None = None
     """The snapshot that it claims."""
-    manifest: ManifestDigest | None = None
+    manifest_digest: ManifestDigest | None = None
     """As the Checkpoint says that made it."""
-    committed: SnapshotName | None = None
+    newest_snapshot: SnapshotName | None = None
     """The newest snapshot that was known to be committed when the pod started; absent where none was."""
-    beginning: int = 0
+    incarnation: int = 0
     """How often the pod's containers had been made anew before: after its node rebooted, say."""
     cold: bool = False
     message: str | None = None
-    running_at: MicroTime | None = None
-    finished_at: MicroTime | None = None
+    start_time: MicroTime | None = None
+    completion_time: MicroTime | None = None
     damaged: tuple[SnapshotName, ...] = ()
     """Snapshots that its node could not read whole."""
-    deaths: tuple[SnapshotName, ...] = ()
+    quick_failures: tuple[SnapshotName, ...] = ()
     """Snapshots from which it was continued only to fail soon, once for each time; enough of them set one aside."""
     transfer: TransferStatus | None = None
     """How much of the snapshot has come; the agent writes it."""

@@ -103,7 +103,7 @@ async def open_clients(kubeconfig: Path) -> AsyncIterator[list[Api]]:
 
 _OUTCOMES: dict[type, Callable[..., Outcome]] = {
     Freeze: lambda order: Frozen(order.checkpoint_uid),
-    Kill: lambda order: Killed(order.checkpoint_uid, doomed=True),
+    Kill: lambda order: Killed(order.checkpoint_uid, still_frozen=True),
     Thaw: lambda order: Thawed(order.checkpoint_uid),
     Abort: lambda order: Aborted(order.checkpoint_uid),
     ApplyRetention: lambda order: RetentionApplied(order.checkpoint_uid),

@@ -170,7 +170,7 @@ def _is_new_checkpoint(write: Write) -> bool:
 
 def _job_of_checkpoint(write: Write) -> str:
     """An indexed Job's pods are called `<job>-<index>-<hash>`."""
-    pod: str = write.body["spec"]["pod"]["name"]
+    pod: str = write.body["spec"]["podRef"]["name"]
     return pod.rsplit("-", 2)[0]
 
 

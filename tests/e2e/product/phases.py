@@ -68,7 +68,7 @@ async def released_in_time(namespace: Namespace, *, count: int = 1) -> list[Obje
     """Wait until all holds, at least so many, are released; none may have lasted longer than its deadline."""
     holds = await all_at(namespace, "PreemptionHold", HoldStep.RELEASED, count=count)
     for hold in holds:
-        released, deadline = (datetime.fromisoformat(hold["status"][word]) for word in ("releasedAt", "deadline"))
+        released, deadline = (datetime.fromisoformat(hold["status"][word]) for word in ("releaseTime", "deadline"))
         assert released <= deadline
     return holds
 

@@ -84,7 +84,7 @@ async def _checkpoint_of(namespace: Namespace, job: str) -> Object:
     """That of its pod, once it is there."""
 
     def theirs(found: list[Object]) -> list[Object]:
-        return [one for one in found if one["spec"]["pod"]["name"].startswith(f"{job}-")]
+        return [one for one in found if one["spec"]["podRef"]["name"].startswith(f"{job}-")]
 
     found = await wait_for_all(
         namespace.api, API_VERSION, "Checkpoint", lambda found: bool(theirs(found)),
@@ -142,7 +142,7 @@ async def _comes_back(namespace: Namespace, thief: _Thief, theirs: Following, he
     await namespace.delete("batch/v1", "Job", "train")
     await asyncio.wait_for(theirs.said(0, len(theirs.lines(0)) + 5), patient(120))
     restores = await namespace.api.objects(API_VERSION, "Restore", namespace.name)
-    (restore,) = (one for one in restores if one["spec"]["pod"]["name"] == theirs.pods[0][-1])
+    (restore,) = (one for one in restores if one["spec"]["podRef"]["name"] == theirs.pods[0][-1])
     assert restore["status"]["step"] == RestoreStep.RUNNING
     outcome = {"type": "StartedCold", "restore_uid": restore["spec"]["uid"]}
     said = await thief.is_refused(f"crst/{restore['metadata']['name']}", 99, outcome)

@@ -101,7 +101,7 @@ async def test_nothing_of_it_is_restored_and_the_pod_says_which_object_it_is(
         for index, pattern in SAID.items():
             restore = by_index[index]
             said = "".join(
-                await wait_for_messages(namespace, restore["spec"]["pod"]["name"], "ColdStart", kind="Warning")
+                await wait_for_messages(namespace, restore["spec"]["podRef"]["name"], "ColdStart", kind="Warning")
             )
             assert re.search(pattern, said), said
             assert restore["status"]["cold"] is True

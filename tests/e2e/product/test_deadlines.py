@@ -54,7 +54,7 @@ async def test_unreachable_store_delays_an_eviction_no_longer_than_the_deadline(
             (hold,) = await all_at(namespace, "PreemptionHold", HoldStep.RELEASED)
         made, released, deadline = map(
             datetime.fromisoformat,
-            (hold["spec"]["createdAt"], hold["status"]["releasedAt"], hold["status"]["deadline"]),
+            (hold["spec"]["creationTime"], hold["status"]["releaseTime"], hold["status"]["deadline"]),
         )
         assert deadline <= made + timedelta(seconds=15)
         (message,) = await wait_for_messages(namespace, "md", "EvictionReleased", kind="Warning")
@@ -122,7 +122,7 @@ async def test_damaged_snapshot_is_followed_by_a_cold_start_that_everybody_sees(
         await reached(namespace, "Restore", RestoreStep.RUNNING)
         restores = await all_at(namespace, "Restore", RestoreStep.RUNNING, count=_PODS)
         for restore in restores:
-            status, pod = restore["status"], restore["spec"]["pod"]["name"]
+            status, pod = restore["status"], restore["spec"]["podRef"]["name"]
             assert status["cold"] is True
             assert status["message"] in "".join(await wait_for_messages(namespace, pod, "ColdStart", kind="Warning"))
             assert "cold" in await namespace.logs(pod, f"--container={RESTORE_CONTAINER}")

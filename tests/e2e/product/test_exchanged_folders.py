@@ -157,7 +157,7 @@ class _Attack:
 
     async def is_dumping(self, checkpoint: Object) -> None:
         """Wait until the agent has seen which containers there are, and has begun."""
-        node = self._cluster.nodes[checkpoint["spec"]["pod"]["nodeName"]]
+        node = self._cluster.nodes[checkpoint["spec"]["podRef"]["nodeName"]]
         until = f"until test -e {_CAPTURES}/{checkpoint['spec']['uid']}/lock; do sleep 0.05; done"
         await asyncio.wait_for(node.run("sh", "-c", until), patient(30))
 
@@ -246,7 +246,7 @@ async def _laid(attack: _Attack) -> Object:
     async with attack.waiting_for_the_store():
         await namespace.delete("batch/v1", "Job", "train")
         returning = await _next(namespace, "Restore", RestoreStep.WAITING, after=earlier)
-        back = returning["spec"]["pod"]["name"]
+        back = returning["spec"]["podRef"]["name"]
         await attack.debug(back)
     restore = await _next(namespace, "Restore", RestoreStep.RUNNING, after=earlier)
     await begun(bio, 0, counts=lines + BEGUN)

@@ -54,7 +54,7 @@ async def test_namespace_that_is_made_again_continues_its_own_snapshots_alone(
             assert len(bio.pods[0]) == 2
             [saved] = await api.objects(API_VERSION, "Checkpoint", name)
             assert saved["status"]["snapshot"]["generation"] == 1
-            assert saved["spec"]["namespaceUid"] == uid
+            assert saved["spec"]["namespaceUID"] == uid
             [restored] = await wait_for_messages(namespace, bio.pods[0][1], "Restored")
             assert "protein/0@1" in restored
             assert not [one for one in await namespace.events() if one["reason"] == "ColdStart"]

@@ -99,9 +99,9 @@ async def _assert_released_together(namespace: Namespace) -> None:
     holds = await namespace.api.objects(API_VERSION, "PreemptionHold", namespace.name)
     checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
     assert len(holds) == 2
-    assert len({one["spec"]["together"] for one in holds}) == 1
+    assert len({one["spec"]["releaseGroup"] for one in holds}) == 1
     assert len(checkpoints) == 4
-    assert max(one["status"]["committedAt"] for one in checkpoints) <= min(one["status"]["releasedAt"] for one in holds)
+    assert max(one["status"]["commitTime"] for one in checkpoints) <= min(one["status"]["releaseTime"] for one in holds)
 
 
 async def _reasons(namespace: Namespace) -> set[str]:

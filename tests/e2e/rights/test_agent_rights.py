@@ -139,8 +139,8 @@ async def _without_the_installed_policy(api: Api, here: Object) -> AsyncIterator
 
 def checkpoint(name: str, node: str = "gpu-3") -> Object:
     spec = {
-        "uid": name, "identity": {"id": "md-run"}, "pod": {"name": "md-run-0", "uid": POD_UID, "nodeName": node},
-        "adapter": "kueue", "hold": "h-1", "reason": "InCohortReclamation", "createdAt": NOW,
+        "uid": name, "identity": {"id": "md-run"}, "podRef": {"name": "md-run-0", "uid": POD_UID, "nodeName": node},
+        "adapter": "kueue", "holdUID": "h-1", "reason": "InCohortReclamation", "creationTime": NOW,
     }  # fmt: skip
     metadata = {"name": name, "labels": {NODE: node}}
     return {"apiVersion": API_VERSION, "kind": "Checkpoint", "metadata": metadata, "spec": spec}
@@ -173,7 +173,7 @@ async def test_it_answers_orders_of_its_own_node_only(namespace: Namespace, acco
 async def test_it_tells_of_pods_that_begin_again_on_its_own_node_only(namespace: Namespace, account: str) -> None:
     for name, node in (("ours", "gpu-3"), ("theirs", "gpu-4")):
         made = checkpoint(name, node)
-        spec = {key: made["spec"][key] for key in ("uid", "identity", "pod", "adapter", "createdAt")}
+        spec = {key: made["spec"][key] for key in ("uid", "identity", "podRef", "adapter", "creationTime")}
         await namespace.apply({**made, "kind": "Restore", "spec": spec})
         status = {"status": {"step": "Running", "deadline": NOW}}
         await namespace.api.patch(API_VERSION, "Restore", name, status, namespace.name, subresource="status")
@@ -183,7 +183,7 @@ async def test_it_tells_of_pods_that_begin_again_on_its_own_node_only(namespace:
     assert (written["replacedBy"], written["step"]) == ("c2", "Running")
     said = await agent.is_refused("crst/theirs", "--subresource=status", status={"replacedBy": "c2"})
     assert "the agent of node gpu-3 has nothing to write about node gpu-4" in said
-    await agent.is_refused("crst/ours", "--subresource=status", status={"beginning": 1})
+    await agent.is_refused("crst/ours", "--subresource=status", status={"incarnation": 1})
 
 
 async def test_it_answers_what_is_addressed_to_its_node_whoever_took_it(namespace: Namespace, account: str) -> None:
@@ -292,7 +292,7 @@ async def test_the_token_of_a_pod_names_its_node(
 
 def _record(kind: str, name: str) -> Object:
     made = checkpoint(name)
-    fields = ("uid", "adapter", "createdAt", *(("reason",) if kind == "PreemptionHold" else ("identity", "pod")))
+    fields = ("uid", "adapter", "creationTime", *(("reason",) if kind == "PreemptionHold" else ("identity", "podRef")))
     return made if kind == "Checkpoint" else {**made, "kind": kind, "spec": {key: made["spec"][key] for key in fields}}
 
 

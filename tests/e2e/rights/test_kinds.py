@@ -19,11 +19,11 @@ POD_UID = "5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37"
 POD = {"name": "md-run-0", "uid": POD_UID, "nodeName": "gpu-3"}
 SPECS: dict[str, Object] = {
     "Checkpoint": {
-        "uid": "c-1", "identity": {"id": "md-run"}, "pod": POD, "adapter": "kueue", "hold": "h-1",
-        "reason": "InCohortReclamation", "createdAt": NOW,
+        "uid": "c-1", "identity": {"id": "md-run"}, "podRef": POD, "adapter": "kueue", "holdUID": "h-1",
+        "reason": "InCohortReclamation", "creationTime": NOW,
     },
-    "PreemptionHold": {"uid": "h-1", "adapter": "kueue", "reason": "InCohortReclamation", "createdAt": NOW},
-    "Restore": {"uid": "r-1", "identity": {"id": "md-run"}, "pod": POD, "adapter": "kueue", "createdAt": NOW},
+    "PreemptionHold": {"uid": "h-1", "adapter": "kueue", "reason": "InCohortReclamation", "creationTime": NOW},
+    "Restore": {"uid": "r-1", "identity": {"id": "md-run"}, "podRef": POD, "adapter": "kueue", "creationTime": NOW},
 }  # fmt: skip
 
 
@@ -94,11 +94,11 @@ async def test_records_are_found_by_node_and_shown_as_people_expect(namespace: N
         API_VERSION, "Checkpoint", "md-run", {"status": status}, namespace.name, subresource="status"
     )
     shown, by_category = await asyncio.gather(
-        namespace.kubectl("get", "cckpt", "--field-selector=spec.pod.nodeName=gpu-3,status.phase=Ready"),
+        namespace.kubectl("get", "cckpt", "--field-selector=spec.pod_ref.nodeName=gpu-3,status.phase=Ready"),
         namespace.kubectl("get", "cedana", "-o", "name"),
     )
     head, line = shown.splitlines()
-    assert head.split() == ["NAME", "ID", "INDEX", "GEN", "PHASE", "SIZE", "AGE"]
+    assert head.split() == ["NAME", "ID", "INDEX", "GEN", "PHASE", "READ", "STORED", "AGE"]
     assert line.split()[:4] == ["md-run", "md-run", "0", "Ready"]
     assert "checkpoint.sched.cedana.ai/other" in by_category.splitlines()
 
@@ -107,8 +107,8 @@ async def test_records_are_found_by_node_and_shown_as_people_expect(namespace: N
     ("kind", "spec", "said"),
     [
         ("Checkpoint", {"uid": "../../../etc/cron.d/x"}, "spec.uid"),
-        ("Checkpoint", {"pod": {**POD, "uid": "../victim"}}, "spec.pod.uid"),
-        ("Checkpoint", {"pod": {**POD, "name": "../md-run-0"}}, "spec.pod.name"),
+        ("Checkpoint", {"podRef": {**POD, "uid": "../victim"}}, "spec.podRef.uid"),
+        ("Checkpoint", {"podRef": {**POD, "name": "../md-run-0"}}, "spec.podRef.name"),
         ("Checkpoint", {"identity": {"id": "a/../b"}}, "spec.identity.id"),
         ("Checkpoint", {"identity": {"id": "md-run", "index": 2**40}}, "spec.identity.index"),
         ("PreemptionHold", {"uid": "a/b"}, "spec.uid"),

@@ -78,8 +78,8 @@ async def _perform(agent: NodeAgent, order: Any) -> Any:
 async def test_called_off_snapshot_goes_when_the_store_is_back(place: Place) -> None:
     agent = place.agent()
     abort = Abort("c1", WORKLOAD, SIM, "called off")
-    assert await _perform(agent, abort) == Aborted("c1", left=True)
-    assert await _perform(agent, abort) == Aborted("c1", left=True), "as long as it is there"
+    assert await _perform(agent, abort) == Aborted("c1", cleanup_pending=True)
+    assert await _perform(agent, abort) == Aborted("c1", cleanup_pending=True), "as long as it is there"
     place.is_away = False
     async with asyncio.timeout(60):
         await place.removed.wait()

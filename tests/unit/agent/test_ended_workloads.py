@@ -33,7 +33,7 @@ async def _frozen(runtime: FakeRuntime, folder: Path) -> Outcome:
 def _assert_ended(outcome: Outcome) -> None:
     assert isinstance(outcome, CheckpointFailed)
     assert "no processes" in outcome.why
-    assert (outcome.retryable, outcome.gone) == (False, True)
+    assert (outcome.retryable, outcome.workload_gone) == (False, True)
 
 
 async def test_answer_waits_until_the_owner_knows(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ async def test_workload_whose_owner_knows_of_no_end_is_tried_again(
     monkeypatch.setattr(node, "END_KNOWN_SECONDS", 0.01)
     outcome = await asyncio.wait_for(_frozen(_KnowingRuntime(tmp_path), tmp_path), 60)
     assert isinstance(outcome, CheckpointFailed)
-    assert not outcome.gone
+    assert not outcome.workload_gone
     assert outcome.retryable, "its containers are being started again: another attempt finds them"
 
 

@@ -31,7 +31,7 @@ class Log:
     """The audit log of one preemption of two pods of one Job."""
 
     def __init__(self) -> None:
-        pods = {f"md-{index}-s": {"spec": {"pod": {"name": f"md-0-{index}-x7k2p"}, **FIRST}} for index in range(2)}
+        pods = {f"md-{index}-s": {"spec": {"podRef": {"name": f"md-0-{index}-x7k2p"}, **FIRST}} for index in range(2)}
         self.all = [
             _write(KUEUE, "patch", "workloads/status", "job-md-0-48e44", EVICTED, 0.0),
             _write(COORDINATOR, "update", "configmaps", "cedana-sched-journal", {}, 0.1, NAMESPACE),

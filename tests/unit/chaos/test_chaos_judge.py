@@ -41,15 +41,15 @@ def account(*words: Iterable[Word], **rest: Any) -> Account:
 def checkpoint(pod: str, step: str = "Ready", *, at: float = 1001.0, message: str = "") -> Object:
     return {
         "metadata": {"namespace": NS, "name": f"checkpoint-of-{pod}"},
-        "spec": {"pod": {"uid": pod, "name": f"pod-{pod}"}, "hold": "one"},
-        "status": {"step": step, "committedAt": _stamp(at), "finishedAt": _stamp(at), "message": message},
+        "spec": {"podRef": {"uid": pod, "name": f"pod-{pod}"}, "holdUID": "one"},
+        "status": {"step": step, "commitTime": _stamp(at), "completionTime": _stamp(at), "message": message},
     }
 
 
 def restore(pod: str, step: str = "Ended", *, cold: bool = False, message: str = "", at: float = 1010.0) -> Object:
     return {
         "metadata": {"namespace": NS, "name": f"restore-of-{pod}"},
-        "spec": {"pod": {"uid": pod}, "createdAt": _stamp(at)},
+        "spec": {"podRef": {"uid": pod}, "creationTime": _stamp(at)},
         "status": {"step": step, "cold": cold, "message": message},
     }
 
@@ -57,7 +57,7 @@ def restore(pod: str, step: str = "Ended", *, cold: bool = False, message: str =
 def hold(step: str = "Released", *, name: str | None = "sim", deadline: float = 1060.0) -> Object:
     return {
         "metadata": {"namespace": NS, "name": "hold"},
-        "spec": {"uid": "one", "createdAt": _stamp(1000.0), **({"held": {"name": name}} if name else {})},
+        "spec": {"uid": "one", "creationTime": _stamp(1000.0), **({"heldObjectRef": {"name": name}} if name else {})},
         "status": {"step": step, "deadline": _stamp(deadline)},
     }
 

@@ -44,7 +44,7 @@ def shown_restore(
 ) -> AnsweredObject:
     """The Restore of a pod's beginning, as the coordinator sees it."""
     metadata = Metadata(f"restore-{pod}-{beginning}", "bio", f"{uid}.{beginning}", resource_version=replaced_by or "1")
-    status = _Status(beginning=beginning, replaced_by=replaced_by, running_at=running_at)
+    status = _Status(incarnation=beginning, replaced_by=replaced_by, start_time=running_at)
     return AnsweredObject(metadata, _Spec(f"restore.{uid}.{beginning}", _Pod(pod, uid)), status)
 
 

@@ -87,7 +87,7 @@ LIES: list[tuple[Order, Outcome, type | None]] = [
     (WANTED, SnapshotFound(RESTORE.uid, OURS), SnapshotFound),
     (Stage(RESTORE.uid, WORKLOAD, OURS), Staged("another"), StageFailed),
     (RestoreSnapshot(RESTORE.uid, WORKLOAD, OURS), RestoreSucceeded("another"), RestoreFailed),
-    (DUMP, Committed(UID, OURS, Transfer(), manifest="../" * 20 + "abcd"), CheckpointFailed),
+    (DUMP, Committed(UID, OURS, Transfer(), manifest_digest="../" * 20 + "abcd"), CheckpointFailed),
 ]
 
 
@@ -126,13 +126,13 @@ async def _all(outcomes: Any) -> list[Outcome]:
 
 
 TRUTHS: list[tuple[Order, Outcome]] = [
-    (DUMP, Committed(UID, OURS, Transfer(), leaves=SnapshotRef(IDENTITY, 6), manifest="0f" * 32)),
+    (DUMP, Committed(UID, OURS, Transfer(), leaves=SnapshotRef(IDENTITY, 6), manifest_digest="0f" * 32)),
     (DUMP, CheckpointFailed(UID, "no")),
-    (Kill(UID, WORKLOAD), Killed(UID, doomed=True)),
+    (Kill(UID, WORKLOAD), Killed(UID, still_frozen=True)),
     (RETAIN, RetentionApplied(UID, (OURS, SnapshotRef(IDENTITY, 6)))),
     (FIND, SnapshotFound(RESTORE.uid, OURS)),
     (FIND, SnapshotFound(RESTORE.uid)),
-    (WANTED, SnapshotFound(RESTORE.uid, WANTED.wanted)),
+    (WANTED, SnapshotFound(RESTORE.uid, WANTED.requested_snapshot)),
     (FIND, StageFailed(RESTORE.uid, "away", retryable=True)),
     (RestoreSnapshot(RESTORE.uid, WORKLOAD, OURS), RestoreSucceeded(RESTORE.uid)),
 ]
@@ -218,7 +218,7 @@ def test_what_is_said_of_answers_is_short() -> None:
 def test_the_digest_of_a_manifest_is_known_when_its_record_is_forgotten() -> None:
     informer: Informer[KnownCheckpoint] = Informer(cast("Any", None))
     by_snapshot = BySnapshot(informer)
-    informer._put(_their_checkpoint(manifest="0f" * 32))
+    informer._put(_their_checkpoint(manifest_digest="0f" * 32))
     theirs = SnapshotRef(Identity("tenant-b", "bank"), 7)
 
     assert by_snapshot.manifest_of(theirs) == "0f" * 32
@@ -242,4 +242,4 @@ async def test_an_agent_is_told_by_what_a_manifest_is_known_also_when_its_record
         performing.cancel()
         await asyncio.gather(performing, return_exceptions=True)
 
-    assert [order.manifest for order in given if isinstance(order, Stage)] == ["0f" * 32, "ab" * 32]
+    assert [order.manifest_digest for order in given if isinstance(order, Stage)] == ["0f" * 32, "ab" * 32]

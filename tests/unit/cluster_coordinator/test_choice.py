@@ -20,7 +20,7 @@ def offered(
     index: int, step: CheckpointStep = CheckpointStep.READY, generation: int = 1, node: str = "a"
 ) -> KnownCheckpoint:
     name = f"md-{index}-{generation}"
-    spec: Any = {"identity": {"id": "md", "index": index}, "pod": {"nodeName": node}}
+    spec: Any = {"identity": {"id": "md", "index": index}, "podRef": {"nodeName": node}}
     status: Any = {"step": step, "snapshot": {"generation": generation, "id": "md", "index": index}}
     metadata: Any = {"name": name, "namespace": "bio", "resourceVersion": name}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, KnownCheckpoint)

@@ -287,7 +287,7 @@ async def test_what_was_collected_to_its_end_has_two_turns_soon_when_there_is_mo
 
 def known(namespace: str, uid: str, *, saved: bool = True) -> KnownCheckpoint:
     snapshot = {"snapshot": {"generation": 1, "id": "md"}} if saved else {}
-    spec = {"identity": {"id": "md"}, "namespaceUid": uid}
+    spec = {"identity": {"id": "md"}, "namespaceUID": uid}
     shown = {"metadata": {"name": "md", "namespace": namespace}, "spec": spec, "status": snapshot}
     return msgspec.convert(shown, KnownCheckpoint)
 

@@ -83,7 +83,7 @@ def test_orders_that_are_not_answered(cluster: Cluster, resource: Resource, one:
 
 @pytest.mark.parametrize("resource", [CHECKPOINTS, RESTORES])
 @pytest.mark.parametrize(
-    ("noted", "is_given"), [({"namespaceUid": UID}, True), ({}, True), ({"namespaceUid": OLDER}, False)]
+    ("noted", "is_given"), [({"namespaceUID": UID}, True), ({}, True), ({"namespaceUID": OLDER}, False)]
 )
 def test_orders_of_a_namespace_that_had_the_name_before(
     cluster: Cluster, resource: Resource, noted: Object, is_given: bool

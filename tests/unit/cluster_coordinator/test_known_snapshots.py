@@ -17,10 +17,10 @@ AFTER = datetime.fromisoformat(NOON).timestamp() + 1
 
 
 def committed(at: str | None, *, pod: str = "u1", snapshot: bool = True) -> KnownCheckpoint:
-    status: dict[str, Any] = {"step": "Ready", "committedAt": at}
+    status: dict[str, Any] = {"step": "Ready", "commitTime": at}
     if snapshot:
         status["snapshot"] = {"generation": 5, "id": "md", "index": 3}
-    spec = {"identity": {"id": "md", "index": 3}, "pod": {"nodeName": "a", "uid": pod}}
+    spec = {"identity": {"id": "md", "index": 3}, "podRef": {"nodeName": "a", "uid": pod}}
     metadata = {"name": "md", "namespace": "bio", "resourceVersion": "1"}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, KnownCheckpoint)
 

@@ -144,7 +144,7 @@ async def test_end_that_nobody_saw_is_told_in_the_right_words(hidden: tuple[Pod,
     [
         (checkpoint(1, CheckpointStep.DUMPING), True),
         (checkpoint(1, CheckpointStep.READY), False),
-        (replace(checkpoint(1, CheckpointStep.READY), doomed=True), True),
+        (replace(checkpoint(1, CheckpointStep.READY), kill_pending=True), True),
         (replace(checkpoint(1, CheckpointStep.FAILED), unconfirmed=True), True),
         (_of("a"), True),
         (replace(_of("a"), step=RestoreStep.ENDED, finished_at=1.0), False),

@@ -53,7 +53,7 @@ CHECKPOINT = Checkpoint(
     attempt=2,
     not_before=1_800_000_001.0,
     cancelled=True,
-    gone=True,
+    workload_gone=True,
     unconfirmed=True,
 )
 HOLD = PreemptionHold(
@@ -65,7 +65,7 @@ HOLD = PreemptionHold(
     created_at=1_800_000_000.25,
     deadline=1_800_000_600.5,
     checkpoints=("s.0b3c.2",),
-    together="preemptor-uid",
+    release_group="preemptor-uid",
     namespace="bio",
     held=HeldObject("batch/v1", "Job", "bio", "md", "job-uid"),
     verdicts={"0b3c": Verdict.COMMITTED, "other": Verdict.EVICT},
@@ -81,13 +81,13 @@ RESTORE = Restore(
     created_at=1_800_000_700.0,
     deadline=1_800_001_300.0,
     snapshot=SnapshotRef(_ID, 12),
-    committed=SnapshotRef(Identity("bio", "md"), 2),
-    wanted=SnapshotRef(Identity("bio", "older", 3), 2),
+    newest_snapshot=SnapshotRef(Identity("bio", "md"), 2),
+    requested_snapshot=SnapshotRef(Identity("bio", "older", 3), 2),
     cold=True,
     failure="because",
     running_at=1_800_000_703.5,
     finished_at=1_800_000_800.0,
-    deaths=(SnapshotRef(_ID, 12), SnapshotRef(Identity("bio", "older", 3), 2)),
+    quick_failures=(SnapshotRef(_ID, 12), SnapshotRef(Identity("bio", "older", 3), 2)),
 )
 
 
@@ -114,9 +114,9 @@ def test_whatever_the_core_writes_comes_back(seed: int) -> None:
 
 def _wants_what_no_pod_can_ask_for(record: Record) -> bool:
     """An annotation names a snapshot of the pod's own namespace, and so does the object."""
-    if not isinstance(record, Restore) or record.wanted is None:
+    if not isinstance(record, Restore) or record.requested_snapshot is None:
         return False
-    return record.wanted.identity.namespace != record.identity.namespace
+    return record.requested_snapshot.identity.namespace != record.identity.namespace
 
 
 def _without_times(record: Record) -> dict[str, object]:

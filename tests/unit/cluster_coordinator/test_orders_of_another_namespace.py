@@ -224,7 +224,7 @@ async def test_a_wrong_uid_is_corrected_where_the_pod_is_and_the_order_is_given_
         await leading.until(lambda: uids() == {NOW})
         await leading.side.projection.flushed()
         shown = [one for (kind, _, _), one in server.objects.items() if kind in {"Checkpoint", "PreemptionHold"}]
-        assert [one["spec"]["namespaceUid"] for one in shown] == [NOW, NOW]
+        assert [one["spec"]["namespaceUID"] for one in shown] == [NOW, NOW]
         (order,) = [one["spec"]["firstOrder"] for one in shown if "firstOrder" in one["spec"]]
         assert order["number"] == 1
         assert not leading.adapter.released

@@ -95,7 +95,7 @@ async def test_newest_snapshot_that_nobody_has_deleted_comes_along() -> None:
     saved = SavedSnapshots(SnapshotRef(mine, 10), SnapshotRef(mine, 11), SnapshotRef(other, 12))
     starting = await _Cluster(_pod("a", "node-1"), saved=saved).next()
     assert isinstance(starting, Starting)
-    assert starting.committed == SnapshotRef(mine, 11)
+    assert starting.newest_snapshot == SnapshotRef(mine, 11)
 
 
 def _renewed(pod: Pod) -> Metadata:
@@ -115,14 +115,14 @@ async def test_policy_and_the_snapshot_that_was_asked_for_come_along() -> None:
     starting = await cluster.next()
     assert isinstance(starting, Starting)
     assert starting.policy.deadline_seconds == 7
-    assert starting.wanted == SnapshotRef(Identity("bio", "md", 3), 7)
+    assert starting.requested_snapshot == SnapshotRef(Identity("bio", "md", 3), 7)
 
 
 async def test_who_asks_for_what_can_be_no_snapshot_is_told_as_refused() -> None:
     """Unless it is told anything, its pod waits for ever."""
     starting = await _Cluster(_pod("a", "node-1", **{names.RESTORE_FROM: "the one before"})).next()
     assert isinstance(starting, Starting)
-    assert starting.wanted is None
+    assert starting.requested_snapshot is None
     assert starting.refused == (
         f"metadata.annotations[{names.RESTORE_FROM}]: 'the one before' names no snapshot"
         " (write id/index@generation, as 'kubectl get checkpoints' shows it)"
@@ -132,7 +132,7 @@ async def test_who_asks_for_what_can_be_no_snapshot_is_told_as_refused() -> None
 async def test_who_asks_for_nothing_in_an_empty_annotation_gets_the_newest() -> None:
     starting = await _Cluster(_pod("a", "node-1", **{names.RESTORE_FROM: ""})).next()
     assert isinstance(starting, Starting)
-    assert (starting.wanted, starting.refused) == (None, None)
+    assert (starting.requested_snapshot, starting.refused) == (None, None)
 
 
 async def test_pod_whose_marks_were_changed_by_hand_is_passed_over() -> None:
@@ -226,9 +226,9 @@ async def test_pod_of_which_its_node_says_that_it_begins_again_is_told() -> None
     """Whatever its kubelet says: of a Job's pod it says nothing."""
     cluster = _Cluster(RUNNING, restores=(_restore(),))
     assert isinstance(first := await cluster.next(), Starting)
-    assert first.beginning == 0
+    assert first.incarnation == 0
     asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(replaced_by="c2"))
-    assert await cluster.next() == replace(first, beginning=1)
+    assert await cluster.next() == replace(first, incarnation=1)
     asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(1))
     asyncio.get_running_loop().call_soon(cluster.restores._put, _restore(replaced_by="c2"))
     assert await cluster.silence()
@@ -250,14 +250,14 @@ async def test_coordinator_that_was_away_meanwhile_is_told_of_the_latest_beginni
 ) -> None:
     other = shown_restore("b", "uid-of-b", 8)
     assert isinstance(first := await _Cluster(RUNNING, restores=(*restores, other)).next(), Starting)
-    assert first.beginning == beginning
+    assert first.incarnation == beginning
 
 
 async def test_beginning_of_a_pod_that_is_not_shown_waits_for_it() -> None:
     cluster = _Cluster(restores=(_restore(replaced_by="c2"),))
     asyncio.get_running_loop().call_soon(cluster.informer._put, RUNNING)
     assert isinstance(first := await cluster.next(), Starting)
-    assert first.beginning == 1
+    assert first.incarnation == 1
     gone = shown_restore("gone", "uid-of-gone", 0, "c2")
     asyncio.get_running_loop().call_soon(cluster.restores._put, gone)
     assert await cluster.silence()

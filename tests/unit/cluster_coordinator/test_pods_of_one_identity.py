@@ -53,7 +53,7 @@ def pod(
 
 
 def saved(of: str, step: CheckpointStep) -> KnownCheckpoint:
-    spec = _Spec(_IdentitySpec("md"), pod=_PodSpec("n1", f"uid-of-{of}"))
+    spec = _Spec(_IdentitySpec("md"), pod_ref=_PodSpec("n1", f"uid-of-{of}"))
     return KnownCheckpoint(Metadata(name="c1", namespace="bio"), spec, _Status(step=step))
 
 

@@ -32,13 +32,13 @@ def saved(
     seconds_ago: float, *, index: int = 3, step: str = "Ready", generation: int = 5, pod: str = "gone"
 ) -> KnownCheckpoint:
     identity = {"id": "md", "index": index}
-    status = {"step": step, "committedAt": ago(seconds_ago), "snapshot": {**identity, "generation": generation}}
-    spec = {"identity": identity, "pod": {"nodeName": "a", "uid": pod}}
+    status = {"step": step, "commitTime": ago(seconds_ago), "snapshot": {**identity, "generation": generation}}
+    spec = {"identity": identity, "podRef": {"nodeName": "a", "uid": pod}}
     return known(seconds_ago + 5, spec, status, f"md-{generation}")
 
 
 def in_flight(began_ago: float, *, pod: str = "gone", step: str = "Dumping") -> KnownCheckpoint:
-    return known(began_ago, {"identity": {"id": "md", "index": 3}, "pod": {"uid": pod}}, {"step": step})
+    return known(began_ago, {"identity": {"id": "md", "index": 3}, "podRef": {"uid": pod}}, {"step": step})
 
 
 def known(began_ago: float, spec: Any, status: Any, name: str = "md") -> KnownCheckpoint:

@@ -86,7 +86,7 @@ def pod(
 
 
 def snapshot(index: int, generation: int) -> KnownCheckpoint:
-    spec = _Spec(_IdentitySpec("md", index), pod=_PodSpec("n1"))
+    spec = _Spec(_IdentitySpec("md", index), pod_ref=_PodSpec("n1"))
     status = Status(CheckpointStep.READY, snapshot=_SnapshotName(generation, "md", index))
     return KnownCheckpoint(Metadata(name=f"c-{index}-{generation}", namespace="bio"), spec, status)
 

@@ -47,7 +47,7 @@ class Coordinator:
         self.server = server
         self.in_use = InUse()
         self.let_go: list[str] = []
-        self.gone: set[SnapshotRef] = set()
+        self.workload_gone: set[SnapshotRef] = set()
         self.told: list[ObjectEvent] = []
         self.purge = Purge(
             cast("Api", server),
@@ -56,7 +56,7 @@ class Coordinator:
             server.nodes,
             self.in_use,
             let_go=self.let_go.append,
-            is_gone=lambda ref, _: ref in self.gone,
+            is_gone=lambda ref, _: ref in self.workload_gone,
             events=cast("EventRecorder", self),
         )
 
@@ -235,7 +235,7 @@ async def test_what_has_no_data_of_its_own_goes_at_once(server: DeletionServer, 
         server.add(replace(READY, uid="another"))
     async with leading(server) as coordinator:
         if why.startswith("retention"):
-            coordinator.gone.add(REF)
+            coordinator.workload_gone.add(REF)
         await coordinator.delete(key)
         await coordinator.until_gone(key)
     assert server.asked == []
@@ -250,7 +250,7 @@ async def test_what_the_coordinator_removes_by_itself_waits_for_no_agent(
     projection = Projection(cast("Api", server), SYSTEM, is_removed=lambda _: True)
     projection.know(one, server.objects[key])
     async with leading(server) as coordinator:
-        coordinator.gone.add(REF)
+        coordinator.workload_gone.add(REF)
         writing = asyncio.create_task(projection.run())
         projection.write((), (one,))
         await coordinator.until_gone(key)

@@ -84,9 +84,9 @@ async def writing(server: FakeApiServer) -> AsyncIterator[Projection]:
 def test_an_object_says_of_which_namespace_it_is(record: Record) -> None:
     mine = of(record, NOW)
     body = to_object(mine, SYSTEM)
-    assert body["spec"]["namespaceUid"] == NOW
+    assert body["spec"]["namespaceUID"] == NOW
     assert to_record(KINDS[type(record).__name__], body) == mine
-    assert "namespaceUid" not in to_object(record, SYSTEM)["spec"], "an older version wrote it so"
+    assert "namespaceUID" not in to_object(record, SYSTEM)["spec"], "an older version wrote it so"
 
 
 @pytest.mark.usefixtures("_always_looking")
@@ -122,7 +122,7 @@ async def test_a_pod_that_is_there_is_of_this_namespace_whatever_a_webhook_took_
         await projection.flushed()
     assert server.shown() - {"-"} == ({saved.uid, hold.uid} if is_shown else set())
     shown = [one for (kind, _, _), one in server.objects.items() if kind in KINDS]
-    assert all(one["spec"]["namespaceUid"] == NOW for one in shown)
+    assert all(one["spec"]["namespaceUID"] == NOW for one in shown)
 
 
 @pytest.mark.usefixtures("_always_looking")

@@ -113,7 +113,7 @@ def _hold_of(one: Checkpoint) -> PreemptionHold:
     job = _uid(Random(one.uid))
     held = HeldObject("batch/v1", "Job", "bio", one.workload.name, job)
     created = one.created_at + 0.1
-    return replace(HOLD, uid=f"{job}@2026", checkpoints=(one.uid,), held=held, created_at=created, together=job)
+    return replace(HOLD, uid=f"{job}@2026", checkpoints=(one.uid,), held=held, created_at=created, release_group=job)
 
 
 def _sizes(server: WatchedObjectsServer) -> list[int]:

@@ -188,7 +188,7 @@ async def test_records_of_a_deleted_namespace_are_not_written_again(answer: tupl
     async with cluster.running():
         cluster.projection.write((known,), ())
         await cluster.projection.flushed()
-        cluster.server.gone["bio"] = answer
+        cluster.server.workload_gone["bio"] = answer
         cluster.server.remove(CHECKPOINTS, key_of(known, SYSTEM)[1], "bio")
         cluster.projection.write((known, new, HOLD), ())
         await cluster.projection.flushed()

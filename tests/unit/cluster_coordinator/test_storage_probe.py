@@ -66,13 +66,13 @@ async def test_usable_storage_says_what_was_measured() -> None:
     ready = status["conditions"][0]
     assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "True", "Probed")
     assert ready["message"].startswith("s3://snapshots/lab: writes 100 MiB/s, reads 200 MiB/s, 4 ms a round trip")
-    assert status["lastProbeAt"] == ready["lastTransitionTime"]
+    assert status["lastProbeTime"] == ready["lastTransitionTime"]
 
 
 @pytest.mark.parametrize("apart", [-600.0, 600.0])
 async def test_status_is_dated_by_the_api_server(monkeypatch: pytest.MonkeyPatch, apart: float) -> None:
     monkeypatch.setattr(SERVER_TIME, "_epoch", SERVER_TIME._epoch + apart)
-    probed = datetime.fromisoformat((await _first_status(_S3, _REPORT))["lastProbeAt"])
+    probed = datetime.fromisoformat((await _first_status(_S3, _REPORT))["lastProbeTime"])
     assert probed.timestamp() == pytest.approx(time.time() + apart, abs=60)
 
 

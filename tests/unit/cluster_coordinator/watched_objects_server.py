@@ -51,7 +51,7 @@ class WatchedObjectsServer(ListsInMemory):
         """By kind: the status with which every write of it is refused."""
         self.late: set[str] = set()
         """Kinds that are listed after `LATE_TURNS`."""
-        self.gone: dict[str, tuple[int, bytes]] = {}
+        self.workload_gone: dict[str, tuple[int, bytes]] = {}
         """By namespace: how each create in it is answered."""
         self._dice, self.fault_rate = dice or Random(0), fault_rate
         self._written = asyncio.Event()
@@ -96,7 +96,7 @@ class WatchedObjectsServer(ListsInMemory):
     async def create(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         lost = await self._arrive("create", resource)
         key = _key(resource, body["metadata"]["name"], body["metadata"].get("namespace"))
-        if (answer := self.gone.get(key[1])) is not None:
+        if (answer := self.workload_gone.get(key[1])) is not None:
             raise error_of(f"create {resource.plural}", *answer)
         if key in self.objects:
             raise AlreadyExistsError(f"{key} exists", status=409, reason="AlreadyExists")

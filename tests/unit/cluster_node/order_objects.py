@@ -75,12 +75,12 @@ def body_with(kind: Resource, order: Order) -> dict[str, Any]:
     is_checkpoint = kind == CHECKPOINTS
     spec = {
         "uid": CHECKPOINT if is_checkpoint else RESTORE,
-        "pod": {"uid": POD, "name": WORKLOAD.name, "nodeName": NODE},
+        "podRef": {"uid": POD, "name": WORKLOAD.name, "nodeName": NODE},
         "identity": {"id": IDENTITY.id, "index": IDENTITY.index, "container": IDENTITY.container},
         "policy": {"restoreDeadlineSeconds": 600},
     }
     if not is_checkpoint:
-        spec["wanted"] = {"id": WANTED.identity.id, "index": 0, "container": "main", "generation": 2}
+        spec["requestedSnapshot"] = {"id": WANTED.identity.id, "index": 0, "container": "main", "generation": 2}
     return {
         "metadata": {"name": "one", "namespace": "tenant-a", "uid": "u", "resourceVersion": "1"},
         "spec": spec,

@@ -97,7 +97,7 @@ async def test_who_asks_waits_for_its_checkpoint_and_then_for_its_end(asks: str,
 @pytest.mark.parametrize(
     ("step", "status", "seconds", "goes"),
     [
-        pytest.param(CheckpointStep.READY, {"doomed": True}, 3600.0, True, id="it is saved, and frozen"),
+        pytest.param(CheckpointStep.READY, {"kill_pending": True}, 3600.0, True, id="it is saved, and frozen"),
         pytest.param(CheckpointStep.FAILED, {"verdict": "Evict"}, 59.0, True, id="its scheduler was told to go on"),
         pytest.param(CheckpointStep.FAILED, {"verdict": "KeepRunning"}, 0.0, True, id="it cannot be kept"),
         pytest.param(CheckpointStep.FAILED, {"verdict": "Evict"}, 61.0, False, id="it was let go, and stayed"),

@@ -41,7 +41,7 @@ def restore(
     """The Restore of one beginning of the pod, with its last order and answer."""
     order = Given(asked, msgspec.Raw(b"{}")) if asked else None
     answer = None if answered is None else Answered(answered)
-    status = Status(str(step), order, answer, beginning, told.get("begins_again"))
+    status = Status(str(step), order, answer, beginning, told.get("replaced_by"))
     metadata = Metadata(
         f"r{beginning}", "bio", f"uid-of-r{beginning}", resource_version=f"{step}{asked}{answered}{told}"
     )

@@ -85,7 +85,7 @@ async def test_an_order_is_of_the_namespace_that_its_object_says(
 
     body = body_with(kind, in_namespace(order, "another"))
     if said is not None:
-        body["spec"]["namespaceUid"] = said
+        body["spec"]["namespaceUID"] = said
     await answers_to(body, kind, perform)
     assert performed_orders == [in_namespace(order, said or "")]
     assert namespace_uid_of(performed_orders[0]) == (said or "")
@@ -113,7 +113,7 @@ async def test_no_uid_of_a_record_leads_out_of_its_folder(kind: Resource, order:
 @pytest.mark.parametrize(("kind", "order"), [one for one in ORDERS if hasattr(one[1], "workload")])
 async def test_no_uid_of_a_pod_leads_out_of_its_folder(kind: Resource, order: Order, word: str) -> None:
     body = body_with(kind, order)
-    body["spec"]["pod"]["uid"] = _order(body)["workload"]["uid"] = word
+    body["spec"]["podRef"]["uid"] = _order(body)["workload"]["uid"] = word
     [answer] = await answers_to(body, kind)
     assert "is no uid of a pod" in answer["why"]
 

@@ -77,7 +77,7 @@ def spoilt(draw: st.DrawFn) -> tuple[Resource, dict[str, Any]]:
             body["spec"]["uid"] = given_order[key] = word
         elif where in {"pod", "name"} and "workload" in given_order:
             key = {"pod": "uid", "name": "name"}[where]
-            body["spec"]["pod"][key] = given_order["workload"][key] = word
+            body["spec"]["podRef"][key] = given_order["workload"][key] = word
         elif where == "namespace":
             for path in [path for path in _places(given_order) if path[-1] == "namespace"]:
                 _set(given_order, path, word)

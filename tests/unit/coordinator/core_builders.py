@@ -115,12 +115,12 @@ class Told:
         after_commit: AfterCommit = AfterCommit.STOP,
         not_after: float | None = None,
         observed_at: float | None = None,
-        together: str | None = None,
+        release_group: str | None = None,
     ) -> Told:
         observed = self.now if observed_at is None else observed_at
         chosen = victims or (victim(),)
         signal = Signal(
-            uid, "kueue", chosen, "InCohortReclamation", observed, "ml/urgent", not_after, after_commit, together
+            uid, "kueue", chosen, "InCohortReclamation", observed, "ml/urgent", not_after, after_commit, release_group
         )
         return self.report(Preempted(signal))
 
@@ -139,8 +139,8 @@ class Told:
     def failed(self, uid: str = "s1.w1.1", *, retryable: bool = False) -> Told:
         return self.tell(CheckpointFailed(uid, "the store is down", retryable))
 
-    def killed(self, *uids: str, doomed: bool = False) -> Told:
-        return self.tell(*(Killed(uid, doomed) for uid in uids or ("s1.w1.1",)))
+    def killed(self, *uids: str, still_frozen: bool = False) -> Told:
+        return self.tell(*(Killed(uid, still_frozen) for uid in uids or ("s1.w1.1",)))
 
     def hold_is_released(self, *uids: str) -> Told:
         return self.tell(*map(ReleaseDone, uids or ("s1",)))

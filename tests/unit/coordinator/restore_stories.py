@@ -22,9 +22,9 @@ def start(
     uid: str = "w2",
     identity: Identity = MD,
     policy: CheckpointPolicy = POLICY,
-    wanted: SnapshotRef | None = None,
+    requested_snapshot: SnapshotRef | None = None,
 ) -> Told:
-    return told.report(Starting(workload(uid), identity, policy, wanted))
+    return told.report(Starting(workload(uid), identity, policy, requested_snapshot))
 
 
 def saved() -> Told:

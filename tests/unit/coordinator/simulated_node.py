@@ -54,7 +54,7 @@ class BrokenInvariantError(AssertionError):
 
 SLOW, STILL_SLOW = 0.15, 0.8
 """So often a restore goes on when it is ordered, and when it is ordered again: some outlast the core's patience."""
-MOST_CRASHES = CheckpointPolicy().quick_failures
+MOST_CRASHES = CheckpointPolicy().quick_failure_threshold
 
 
 def _is_return_of(restore_uid: str, workload_uid: str) -> bool:
@@ -72,7 +72,7 @@ class Process:
     frozen_by: str | None = None
     alive: bool = True
     killed_by: str | None = None
-    doomed: bool = False
+    kill_pending: bool = False
     """Killed in all but deed: it dies when its scheduler evicts it, and can be spared until then."""
 
 
@@ -96,7 +96,7 @@ class World:
     by_checkpoint: dict[str, Snapshot] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
     """Workloads that will never run (again)."""
-    deaths: list[tuple[str, str]] = field(default_factory=list)
+    quick_failures: list[tuple[str, str]] = field(default_factory=list)
     """Deaths that the runtime has not reported yet."""
     store_is_down: bool = False
     lineages: dict[str, int] = field(default_factory=dict)
@@ -143,10 +143,10 @@ class World:
 
     def die(self, process: Process, why: str) -> None:
         process.alive = False
-        process.doomed = False
+        process.kill_pending = False
         process.frozen_by = None
         self.over.add(process.workload.uid)
-        self.deaths.append((process.workload.uid, why))
+        self.quick_failures.append((process.workload.uid, why))
 
     def begin_again(self, workload_uid: str) -> bool:
         """Its sandbox dies and is made anew; False: nothing was decided for it, and what is ordered is for the new one.
@@ -158,7 +158,7 @@ class World:
             return False
         self.beginnings[workload_uid] += 1
         if (process := self.processes.pop(workload_uid, None)) is not None:
-            process.alive, process.doomed, process.frozen_by = False, False, None
+            process.alive, process.kill_pending, process.frozen_by = False, False, None
             self.processes[f"{workload_uid} in its sandbox {beginning}"] = process
         return True
 
@@ -272,7 +272,7 @@ class SimulatedAgent:
         process = self.world.processes.get(order.workload.uid)
         if order.checkpoint_uid in self.cancelled:
             return CheckpointFailed(order.checkpoint_uid, "it was called off")
-        if process is None or not process.alive or process.doomed:
+        if process is None or not process.alive or process.kill_pending:
             return CheckpointFailed(order.checkpoint_uid, "it does not run")
         if process.frozen_by not in {None, order.checkpoint_uid}:
             return CheckpointFailed(order.checkpoint_uid, "another checkpoint has frozen it", retryable=True)
@@ -318,10 +318,10 @@ class SimulatedAgent:
     def kill(self, order: Kill, now: float) -> Outcome:
         uid = order.checkpoint_uid
         process = self.world.processes.get(order.workload.uid)
-        if process is not None and process.doomed and process.killed_by == uid:
+        if process is not None and process.kill_pending and process.killed_by == uid:
             if order.insist:
                 self.world.die(process, "released, and not deleted")
-            return Killed(uid, doomed=process.alive)
+            return Killed(uid, still_frozen=process.alive)
         if order.insist:
             return Killed(uid)
         if process is not None and process.alive and uid not in self.cancelled:
@@ -333,16 +333,16 @@ class SimulatedAgent:
             process.killed_by = uid
             self.world.saved[process.identity] = max(snapshot.ref.generation, self.world.saved.get(process.identity, 0))
             if self.world.rng.random() < 0.5:
-                process.doomed = True
-                return Killed(uid, doomed=True)
+                process.kill_pending = True
+                return Killed(uid, still_frozen=True)
             self.world.die(process, "killed")
         return Killed(uid)
 
     def resume(self, order: Thaw, now: float) -> Outcome:
         self.cancelled.add(order.checkpoint_uid)
         process = self.world.processes.get(order.workload.uid)
-        if process is not None and process.doomed and process.killed_by == order.checkpoint_uid:
-            process.doomed, process.killed_by = False, None
+        if process is not None and process.kill_pending and process.killed_by == order.checkpoint_uid:
+            process.kill_pending, process.killed_by = False, None
         self._thaw(order.workload.uid, order.checkpoint_uid)
         return Thawed(order.checkpoint_uid)
 
@@ -359,7 +359,7 @@ class SimulatedAgent:
                 raise BrokenInvariantError(f"6: {uid} is called off, its process was killed already")
             snapshot.discarded = not self.world.store_is_down
         self._thaw(order.workload.uid, uid)
-        return Aborted(uid, left=self.world.store_is_down)
+        return Aborted(uid, cleanup_pending=self.world.store_is_down)
 
     def discard(self, order: DiscardCancelled, now: float) -> Outcome:
         uid = order.checkpoint_uid
@@ -383,10 +383,10 @@ class SimulatedAgent:
     def look_up(self, order: FindSnapshot, now: float) -> Outcome | None:
         if self.world.store_is_down:
             return StageFailed(order.restore_uid, "the store is down", retryable=True)
-        if order.wanted is not None:
-            snapshot = self.world.find(order.wanted)
+        if order.requested_snapshot is not None:
+            snapshot = self.world.find(order.requested_snapshot)
             if snapshot is None:
-                return SnapshotFound(order.restore_uid, None, f"there is no {order.wanted}")
+                return SnapshotFound(order.restore_uid, None, f"there is no {order.requested_snapshot}")
         else:
             snapshot = self.world.newest(order.identity, order.excluding, order.avoiding)
         return SnapshotFound(order.restore_uid, snapshot.ref if snapshot else None)
@@ -449,7 +449,7 @@ class SimulatedAgent:
             self.world.outran += 1
         elif uid not in self.world.over:
             self.world.over.add(uid)
-            self.world.deaths.append((uid, "given up"))
+            self.world.quick_failures.append((uid, "given up"))
         return WorkloadFailed(order.restore_uid)
 
     def retain(self, order: ApplyRetention, now: float) -> Outcome:

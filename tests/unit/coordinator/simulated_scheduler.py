@@ -69,7 +69,7 @@ class SimulatedScheduler:
         self.releases: list[Release] = []
         self.cancelled: set[str] = set()
         """Signals that it has called off while they were held."""
-        self.spared: set[str] = set()
+        self.eviction_cancelled: set[str] = set()
         """Signals whose victims it does not evict, although they were released."""
         self.count = 0
 
@@ -101,11 +101,11 @@ class SimulatedScheduler:
         self.count += 1
         workload = WorkloadRef(f"w{self.count}", identity.namespace, identity.id, self.rng.choice(self.nodes))
         policy = self.rng.choice(POLICIES)
-        wanted = self._some_snapshot(identity) if self.rng.random() < 0.08 else None
+        requested_snapshot = self._some_snapshot(identity) if self.rng.random() < 0.08 else None
         self.identities[workload.uid] = identity
-        if wanted is not None:
-            self.world.asked_for[workload.uid] = wanted
-        starting = Starting(workload, identity, policy, wanted)
+        if requested_snapshot is not None:
+            self.world.asked_for[workload.uid] = requested_snapshot
+        starting = Starting(workload, identity, policy, requested_snapshot)
         self.jobs[workload.uid] = Job(workload, identity, policy, starting)
         self.reports.append(starting)
 
@@ -116,7 +116,7 @@ class SimulatedScheduler:
 
     def tell_beginning(self, job: Job) -> None:
         """Its node's agent does, and the adapter reports it."""
-        job.starting = msgspec.structs.replace(job.starting, beginning=job.starting.beginning + 1)
+        job.starting = msgspec.structs.replace(job.starting, incarnation=job.starting.incarnation + 1)
         self.reports.append(job.starting)
 
     def _some_snapshot(self, identity: Identity) -> SnapshotRef | None:
@@ -139,7 +139,7 @@ class SimulatedScheduler:
             observed_at=self.now,
             not_after=self.now + self.rng.uniform(1, 20) if self.rng.random() < 0.2 else None,
             after_commit=after,
-            together=self.rng.choice((None, None, "one preemptor", "another")),
+            release_group=self.rng.choice((None, None, "one preemptor", "another")),
         )
         self.reports.append(Preempted(signal))
         if after is AfterCommit.STOP:
@@ -177,7 +177,7 @@ class SimulatedScheduler:
             if not held.told:
                 held.deadline = float("inf")  # the new one may know nothing of it before it hears this
                 reports.append(Preempted(held.signal))
-        reports += [PreemptionCancelled(uid, "another victim was chosen") for uid in sorted(self.spared)]
+        reports += [PreemptionCancelled(uid, "another victim was chosen") for uid in sorted(self.eviction_cancelled)]
         for job in self.jobs.values():
             if job.over:
                 reports.append(self.end_of(job.workload.uid, "it ended"))
@@ -202,10 +202,10 @@ class SimulatedScheduler:
 
     def report_deaths(self) -> None:
         """The runtime tells the scheduler, and so the adapter, which processes are gone."""
-        for uid, why in self.world.deaths:
+        for uid, why in self.world.quick_failures:
             self.reports.append(self.end_of(uid, why))
             self.jobs[uid].over = True
-        self.world.deaths.clear()
+        self.world.quick_failures.clear()
 
     def release(self, release: Release, core: Core) -> None:
         """The adapter is told how the hold ended; its scheduler hears it later."""
@@ -220,11 +220,16 @@ class SimulatedScheduler:
             process = self.world.processes.get(uid)
             if verdict is Verdict.COMMITTED and not self.is_safe(uid, core):
                 raise BrokenInvariantError(f"4: {uid} is let go as committed, and is not safe")
-            if release.signal_uid in self.cancelled | self.spared:
+            if release.signal_uid in self.cancelled | self.eviction_cancelled:
                 continue
             if verdict is Verdict.NOT_NEEDED and process is not None and process.alive:
                 raise BrokenInvariantError(f"4: {uid} runs, and its scheduler is told that it need not be saved")
-            if verdict is not Verdict.COMMITTED and process is not None and process.killed_by and not process.doomed:
+            if (
+                verdict is not Verdict.COMMITTED
+                and process is not None
+                and process.killed_by
+                and not process.kill_pending
+            ):
                 maker = core.book.checkpoints.get(process.killed_by)
                 if maker is not None and maker.signal_uid == release.signal_uid:
                     raise BrokenInvariantError(f"4: {uid} was committed and killed, its scheduler is told {verdict}")
@@ -248,9 +253,11 @@ class SimulatedScheduler:
             self.releases.append(release)
             return ReleaseFailed(release.signal_uid, "the scheduler is away")
         self.held[release.signal_uid].told = True
-        doomed = [uid for uid in release.verdicts if (p := self.world.processes.get(uid)) is not None and p.doomed]
+        doomed = [
+            uid for uid in release.verdicts if (p := self.world.processes.get(uid)) is not None and p.kill_pending
+        ]
         if doomed and not calm and self.rng.random() < 0.3:
-            self.spared.add(release.signal_uid)
+            self.eviction_cancelled.add(release.signal_uid)
             self.reports.append(PreemptionCancelled(release.signal_uid, "another victim was chosen"))
             return ReleaseDone(release.signal_uid)
         for uid, verdict in release.verdicts.items():

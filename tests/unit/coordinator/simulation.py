@@ -134,7 +134,7 @@ class Simulation:
         self.check_the_end()
 
     def has_messages(self) -> bool:
-        return bool(self.orders or self.answers or self.reports or self.events or self.world.deaths)
+        return bool(self.orders or self.answers or self.reports or self.events or self.world.quick_failures)
 
     def is_at_rest(self) -> bool:
         return all(self.is_settled(record) for record in self.core.records()) and not any(
@@ -186,7 +186,7 @@ class Simulation:
             latest = self.core.book.restore_of(job.workload.uid)
             is_over = latest is not None and latest.step is RestoreStep.ENDED
             waits = not job.over and job.workload.uid not in self.world.processes
-            if is_over and waits and latest is not None and latest.beginning == job.starting.beginning:
+            if is_over and waits and latest is not None and latest.incarnation == job.starting.incarnation:
                 self.scheduler.tell_beginning(job)
 
     def deliver(self) -> None:
@@ -366,7 +366,7 @@ class Simulation:
 
 def _is_at_rest(record: Record) -> bool:
     if isinstance(record, Checkpoint):
-        return record.is_terminal and not record.unconfirmed and not record.doomed
+        return record.is_terminal and not record.unconfirmed and not record.kill_pending
     if isinstance(record, PreemptionHold):
         return record.step is HoldStep.RELEASED
     return record.step in {RestoreStep.RUNNING, RestoreStep.ENDED} or record.finished_at is not None

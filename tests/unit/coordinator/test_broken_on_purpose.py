@@ -66,7 +66,9 @@ def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
 def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
     """An agent whose upload finishes behind the abort's back, and a core that does not exclude it."""
     patch.setattr(
-        orders, "find", lambda book, restore, now: FindSnapshot(restore.uid, restore.identity, restore.wanted)
+        orders,
+        "find",
+        lambda book, restore, now: FindSnapshot(restore.uid, restore.identity, restore.requested_snapshot),
     )
     original = SimulatedAgent.abort
 
@@ -192,7 +194,7 @@ def ends_the_doomed_while_it_holds(patch: pytest.MonkeyPatch) -> None:
     """A core whose patience counts from the order, whatever hold stands."""
 
     def ends_at(self: CheckpointSteps, checkpoint: Any) -> float | None:
-        return checkpoint.finished_at + self._context.timing.patience if checkpoint.doomed else None
+        return checkpoint.finished_at + self._context.timing.patience if checkpoint.kill_pending else None
 
     patch.setattr(CheckpointSteps, "ends_at", ends_at)
 
@@ -224,7 +226,7 @@ def waits_for_an_earlier_beginning(patch: pytest.MonkeyPatch) -> None:
     original = Restores.starting
 
     def starting(self: Restores, adapter: str, report: Any) -> None:
-        original(self, adapter, msgspec.structs.replace(report, beginning=0))
+        original(self, adapter, msgspec.structs.replace(report, incarnation=0))
 
     patch.setattr(Restores, "starting", starting)
 
@@ -235,8 +237,8 @@ def counts_beginnings_itself(patch: pytest.MonkeyPatch) -> None:
 
     def starting(self: Restores, adapter: str, report: Any) -> None:
         earlier = self._book.restore_of(report.workload.uid)
-        known = earlier.beginning + 1 if earlier is not None else 0
-        original(self, adapter, msgspec.structs.replace(report, beginning=known))
+        known = earlier.incarnation + 1 if earlier is not None else 0
+        original(self, adapter, msgspec.structs.replace(report, incarnation=known))
 
     patch.setattr(Restores, "starting", starting)
 

@@ -155,8 +155,8 @@ def test_a_freeze_that_was_obeyed_too_late_is_undone() -> None:
 
 def _two_of_one_preemptor() -> Told:
     told = Told().running("w1").running("w2", RANK0)
-    told.preempt(victim("w1"), uid="s1", together="ml/urgent")
-    return told.preempt(victim("w2", RANK0), uid="s2", together="ml/urgent").frozen("s1.w1.1", "s2.w2.1")
+    told.preempt(victim("w1"), uid="s1", release_group="ml/urgent")
+    return told.preempt(victim("w2", RANK0), uid="s2", release_group="ml/urgent").frozen("s1.w1.1", "s2.w2.1")
 
 
 def test_signals_that_belong_together_are_released_together() -> None:
@@ -170,7 +170,7 @@ def test_signals_that_belong_together_are_released_together() -> None:
 
 def test_who_is_not_of_the_same_preemptor_is_not_waited_for() -> None:
     told = _two_of_one_preemptor().running("w3", Identity("bio", "other"))
-    told.preempt(victim("w3", Identity("bio", "other")), uid="s3", together="ml/patient").frozen("s3.w3.1")
+    told.preempt(victim("w3", Identity("bio", "other")), uid="s3", release_group="ml/patient").frozen("s3.w3.1")
     told.committed("s3.w3.1", identity=Identity("bio", "other")).killed("s3.w3.1")
     assert told.released() == ["s3"]
 
@@ -293,7 +293,7 @@ def test_a_preemption_that_is_cancelled_after_the_kill_stays_committed() -> None
 
 def doomed(told: Told) -> Told:
     """Committed, released, and frozen still, until its scheduler deletes it."""
-    return told.preempt().frozen().committed().tell(Killed("s1.w1.1", doomed=True))
+    return told.preempt().frozen().committed().tell(Killed("s1.w1.1", still_frozen=True))
 
 
 def test_who_is_not_evicted_after_all_is_thawed_and_can_be_preempted_again() -> None:
@@ -313,7 +313,7 @@ def test_who_is_not_evicted_after_all_is_thawed_and_can_be_preempted_again() -> 
 def test_a_release_that_waits_for_others_says_who_was_spared() -> None:
     told = Told().running().running("w2", RANK1)
     told.preempt(victim("w1"), victim("w2", RANK1)).frozen("s1.w1.1", "s1.w2.1")
-    told.committed().tell(Killed("s1.w1.1", doomed=True)).cancel()
+    told.committed().tell(Killed("s1.w1.1", still_frozen=True)).cancel()
     assert told.orders() == ["Resume s1.w1.1", "Abort s1.w2.1"]
     told.tell(Thawed("s1.w1.1")).aborted("s1.w2.1")
     assert told.verdicts() == {"w1": "NotNeeded", "w2": "NotNeeded"}

@@ -18,7 +18,7 @@ PATIENCE = Told().core.timing.patience
 
 def doomed() -> Told:
     """`w1` is committed for `s1`, and waits for its deletion; the hold is being released."""
-    return Told().running().preempt().frozen().committed().killed(doomed=True)
+    return Told().running().preempt().frozen().committed().killed(still_frozen=True)
 
 
 def record(told: Told, uid: str = "s1.w1.1") -> Checkpoint:
@@ -34,18 +34,18 @@ def test_it_is_ended_when_it_is_not_deleted_after_its_release() -> None:
         "name-of-w1 was released and is not deleted after 60 s: it is killed; snapshot md/0@1 stays"
     ]
     told.killed()
-    assert not record(told).doomed
+    assert not record(told).kill_pending
     assert told.step("restore.w1") == "Ended"
     assert told.after(PATIENCE).orders() == []
 
 
 def test_a_slower_companion_keeps_it_alive() -> None:
-    told = Told().preempt(victim("w1", policy=LONG), together="one preemptor")
-    told.preempt(victim("w2", OTHER, LONG), uid="s2", together="one preemptor")
-    told.frozen("s1.w1.1", "s2.w2.1").committed().killed(doomed=True)
+    told = Told().preempt(victim("w1", policy=LONG), release_group="one preemptor")
+    told.preempt(victim("w2", OTHER, LONG), uid="s2", release_group="one preemptor")
+    told.frozen("s1.w1.1", "s2.w2.1").committed().killed(still_frozen=True)
     for _ in range(23):
         assert "Kill s1.w1.1" not in told.after(10).orders(), "it is killed while its eviction is held"
-    told.committed("s2.w2.1", identity=OTHER).killed("s2.w2.1", doomed=True)
+    told.committed("s2.w2.1", identity=OTHER).killed("s2.w2.1", still_frozen=True)
     assert sorted(told.released()) == ["s1", "s2"]
     told.after(PATIENCE)
     assert told.orders() == [], "its scheduler was not told yet that it may go on"
@@ -81,7 +81,7 @@ def test_who_is_spared_after_the_release_is_not_ended() -> None:
 
 def test_who_is_deleted_is_not_ended() -> None:
     told = doomed().hold_is_released().ended()
-    assert not record(told).doomed
+    assert not record(told).kill_pending
     assert told.after(PATIENCE).orders() == []
 
 
@@ -95,8 +95,8 @@ def test_a_coordinator_that_is_started_anew_ends_it_at_the_same_time() -> None:
 def test_a_silent_node_hears_it_again() -> None:
     told = doomed().hold_is_released().after(PATIENCE)
     assert told.after(told.core.timing.resend).orders() == ["Kill s1.w1.1"]
-    told.tell(Killed("s1.w1.1", doomed=True))  # the answer to the first order, late
-    assert record(told).doomed
+    told.tell(Killed("s1.w1.1", still_frozen=True))  # the answer to the first order, late
+    assert record(told).kill_pending
     assert told.after(told.core.timing.resend * 2).orders() == ["Kill s1.w1.1"]
 
 
@@ -104,8 +104,8 @@ def test_an_answer_that_comes_when_it_was_given_up_dooms_it_all_the_same() -> No
     told = Told().running().preempt().frozen().committed()
     told.after(POLICY.deadline_seconds + told.core.timing.confirm)
     assert record(told).unconfirmed
-    told.hold_is_released().killed(doomed=True)
-    assert (record(told).unconfirmed, record(told).doomed) == (False, True)
+    told.hold_is_released().killed(still_frozen=True)
+    assert (record(told).unconfirmed, record(told).kill_pending) == (False, True)
     assert told.after(PATIENCE).order(Kill).insist
 
 

@@ -92,7 +92,7 @@ def test_the_policy_holds_where_no_snapshot_can_be_read_whole(policy: Checkpoint
 
 
 def test_the_very_snapshot_that_was_asked_for_is_no_other_one() -> None:
-    told = start(saved(), wanted=ref(1)).tell(SnapshotFound("restore.w2", ref(1)), damaged("w2"))
+    told = start(saved(), requested_snapshot=ref(1)).tell(SnapshotFound("restore.w2", ref(1)), damaged("w2"))
     assert told.step("restore.w2") == "StartingCold"
 
 
@@ -145,7 +145,7 @@ def test_an_older_snapshot_than_was_committed_is_continued_and_the_newer_one_nam
 def _forgotten(policy: CheckpointPolicy, *, continues: bool = False, committed: SnapshotRef | None = None) -> Told:
     told = saved().hold_is_released().ended().after(4000)
     assert not told.core.book.checkpoints
-    return told.report(Starting(workload("w2"), MD, policy, continues=continues, committed=committed))
+    return told.report(Starting(workload("w2"), MD, policy, continues=continues, newest_snapshot=committed))
 
 
 def test_what_was_committed_long_ago_and_is_gone_goes_by_the_policy() -> None:

@@ -10,9 +10,9 @@ from cedana_sched.model.records import Transfer
 from tests.unit.coordinator.core_builders import MD, POLICY, Told, ref, victim, workload
 
 
-def back(uid: str = "w1", generation: int = 3, beginning: int = 0) -> Told:
-    restore = f"restore.{uid}" + (f".{beginning}" if beginning else "")
-    told = Told().report(Starting(workload(uid), MD, POLICY, beginning=beginning))
+def back(uid: str = "w1", generation: int = 3, incarnation: int = 0) -> Told:
+    restore = f"restore.{uid}" + (f".{incarnation}" if incarnation else "")
+    told = Told().report(Starting(workload(uid), MD, POLICY, incarnation=incarnation))
     return told.tell(SnapshotFound(restore, ref(generation)), Staged(restore), RestoreSucceeded(restore))
 
 
@@ -35,7 +35,7 @@ def test_who_started_without_a_word_continues_nothing() -> None:
 
 
 def test_who_begins_again_is_another_run() -> None:
-    assert lineage(back(beginning=2)) == Lineage("restore.w1.2", ref(3))
+    assert lineage(back(incarnation=2)) == Lineage("restore.w1.2", ref(3))
 
 
 def test_a_dump_that_is_told_again_is_told_the_same() -> None:

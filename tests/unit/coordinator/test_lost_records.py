@@ -30,7 +30,7 @@ def _committed() -> Told:
 
 
 def _doomed() -> Told:
-    return _committed().killed(*UIDS, doomed=True)
+    return _committed().killed(*UIDS, still_frozen=True)
 
 
 def _failing() -> Told:
@@ -58,5 +58,5 @@ def test_whatever_is_lost_the_next_leader_begins_and_no_eviction_is_held_past_it
 def test_a_victim_whose_record_is_lost_goes_with_the_others() -> None:
     told = _held()
     del told.saved["s1.w2.1"]
-    told.restart().frozen("s1.w1.1").committed().killed(doomed=True)
+    told.restart().frozen("s1.w1.1").committed().killed(still_frozen=True)
     assert told.verdicts() == {"w1": "Committed"}

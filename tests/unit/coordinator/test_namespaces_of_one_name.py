@@ -41,7 +41,7 @@ def evict(told: Told, uid: str, namespace_uid: str, signal: str) -> Told:
 def saved(generation: int = 5) -> Told:
     """The namespace before had a workload that was saved, and is gone with all that was in it."""
     told = evict(Told(), "w1", BEFORE, "s1").frozen()
-    told.tell(Committed("s1.w1.1", ref(generation), Transfer(), manifest=DIGEST)).killed().hold_is_released()
+    told.tell(Committed("s1.w1.1", ref(generation), Transfer(), manifest_digest=DIGEST)).killed().hold_is_released()
     return told.report(Ended("w1", "the pod was deleted"))
 
 
@@ -62,7 +62,7 @@ def test_its_first_snapshot_is_no_late_answer_and_has_a_digest_of_its_own() -> N
     told = start(saved(generation=5), "w2", NOW).tell(SnapshotFound("restore.w2", ref(1)))
     assert told.order(Stage).snapshot == ref(1)
     told = start(saved(generation=1), "w2", NOW).tell(SnapshotFound("restore.w2", ref(1)))
-    assert told.order(Stage).manifest == ""
+    assert told.order(Stage).manifest_digest == ""
 
 
 def test_a_checkpoint_in_flight_of_the_namespace_before_is_not_waited_for() -> None:

@@ -27,7 +27,7 @@ FAIL = CheckpointPolicy(restore_deadline_seconds=90, on_restore_failure=OnRestor
 
 
 def start(told: Told, beginning: int = 0, uid: str = "w1", policy: CheckpointPolicy = POLICY) -> Told:
-    return told.report(Starting(workload(uid), MD, policy, beginning=beginning))
+    return told.report(Starting(workload(uid), MD, policy, incarnation=beginning))
 
 
 def restored() -> Told:
@@ -62,7 +62,7 @@ def test_each_beginning_is_one_attempt() -> None:
 def test_coordinator_that_was_away_meanwhile_finds_the_attempt_and_does_not_repeat_it() -> None:
     told = start(start(restored(), 1).restart(), 1)
     assert [one.uid for one in told.core.book.restores.values()] == ["restore.w1", "restore.w1.1"]
-    assert restore(told, "restore.w1.1").beginning == 1
+    assert restore(told, "restore.w1.1").incarnation == 1
 
 
 def test_what_has_begun_cold_and_begins_again_continues_where_there_is_a_snapshot_now() -> None:
@@ -155,7 +155,7 @@ def test_latest_beginning_is_known_after_a_restart_whatever_the_clocks_say(behin
     latest = core.book.restore_of("w1")
     assert latest is not None
     assert latest.uid == "restore.w1.1"
-    core.handle(Reported("kueue", Starting(workload("w1"), MD, POLICY, beginning=1)), core.now)
+    core.handle(Reported("kueue", Starting(workload("w1"), MD, POLICY, incarnation=1)), core.now)
     assert core.book.restores["restore.w1.1"].step == "Running", "it is not restored twice"
 
 
@@ -192,7 +192,7 @@ def test_refused_attempt_does_not_begin_beside_its_own_checkpoint(
     """What was frozen before may be committed still, and then the pod is killed with all that it has done since."""
     told = Told().report(Starting(workload("w1"), MD, POLICY, wanted))
     told.tell(SnapshotFound("restore.w1"), StartedCold("restore.w1")).preempt().frozen()
-    told.report(Starting(workload("w1"), MD, POLICY, wanted, rival, beginning=1))
+    told.report(Starting(workload("w1"), MD, POLICY, wanted, rival, incarnation=1))
     assert told.orders() == []
     assert told.step("restore.w1.1") == "Waiting"
     told.failed().aborted()

@@ -128,7 +128,7 @@ def test_a_checkpoint_waits_until_its_workload_runs() -> None:
 def test_a_snapshot_that_was_asked_for_and_is_not_there_is_named_and_not_the_newest() -> None:
     told = restored()
     told.preempt(victim("w2"), uid="s2").frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
-    start(told.ended("w2"), "w3", MD, FAIL, wanted=ref(1)).tell(SnapshotFound("restore.w3"))
+    start(told.ended("w2"), "w3", MD, FAIL, requested_snapshot=ref(1)).tell(SnapshotFound("restore.w3"))
     assert told.order(FailWorkload).why == "the requested bio/md/0/main@1 is not in the store"
 
 
@@ -151,7 +151,7 @@ def test_who_can_be_given_no_snapshot_goes_as_his_policy_says(policy: Checkpoint
 
 
 def test_a_claim_keeps_others_out_until_the_workload_has_ended() -> None:
-    told = start(restored(), "w3", FORK, wanted=ref(1))
+    told = start(restored(), "w3", FORK, requested_snapshot=ref(1))
     assert told.orders() == []
     assert told.ended("w2").orders() == ["Find restore.w3"]
     assert told.tell(SnapshotFound("restore.w3", ref(1))).orders() == ["Stage restore.w3"]
@@ -159,7 +159,7 @@ def test_a_claim_keeps_others_out_until_the_workload_has_ended() -> None:
 
 def test_a_claim_that_was_taken_while_the_store_was_asked_is_waited_for() -> None:
     told = start(saved(), "w2")
-    start(told, "w3", FORK, wanted=ref(1))
+    start(told, "w3", FORK, requested_snapshot=ref(1))
     told.tell(SnapshotFound("restore.w2", ref(1)), SnapshotFound("restore.w3", ref(1)))
     assert told.orders() == ["Stage restore.w2"]
     assert told.ended("w2").orders() == ["Find restore.w3"]
@@ -167,7 +167,7 @@ def test_a_claim_that_was_taken_while_the_store_was_asked_is_waited_for() -> Non
 
 def test_a_fork_waits_for_the_checkpoint_that_makes_its_snapshot() -> None:
     told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING).frozen().committed()
-    assert start(told, "w3", FORK, wanted=ref(1)).orders() == []
+    assert start(told, "w3", FORK, requested_snapshot=ref(1)).orders() == []
     assert "Find restore.w3" in told.tell(Thawed("s1.w1.1")).orders()
 
 
@@ -179,7 +179,7 @@ def test_a_fork_waits_for_the_checkpoint_that_makes_its_snapshot() -> None:
     ],
 )
 def test_a_snapshot_never_crosses(identity: Identity, why: str) -> None:
-    told = start(saved(), "w3", identity, wanted=ref(1))
+    told = start(saved(), "w3", identity, requested_snapshot=ref(1))
     assert told.order(StartCold).why == why
 
 
@@ -322,7 +322,7 @@ def test_who_was_given_up_while_it_came_back_keeps_its_claim_until_it_has_ended(
     told = given_up()
     assert (told.step("restore.w2"), told.orders(), told.tells()) == ("Failed", [], [])
     assert start(told, "w3", policy=FAIL).orders() == []
-    assert start(told, "w4", FORK, wanted=ref(1)).orders() == []
+    assert start(told, "w4", FORK, requested_snapshot=ref(1)).orders() == []
     assert told.after(20).orders() == [], "its node is asked no more"
     assert "Find restore.w3" in told.ended("w2").orders()
 
@@ -336,7 +336,7 @@ def test_who_was_given_up_while_it_came_back_is_saved_when_it_is_preempted() -> 
 
 def test_who_was_given_up_is_over_once_its_node_finds_nothing_of_it() -> None:
     told = start(given_up(), "w3", policy=FAIL).preempt(victim("w2"), uid="s2")
-    told.tell(CheckpointFailed("s2.w2.1", "name-of-w2 has no processes any more", gone=True))
+    told.tell(CheckpointFailed("s2.w2.1", "name-of-w2 has no processes any more", workload_gone=True))
     assert told.aborted("s2.w2.1").verdicts() == {"w2": "NotNeeded"}
     assert "Find restore.w3" in told.orders()
 

@@ -61,7 +61,7 @@ def silent() -> Told:
 
 def not_removed() -> Told:
     """Its node has thawed it, and the store has not let it remove what it had committed unheard."""
-    told = dumping().failed("s1.w2.1").aborted("s1.w2.1").tell(Aborted("s1.w1.1", left=True))
+    told = dumping().failed("s1.w2.1").aborted("s1.w2.1").tell(Aborted("s1.w1.1", cleanup_pending=True))
     return told.ended("w1").ended("w2")
 
 
@@ -99,7 +99,7 @@ def test_node_that_comes_back_is_ordered_to_remove_it_and_then_it_is_forgotten()
 
 
 def test_node_that_has_left_it_is_ordered_to_remove_it_until_it_has() -> None:
-    told = dumping().failed("s1.w2.1").aborted("s1.w2.1").tell(Aborted("s1.w1.1", left=True))
+    told = dumping().failed("s1.w2.1").aborted("s1.w2.1").tell(Aborted("s1.w1.1", cleanup_pending=True))
     assert told.orders() == [], "it has just tried"
     assert told.verdicts() == {"w1": "Evict", "w2": "Evict"}, "its eviction does not wait for the store"
     assert told.after(1).orders() == ["Discard s1.w1.1"]
@@ -110,7 +110,7 @@ def test_node_that_has_left_it_is_ordered_to_remove_it_until_it_has() -> None:
 
 
 def test_node_that_was_silent_and_has_left_it_is_not_ordered_to_thaw_again() -> None:
-    told = silent().tell(Aborted("s1.w1.1", left=True))
+    told = silent().tell(Aborted("s1.w1.1", cleanup_pending=True))
     assert told.orders() == []
     assert told.after(1).orders() == ["Discard s1.w1.1"]
 
@@ -118,7 +118,7 @@ def test_node_that_was_silent_and_has_left_it_is_not_ordered_to_thaw_again() -> 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_another_attempt_begins_whatever_the_one_before_has_left(restarts: bool) -> None:
     """The store that failed the dump lets nothing be removed either; it may be back long before that is tried again."""
-    told = Told().running().preempt().frozen().failed(retryable=True).tell(Aborted("s1.w1.1", left=True))
+    told = Told().running().preempt().frozen().failed(retryable=True).tell(Aborted("s1.w1.1", cleanup_pending=True))
     if restarts:
         told.restart()
     assert "Freeze s1.w1.2" in told.after(1).orders()
@@ -129,14 +129,16 @@ def test_another_attempt_begins_whatever_the_one_before_has_left(restarts: bool)
 
 
 def test_a_later_preemption_is_saved_where_the_store_lets_nobody_delete() -> None:
-    told = Told().running().preempt().frozen().cancel().tell(Aborted("s1.w1.1", left=True)).hold_is_released()
+    told = (
+        Told().running().preempt().frozen().cancel().tell(Aborted("s1.w1.1", cleanup_pending=True)).hold_is_released()
+    )
     for _ in range(3):
         told.after(3600).tell(RemovalFailed("s1.w1.1", "the store denies it"))
     assert "Freeze s2.w1.1" in told.preempt(uid="s2").orders()
 
 
 def test_nothing_is_left_of_what_was_never_frozen() -> None:
-    told = Told().running().preempt().cancel().tell(Aborted("s1.w1.1", left=True))
+    told = Told().running().preempt().cancel().tell(Aborted("s1.w1.1", cleanup_pending=True))
     assert not told.core.book.checkpoints["s1.w1.1"].unconfirmed
 
 

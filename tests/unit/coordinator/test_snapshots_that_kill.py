@@ -24,8 +24,10 @@ POLICY = CheckpointPolicy()
 CRASH = ("the pod has failed", True)
 
 
-def start(told: Told, uid: str, policy: CheckpointPolicy = POLICY, wanted: SnapshotRef | None = None) -> Told:
-    return told.report(Starting(workload(uid), MD, policy, wanted))
+def start(
+    told: Told, uid: str, policy: CheckpointPolicy = POLICY, requested_snapshot: SnapshotRef | None = None
+) -> Told:
+    return told.report(Starting(workload(uid), MD, policy, requested_snapshot))
 
 
 def back(told: Told, uid: str, generation: int = 5, policy: CheckpointPolicy = POLICY) -> Told:
@@ -105,7 +107,7 @@ def test_without_an_older_one_the_policy_says_what_follows(
 
 
 def test_the_very_snapshot_that_was_asked_for_is_refused_too() -> None:
-    told = start(twice(), "w3", wanted=ref(5))
+    told = start(twice(), "w3", requested_snapshot=ref(5))
     assert told.order(StartCold).why == "md/0@5 failed within 60 s of being continued, 2 times"
 
 
@@ -173,7 +175,7 @@ def test_pods_that_end_while_they_are_started_lose_no_snapshot() -> None:
         start(told, uid).tell(SnapshotFound(f"restore.{uid}", ref(1)), Staged(f"restore.{uid}"))
         assert told.order(RestoreSnapshot).restore_uid == f"restore.{uid}"
         told.report(Ended(uid, "the pod has failed"))
-        assert (told.step(f"restore.{uid}"), restore(told, uid).deaths) == ("Ended", ())
+        assert (told.step(f"restore.{uid}"), restore(told, uid).quick_failures) == ("Ended", ())
     start(told, "w5")
     assert told.order(FindSnapshot).avoiding == ()
     told.tell(SnapshotFound("restore.w5", ref(1)), Staged("restore.w5"), RestoreSucceeded("restore.w5"))
@@ -192,10 +194,10 @@ def test_a_lost_node_is_no_death() -> None:
 def test_a_preemption_is_no_death() -> None:
     told = back(crash(back(Told(), "w1"), "w1"), "w2").preempt(victim("w2"), uid="s2")
     told.report(Ended("w2", *CRASH))
-    assert restore(told, "w2").deaths == (ref(5),)
+    assert restore(told, "w2").quick_failures == (ref(5),)
 
 
 def test_who_starts_cold_kills_no_snapshot() -> None:
     told = start(twice(), "w3").tell(SnapshotFound("restore.w3"))
     crash(told, "w3")
-    assert restore(told, "w3").deaths == (ref(5), ref(5))
+    assert restore(told, "w3").quick_failures == (ref(5), ref(5))

@@ -44,9 +44,9 @@ FEW = 100
 ANSWERS: dict[type[Order], Callable[[Any], Event]] = {
     Freeze: lambda order: Frozen(order.checkpoint_uid),
     Dump: lambda order: Committed(order.checkpoint_uid, SnapshotRef(order.identity, 1), Transfer()),
-    Kill: lambda order: Killed(order.checkpoint_uid, doomed=not order.insist),
+    Kill: lambda order: Killed(order.checkpoint_uid, still_frozen=not order.insist),
     Abort: lambda order: Aborted(order.checkpoint_uid),
-    FindSnapshot: lambda order: SnapshotFound(order.restore_uid, order.wanted),
+    FindSnapshot: lambda order: SnapshotFound(order.restore_uid, order.requested_snapshot),
     Stage: lambda order: Staged(order.restore_uid),
     RestoreSnapshot: lambda order: RestoreSucceeded(order.restore_uid),
     StartCold: lambda order: StartedCold(order.restore_uid),
@@ -129,7 +129,7 @@ def identity(number: int) -> Identity:
     return Identity("bio", f"job{number}")
 
 
-def signals(size: int, members: int, together: str | None) -> list[Report]:
+def signals(size: int, members: int, release_group: str | None) -> list[Report]:
     """One for every `members` victims, each of them a gang."""
     return [
         Preempted(
@@ -142,26 +142,26 @@ def signals(size: int, members: int, together: str | None) -> list[Report]:
                 ),
                 "InCohortReclamation",
                 1000.0,
-                together=together,
+                release_group=release_group,
             )
         )
         for first in range(0, size, members)
     ]
 
 
-def saved(size: int, members: int, together: str | None) -> Storm:
+def saved(size: int, members: int, release_group: str | None) -> Storm:
     storm = Storm()
-    storm.report(*signals(size, members, together))
+    storm.report(*signals(size, members, release_group))
     for kind in (Freeze, Dump, Kill):
         storm.answer(kind)
     return storm
 
 
-def answered(size: int, members: int, together: str | None) -> tuple[Storm, Callable[[Storm], None]]:
+def answered(size: int, members: int, release_group: str | None) -> tuple[Storm, Callable[[Storm], None]]:
     """Everything goes well: signals, three answers each, releases, ends."""
 
     def act(storm: Storm) -> None:
-        storm.report(*signals(size, members, together))
+        storm.report(*signals(size, members, release_group))
         for kind in (Freeze, Dump, Kill):
             storm.answer(kind)
         storm.tell(*(ReleaseDone(f"s{n}") for n in range(0, size, members)))
@@ -170,17 +170,17 @@ def answered(size: int, members: int, together: str | None) -> tuple[Storm, Call
     return Storm(), act
 
 
-def unanswered(size: int, members: int, together: str | None) -> tuple[Storm, Callable[[Storm], None]]:
+def unanswered(size: int, members: int, release_group: str | None) -> tuple[Storm, Callable[[Storm], None]]:
     """No dump ends before the deadline, which comes for all in one turn."""
     storm = Storm()
-    storm.report(*signals(size, members, together))
+    storm.report(*signals(size, members, release_group))
     storm.answer(Freeze)
     return storm, lambda storm: storm.later(61)
 
 
-def undeleted(size: int, members: int, together: str | None) -> tuple[Storm, Callable[[Storm], None]]:
+def undeleted(size: int, members: int, release_group: str | None) -> tuple[Storm, Callable[[Storm], None]]:
     """All are released, and nobody deletes them."""
-    storm = saved(size, members, together)
+    storm = saved(size, members, release_group)
 
     def act(storm: Storm) -> None:
         storm.tell(*(ReleaseDone(f"s{n}") for n in range(0, size, members)))
@@ -190,9 +190,9 @@ def undeleted(size: int, members: int, together: str | None) -> tuple[Storm, Cal
     return storm, act
 
 
-def forgotten(size: int, members: int, together: str | None) -> tuple[Storm, Callable[[Storm], None]]:
+def forgotten(size: int, members: int, release_group: str | None) -> tuple[Storm, Callable[[Storm], None]]:
     """All is long over."""
-    storm = saved(size, members, together)
+    storm = saved(size, members, release_group)
     storm.tell(*(ReleaseDone(f"s{n}") for n in range(0, size, members)))
     storm.report(*(Ended(f"p{n}", "deleted") for n in range(size)))
 
@@ -204,9 +204,9 @@ def forgotten(size: int, members: int, together: str | None) -> tuple[Storm, Cal
     return storm, act
 
 
-def returning(size: int, members: int, together: str | None) -> tuple[Storm, Callable[[Storm], None]]:
+def returning(size: int, members: int, release_group: str | None) -> tuple[Storm, Callable[[Storm], None]]:
     """Everybody comes back by the name of its snapshot, and is preempted while it does."""
-    del together
+    del release_group
     storm = Storm()
 
     def act(storm: Storm) -> None:
@@ -220,10 +220,10 @@ def returning(size: int, members: int, together: str | None) -> tuple[Storm, Cal
     return storm, act
 
 
-def recovered(size: int, members: int, together: str | None) -> tuple[Storm, Callable[[Storm], None]]:
+def recovered(size: int, members: int, release_group: str | None) -> tuple[Storm, Callable[[Storm], None]]:
     """A coordinator begins in the middle of it."""
     storm = Storm()
-    storm.report(*signals(size, members, together))
+    storm.report(*signals(size, members, release_group))
     storm.answer(Freeze)
 
     def act(storm: Storm) -> None:
@@ -233,11 +233,11 @@ def recovered(size: int, members: int, together: str | None) -> tuple[Storm, Cal
     return storm, act
 
 
-def nodes_lost(size: int, members: int, together: str | None) -> tuple[Storm, Callable[[Storm], None]]:
+def nodes_lost(size: int, members: int, release_group: str | None) -> tuple[Storm, Callable[[Storm], None]]:
     """One node after the other goes, in the middle of it."""
     del members
     storm = Storm()
-    storm.report(*signals(size, 1, together))
+    storm.report(*signals(size, 1, release_group))
     storm.answer(Freeze)
     return storm, lambda storm: storm.tell(*(NodeLost(f"n{n}") for n in range(20)))
 
@@ -263,10 +263,10 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_work_grows_no_faster_than_the_storm(scene: Scene, shape: str) -> None:
-    members, together = SHAPES[shape]
+    members, release_group = SHAPES[shape]
     spent: Counter[int] = Counter()
     for size in (FEW, *SCENES[scene]):
-        storm, act = scene(size, members or size, together)
+        storm, act = scene(size, members or size, release_group)
         budget = spent[FEW] / FEW * size * SLACK if spent[FEW] else float("inf")
         with Work(budget) as work:
             act(storm)

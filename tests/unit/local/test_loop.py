@@ -38,7 +38,7 @@ class TestStarting:
         job = await bench.submit("sim")
 
         (report,) = bench.starting
-        assert (report.identity, report.wanted) == (Identity("default", "sim"), None)
+        assert (report.identity, report.requested_snapshot) == (Identity("default", "sim"), None)
         assert report.workload.uid == job.runs[0].uid
         assert bench.started == []
 
@@ -320,7 +320,7 @@ class TestRequests:
 
         await bench.loop.restore("sim", 2)
 
-        assert bench.starting[-1].wanted == SnapshotRef(Identity("default", "sim"), 2)
+        assert bench.starting[-1].requested_snapshot == SnapshotRef(Identity("default", "sim"), 2)
         assert bench.phase("sim") is STARTING
 
     async def test_a_checkpoint_of_a_running_job_disturbs_nothing(self, bench: Bench) -> None:

@@ -61,7 +61,7 @@ class Node:
                 return orders.Thawed(uid)
             case orders.Abort(checkpoint_uid=uid):
                 return orders.Aborted(uid)
-            case orders.FindSnapshot(restore_uid=uid, identity=identity, wanted=wanted):
+            case orders.FindSnapshot(restore_uid=uid, identity=identity, requested_snapshot=wanted):
                 newest = self.snapshots.get(identity)
                 return orders.SnapshotFound(uid, wanted or (SnapshotRef(identity, newest) if newest else None))
             case orders.Stage(restore_uid=uid):

@@ -127,7 +127,7 @@ def test_alternatives_are_refused() -> None:
 GOOD_UID = "0a1b2c3d-0000-4000-8000-000000000001"
 WORDS = {
     "uid": (f"{GOOD_UID}@2026-11-20T10:00:00.000+00:00~2026-11-20T10:00:01Z.{GOOD_UID}.1", "../../etc/cron.d/x"),
-    "hold": (f"{GOOD_UID}@2026-11-20T10:00:00Z", "a/b"),
+    "holdUID": (f"{GOOD_UID}@2026-11-20T10:00:00Z", "a/b"),
     "pod.uid": (GOOD_UID, "../victim"),
     "pod.name": ("md-0.lab", "../md-0"),
     "pod.nodeName": ("ip-10-0-0-1.ec2.internal", "n/1"),
@@ -166,8 +166,9 @@ def test_what_was_ordered_is_never_changed(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["Checkpoint", "PreemptionHold"])
 def test_no_deadline_is_later_than_any_policy_allows(kind: str) -> None:
     [rule] = schema_of(kind)["x-kubernetes-validations"]
-    assert "self.status.deadline <= self.spec.createdAt + duration('172800s')" in rule["rule"]
+    assert "self.status.deadline <= self.spec.creationTime + duration('172800s')" in rule["rule"]
     times = (schema_of(kind)["properties"][part]["properties"] for part in ("spec", "status"))
-    assert [time["format"] for part in times for name, time in part.items() if name in {"createdAt", "deadline"}] == [
+    times_of_ours = {"creationTime", "deadline"}
+    assert [time["format"] for part in times for name, time in part.items() if name in times_of_ours] == [
         "date-time", "date-time"
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from cedana_sched.model.deadline_cap import capped, check_deadlines
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.policy import CheckpointPolicy
 
-LONG = CheckpointPolicy(deadline_seconds=86_400, restore_deadline_seconds=7_200, quick_failures=5)
+LONG = CheckpointPolicy(deadline_seconds=86_400, restore_deadline_seconds=7_200, quick_failure_threshold=5)
 
 
 def test_every_deadline_of_a_policy_is_bounded() -> None:

@@ -77,7 +77,7 @@ def hold(
 ) -> PreemptionHold:
     victims = () if verdict is None else (VictimStatus(POD_UID, verdict),)
     status = HoldStatus(step, at(left), None if released is None else at(released), victims)
-    spec = HoldSpec("PreemptionByScheduler", uid=uid, created_at=at(created))
+    spec = HoldSpec("PreemptionByScheduler", uid=uid, creation_time=at(created))
     return PreemptionHold(Metadata(name=f"hold-{uid}", namespace="lab", uid=uid), spec, status)
 
 

@@ -36,11 +36,11 @@ def hold(
     status = HoldStatus(
         step,
         deadline=None if deadline is None else at(deadline).isoformat(),
-        released_at=None if released is None else at(released).isoformat(),
+        release_time=None if released is None else at(released).isoformat(),
     )
     held = HeldObject("job") if of_object else None
     return PreemptionHold(
-        Metadata(name=name), HoldSpec(held=held, uid=name, created_at=at(created).isoformat()), status
+        Metadata(name=name), HoldSpec(held_object_ref=held, uid=name, creation_time=at(created).isoformat()), status
     )
 
 
@@ -48,11 +48,11 @@ def scanned(holds: dict[str, PreemptionHold], now: datetime) -> bool:
     """What is to be answered, by a look at every hold."""
 
     def counts(one: PreemptionHold) -> bool:
-        if one.spec.held is not None or now - datetime.fromisoformat(one.spec.created_at) <= BEGAN_BEFORE:
+        if one.spec.held_object_ref is not None or now - datetime.fromisoformat(one.spec.creation_time) <= BEGAN_BEFORE:
             return False
         if one.status.step is HoldStep.HOLDING:
             return one.status.deadline is None or now < datetime.fromisoformat(one.status.deadline)
-        released = one.status.released_at
+        released = one.status.release_time
         return released is None or now - datetime.fromisoformat(released) < TAKES
 
     return any(map(counts, holds.values()))

@@ -73,7 +73,7 @@ async def test_from_the_start_to_the_end() -> None:
     put(api, MUTATING_WEBHOOKS, "cedana-sched", webhooks=[hook])
     spec = {
         "identity": {"id": "sim", "index": 0, "container": "main"},
-        "pod": {"name": "p", "uid": "u", "nodeName": "n"},
+        "podRef": {"name": "p", "uid": "u", "nodeName": "n"},
     }
     status = {"phase": "Ready", "step": "Ready", "deadline": "x", "snapshot": {"id": "sim", "generation": 3}}
     put(api, CHECKPOINTS, "sim-0", "lab", spec=spec, status=status)
@@ -108,7 +108,7 @@ async def test_from_the_start_to_the_end() -> None:
                 "hold-1",
                 "lab",
                 metadata={"creationTimestamp": datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")},
-                spec={"uid": "h", "reason": "Preempted", "held": {"uid": "job-uid", "kind": "Job"}},
+                spec={"uid": "h", "reason": "Preempted", "heldObjectRef": {"uid": "job-uid", "kind": "Job"}},
                 status={"step": "Holding", "deadline": "2999-05-01T12:00:00.000000Z"},
             )
             await asyncio.sleep(0)

@@ -87,7 +87,7 @@ def decide(
     `UNANNOUNCED_SECONDS`, at most.
     """
     holds = tuple(holds)
-    newest = max(holds, key=lambda hold: hold.dated(hold.spec.created_at, now), default=None)
+    newest = max(holds, key=lambda hold: hold.dated(hold.spec.creation_time, now), default=None)
     if newest is not None and (ends_at := newest.ends_at) is not None:
         if newest.status.step is HoldStep.HOLDING:
             left = (ends_at - now).total_seconds()
@@ -112,12 +112,12 @@ def _unheld(pod_uid: str, waited: float, holds: Iterable[PreemptionHold], now: d
     taken back as often as he likes, for he can remove the mark.
     """
     spared = (hold for hold in holds if hold.status.step is not HoldStep.HOLDING and _is_spared(pod_uid, hold))
-    newest = max(spared, key=lambda hold: hold.dated(hold.spec.created_at, now), default=None)
-    if newest is None or (deadline := newest.ends_at) is None or not newest.spec.created_at:
+    newest = max(spared, key=lambda hold: hold.dated(hold.spec.creation_time, now), default=None)
+    if newest is None or (deadline := newest.ends_at) is None or not newest.spec.creation_time:
         return waited
-    if waited > (deadline - datetime.fromisoformat(newest.spec.created_at)).total_seconds():
+    if waited > (deadline - datetime.fromisoformat(newest.spec.creation_time)).total_seconds():
         return waited
-    released = newest.status.released_at  # while it is being released, it could still be held
+    released = newest.status.release_time  # while it is being released, it could still be held
     over_at = datetime.fromisoformat(released) if released is not None else deadline
     return min(waited, max(0.0, (now - over_at).total_seconds()))
 
@@ -131,7 +131,7 @@ def _kept_seconds(pod_uid: str, newest: PreemptionHold, holds: Iterable[Preempti
 
     Holds are forgotten after an hour, and with them how often.
     """
-    released, over_at = newest.status.released_at, newest.over_at
+    released, over_at = newest.status.release_time, newest.over_at
     if released is None:  # it is being released
         return RELEASE_LASTS.total_seconds() if over_at is None else (over_at - now).total_seconds()
     times = sum(hold.status.verdict_on(pod_uid) is Verdict.KEEP_RUNNING for hold in holds)
@@ -140,7 +140,7 @@ def _kept_seconds(pod_uid: str, newest: PreemptionHold, holds: Iterable[Preempti
 
 
 def _is_recent(hold: PreemptionHold, now: datetime) -> bool:
-    released, over_at = hold.status.released_at, hold.over_at
+    released, over_at = hold.status.release_time, hold.over_at
     if released is None:  # it is being released
         return over_at is None or now < over_at
     return abs(now - datetime.fromisoformat(released)) < RELEASE_LASTS  # one of the future is nobody's

@@ -153,8 +153,8 @@ class Holding:
             replica = Replica(identity.id, identity.index)
             known = self._preemptions.checkpoints_of(identity.namespace, replica)
             newest = max(known, key=lambda one: one.generation or 0, default=None)
-            if newest is not None and newest.generation is not None and newest.status.committed_at is not None:
-                began = max(began, datetime.fromisoformat(newest.status.committed_at))
+            if newest is not None and newest.generation is not None and newest.status.commit_time is not None:
+                began = max(began, datetime.fromisoformat(newest.status.commit_time))
         return max(0.0, (now - began).total_seconds())
 
     def _informers(self) -> tuple[Informer[Any], ...]:

@@ -30,6 +30,7 @@ from cedana_sched.model.identity import (
 )
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import LARGEST_NUMBER
+from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.records import RestoreStep
 
 AUDIENCE: Final = "credentials.sched.cedana.ai"
@@ -59,7 +60,7 @@ class Caller(msgspec.Struct, frozen=True):
     node: str = ""
 
 
-class Labelled(msgspec.Struct, frozen=True, rename="camel"):
+class Labelled(msgspec.Struct, frozen=True, rename=api_name):
     """An object's metadata, as far as is read here: its annotations are whole."""
 
     name: str = ""
@@ -68,7 +69,7 @@ class Labelled(msgspec.Struct, frozen=True, rename="camel"):
     annotations: Mapping[str, str] = {}
 
 
-class PlacedSpec(msgspec.Struct, frozen=True, rename="camel"):
+class PlacedSpec(msgspec.Struct, frozen=True, rename=api_name):
     node_name: str = ""
 
 
@@ -99,7 +100,7 @@ class OrderStatus(msgspec.Struct, frozen=True):
     answer: Numbered | None = None
 
 
-class OrderSpec(msgspec.Struct, frozen=True, rename="camel"):
+class OrderSpec(msgspec.Struct, frozen=True, rename=api_name):
     first_order: Numbered | None = None
     namespace_uid: str = ""
 

@@ -68,7 +68,7 @@ class NewBeginnings:
         self._served = served
         self._bundles = Bundles(places)
         self._restores = restores
-        self._of_pod = Index(lambda one: one.spec.pod.uid, restores)
+        self._of_pod = Index(lambda one: one.spec.pod_ref.uid, restores)
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -116,7 +116,7 @@ class NewBeginnings:
         served = self._served.of(pod_uid)
         if not restores or not all(_is_over(restore, beginning, served) for restore in restores):
             return None
-        return max(restores, key=lambda restore: restore.status.beginning)
+        return max(restores, key=lambda restore: restore.status.incarnation)
 
     def _is_unclear(self, pod_uid: str, beginning: Beginning, restore_uid: str) -> bool:
         """Whether something of the pod still runs, or the restore container is just ending with what was decided.
@@ -146,7 +146,7 @@ class NewBeginnings:
         except ApiError as error:
             log.warning("new beginning not reported, trying again", object=metadata.name, problem=error.message)
             return False
-        log.info("pod begins again", pod=restore.spec.pod.uid, after=restore.spec.uid, sandbox=beginning.sandbox)
+        log.info("pod begins again", pod=restore.spec.pod_ref.uid, after=restore.spec.uid, sandbox=beginning.sandbox)
         return True
 
 

@@ -209,9 +209,9 @@ class Account:
     def had_snapshot(self, word: Word) -> bool:
         """Whether a snapshot of this replica had been committed before it said that."""
         return any(
-            self.pods.get(one["spec"]["pod"]["uid"]) == replica_of(word)
+            self.pods.get(one["spec"]["podRef"]["uid"]) == replica_of(word)
             and one.get("status", {}).get("step") == CheckpointStep.READY
-            and (committed := one["status"].get("committedAt"))
+            and (committed := one["status"].get("commitTime"))
             and time_of(committed) < word.at
             for one in self.checkpoints
         )
@@ -219,18 +219,18 @@ class Account:
     def failed(self, last: Word) -> bool:
         """Whether the checkpoint in which a pod said its last word failed, and its object says why."""
         return any(
-            one["spec"]["pod"]["uid"] == last.pod
+            one["spec"]["podRef"]["uid"] == last.pod
             and one.get("status", {}).get("step") == CheckpointStep.FAILED
             and one["status"].get("message")
-            and time_of(one["status"]["finishedAt"]) > last.at - LET_GO_SECONDS
+            and time_of(one["status"]["completionTime"]) > last.at - LET_GO_SECONDS
             for one in self.checkpoints
         )
 
     def said_cold(self, pod_uid: str) -> bool:
         """Whether the newest Restore of a pod says that it begins anew, and why; or an Event on the pod does."""
-        found = [one for one in self.restores if one["spec"]["pod"]["uid"] == pod_uid]
+        found = [one for one in self.restores if one["spec"]["podRef"]["uid"] == pod_uid]
         if found:
-            status = max(found, key=lambda one: str(one["spec"]["createdAt"])).get("status", {})
+            status = max(found, key=lambda one: str(one["spec"]["creationTime"])).get("status", {})
             if status.get("cold") and status.get("message"):
                 return True
         return self.warned(pod_uid)

@@ -34,15 +34,15 @@ def spans(writes: Sequence[Write]) -> Mapping[Named, Sequence[tuple[float, float
     """From when until when each object was held: as its PreemptionHold said when it was made."""
     victims: defaultdict[str, set[str]] = defaultdict(set)
     for write in _created(writes, "checkpoints"):
-        if hold := write.body["spec"].get("hold"):
-            victims[hold].add(write.body["spec"]["pod"]["name"])
+        if hold := write.body["spec"].get("holdUID"):
+            victims[hold].add(write.body["spec"]["podRef"]["name"])
     found: defaultdict[Named, list[tuple[float, float]]] = defaultdict(list)
     for write in _created(writes, "preemptionholds"):
         spec, deadline = write.body["spec"], write.body.get("status", {}).get("deadline")
         if deadline is None:
             continue
-        span = (time_of(spec["createdAt"]), time_of(deadline))
-        held = (spec.get("held") or {}).get("name")
+        span = (time_of(spec["creationTime"]), time_of(deadline))
+        held = (spec.get("heldObjectRef") or {}).get("name")
         for name in victims[spec["uid"]] | ({held} if held else set()):
             found[write.namespace, name].append(span)
     return found
@@ -51,8 +51,10 @@ def spans(writes: Sequence[Write]) -> Mapping[Named, Sequence[tuple[float, float
 def pods_being_saved(writes: Sequence[Write]) -> Sequence[tuple[float, float]]:
     """From when until when any pod was held that its scheduler evicts by itself, as its PreemptionHold said."""
     created = [write.body for write in _created(writes, "preemptionholds")]
-    of_pods = [body for body in created if not body["spec"].get("held") and "deadline" in body.get("status", {})]
-    return [(time_of(body["spec"]["createdAt"]), time_of(body["status"]["deadline"])) for body in of_pods]
+    of_pods = [
+        body for body in created if not body["spec"].get("heldObjectRef") and "deadline" in body.get("status", {})
+    ]
+    return [(time_of(body["spec"]["creationTime"]), time_of(body["status"]["deadline"])) for body in of_pods]
 
 
 def unmarked(writes: Sequence[Write]) -> Mapping[Named, Sequence[float]]:

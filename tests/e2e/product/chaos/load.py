@@ -257,7 +257,8 @@ def _vcjob(name: str, queue: str, namespace: Namespace, fields: Mapping[str, Any
 async def _wait_until_held(namespace: Namespace, job: str) -> None:
     def holds(found: list[Object]) -> bool:
         return any(
-            one["spec"].get("held", {}).get("name") == job and one.get("status", {}).get("step") == HoldStep.HOLDING
+            one["spec"].get("heldObjectRef", {}).get("name") == job
+            and one.get("status", {}).get("step") == HoldStep.HOLDING
             for one in found
         )
 

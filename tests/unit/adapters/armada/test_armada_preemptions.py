@@ -21,7 +21,7 @@ async def test_a_preemption_becomes_a_signal_of_its_run(world: World) -> None:
     (victim,) = signal.victims
     assert signal.uid == f"{job}@run-of-{job}"
     assert signal.adapter == "armada"
-    assert (signal.preemptor, signal.together) == ("01other", "01other")
+    assert (signal.preemptor, signal.release_group) == ("01other", "01other")
     assert (signal.observed_at, signal.not_after) == (world.now, world.now + 240)
     assert (victim.workload.uid, victim.workload.node) == (pod, "node-1")
     assert victim.identity == Identity(NAMESPACE, job, 0)

@@ -110,7 +110,9 @@ class KueueStage(ClusterStage):
         if not any(pod.identity for pod in self._jobs[job["metadata"]["name"]]):
             return True
         uid, annotations = job["metadata"]["uid"], job["metadata"].get("annotations") or {}
-        holds = tuple(msgspec.convert(one, PreemptionHold) for one in self.holds() if one["spec"]["held"]["uid"] == uid)
+        holds = tuple(
+            msgspec.convert(one, PreemptionHold) for one in self.holds() if one["spec"]["heldObjectRef"]["uid"] == uid
+        )
         eviction = Eviction(uid, annotations.get(names.RELEASED_HOLD), started_at=None)
         return decide(eviction, holds, waited_seconds=0, now=datetime.now(tz=UTC)).refused is None
 

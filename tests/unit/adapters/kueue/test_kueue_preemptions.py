@@ -107,12 +107,12 @@ def test_pod_of_another_namespace_is_no_pod_of_the_job_whatever_it_says(world: W
 def test_the_preemptor_is_named_and_binds_its_victims_together(world: World) -> None:
     world.put(preempted())
     unknown = _signal(world.review())
-    assert (unknown.preemptor, unknown.together) == (PREEMPTOR_UID, PREEMPTOR_UID)
+    assert (unknown.preemptor, unknown.release_group) == (PREEMPTOR_UID, PREEMPTOR_UID)
 
     world.restart()
     world.put(workload(name="job-train-1", uid=PREEMPTOR_UID, owned_by=owner("job-9", "train")))
     known = _signal(world.review())
-    assert (known.preemptor, known.together) == (f"{NAMESPACE}/job-train-1", PREEMPTOR_UID)
+    assert (known.preemptor, known.release_group) == (f"{NAMESPACE}/job-train-1", PREEMPTOR_UID)
 
 
 def test_a_preemptor_of_another_namespace_is_not_named_to_its_victims(world: World) -> None:
@@ -128,7 +128,7 @@ def test_a_preemptor_of_another_namespace_is_not_named_to_its_victims(world: Wor
 def test_a_preemptor_that_kueue_does_not_name_is_not_guessed(world: World, message: str) -> None:
     world.put(preempted(message=message))
     signal = _signal(world.review())
-    assert (signal.preemptor, signal.together) == (None, None)
+    assert (signal.preemptor, signal.release_group) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_every_other_eviction_is_a_signal_in_kueues_words(world: World, reason: 
 
     signal = _signal(world.review())
 
-    assert (signal.reason, signal.preemptor, signal.together) == (reason, None, None)
+    assert (signal.reason, signal.preemptor, signal.release_group) == (reason, None, None)
 
 
 def test_pods_keep_their_own_policies(world: World) -> None:

@@ -29,7 +29,7 @@ async def test_who_is_in_an_excluded_namespace_may_go_and_takes_room_all_the_sam
     )
     server.put(NODES, {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}})
     server.put(POD_GROUPS, {"metadata": metadata, "spec": {"minMember": 1}})
-    server.put(CHECKPOINTS, {"metadata": metadata, "spec": {"identity": {"id": "md"}, "pod": {"uid": "pod-1"}}})
+    server.put(CHECKPOINTS, {"metadata": metadata, "spec": {"identity": {"id": "md"}, "podRef": {"uid": "pod-1"}}})
     server.put(PREEMPTION_HOLDS, {"metadata": metadata, "spec": {"reason": "x"}})
     async with server.serving() as api, asyncio.TaskGroup() as group, asyncio.timeout(60):
         holding = Holding(api, served=served)

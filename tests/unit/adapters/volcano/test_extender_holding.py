@@ -88,7 +88,7 @@ class World:
         victims = () if verdict is None else (VictimStatus(name, verdict),)
         released_at = None if step is HoldStep.HOLDING else self.at(released)
         spec, status = (
-            HoldSpec("x", uid="signal", created_at=self.at(-1)),
+            HoldSpec("x", uid="signal", creation_time=self.at(-1)),
             HoldStatus(step, self.at(left), released_at, victims),
         )
         self.holding._holds._put(PreemptionHold(Metadata(name="hold", namespace="lab"), spec, status))
