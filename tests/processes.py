@@ -6,10 +6,46 @@ ending process can break fails by luck.
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+
+LEAVES_ITS_FIRST_THREAD = """
+import ctypes, platform, threading, time
+
+def count():
+    with open("/proc/self/stat") as stat:
+        while stat.read().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.001)
+            stat.seek(0)
+    number = 0
+    while True:
+        number += 1
+        print(number, flush=True)
+        time.sleep(0.01)
+
+threading.Thread(target=count).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit, of this thread alone
+"""
+"""A program that runs on, and counts, when its first thread has ended, as after `pthread_exit` in `main`."""
+
+
+@contextlib.contextmanager
+def without_first_thread() -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose first thread has ended: /proc shows it as a zombie, and it runs on."""
+    process = subprocess.Popen([sys.executable, "-c", LEAVES_ITS_FIRST_THREAD], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout as output:
+        try:
+            assert output.readline() == b"1\n"
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
 
 def all_processes() -> Iterator[psutil.Process]:

@@ -103,7 +103,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 
 OPTIONS_OF_A_NEW_ENGINE: dict[str, tuple[Any, Any]] = OPTIONS | {
     "store": (_store("STATE-DIR/store"), None),
-    "key_file": (_key_file("nothing is sealed"), None),
+    "key_file": (_key_file("nothing is sealed, and a sealed store is refused"), None),
 }
 """The same of a command with a `NewPlace`, which looks at no running engine."""
 

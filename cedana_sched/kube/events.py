@@ -17,6 +17,7 @@ from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import EVENTS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.work_queue import WorkQueue
+from cedana_sched.model.segments import LONGEST_OBJECT_NAME
 
 log = structlog.get_logger(__name__)
 
@@ -29,8 +30,8 @@ KEPT = 10_000
 SAME_SECONDS = 600.0
 """An Event that was told within this time is counted, not told again; a warning is tried for so long."""
 REMEMBERED = 4_096
-LONGEST_MESSAGE, LONGEST_NAME = 1024, 253
-"""Characters: as many as the API server takes of an Event's message, and of an object's name."""
+LONGEST_MESSAGE = 1024
+"""Characters: as many as the API server takes of an Event's message."""
 
 NAMESPACE_OF_OTHERS = "default"
 """Of Events on objects without a namespace: the API server takes them in no other one (`legacyValidateEvent` in
@@ -186,7 +187,7 @@ class EventRecorder:
 
 def _bounded(event: ObjectEvent) -> ObjectEvent:
     """The same, with as much of each text as an Event has room for; users write some of them, of any length."""
-    involved = {key: value[:LONGEST_NAME] for key, value in event.involved.items()}
+    involved = {key: value[:LONGEST_OBJECT_NAME] for key, value in event.involved.items()}
     return msgspec.structs.replace(event, involved=involved, message=event.message[:LONGEST_MESSAGE])
 
 

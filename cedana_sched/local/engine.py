@@ -37,6 +37,7 @@ from cedana_sched.local.machine import NODE, LocalAgents, Machine, tell_of_runs
 from cedana_sched.local.records import Records
 from cedana_sched.local.runs.job_task import JobSpec
 from cedana_sched.local.runs.runtime import LocalRuntime
+from cedana_sched.local.sealed_start import require_keys
 from cedana_sched.local.service import About, EngineService, settled_snapshots
 from cedana_sched.local.state_directory import locked
 from cedana_sched.model.errors import CedanaSchedError
@@ -66,7 +67,7 @@ def run(options: EngineOptions) -> None:
     Raises:
         StateDirectoryError: another engine runs on the state directory.
         UsageError: the configuration says something that cannot be done.
-        StoreDeniedError: the store cannot be used.
+        StoreDeniedError: the store cannot be used, or is sealed, and its keys are not here.
         CedanaSchedError: it cannot go on, for instance because its journal is damaged.
     """
     try:
@@ -110,7 +111,8 @@ async def running(options: EngineOptions, toolchain: Toolchain) -> AsyncIterator
     state = options.state_directory
     socket_path(state)
     configuration = read_configuration(options.config)
-    await asyncio.to_thread(_require_store, options.store, state / NOTES)
+    store = await asyncio.to_thread(_required_store, options.store, state / NOTES)
+    await require_keys(store, {group.namespace for group in configuration.groups})
     async with SqliteJournal.open(state) as journal, asyncio.TaskGroup() as tasks:
         engine = _Engine(options, configuration, journal, toolchain, tasks)
         async with engine.running() as socket:
@@ -124,9 +126,9 @@ def read_configuration(path: Path | None) -> Configuration:
     return Configuration.read(path, machine) if path else Configuration.single_group(machine)
 
 
-def _require_store(storage: StorageConfig, notes: Path) -> None:
+def _required_store(storage: StorageConfig, notes: Path) -> SnapshotStore:
     """Refuse to start on a store that a person must put right first; one that is only away may come back."""
-    SnapshotStore.open(storage, notes=notes)
+    return SnapshotStore.open(storage, notes=notes)
 
 
 class _Engine:

@@ -8,7 +8,7 @@ costs its bytes and nothing more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,12 @@ FORMAT_VERSION = 1
 
 ZERO_CHUNK = 0xFFFF_FFFF
 """Stands in a segment's chunk column for bytes that are all zero and stored nowhere."""
+
+MOST_PACKS: Final = 400_000
+"""25 TiB. With the next two, how much is read of a summary: a byte of it may become thirty in memory."""
+MOST_LABELS: Final = 1_000
+MOST_ABANDONED: Final = 10_000
+"""They are generations that are there, of which 2,000 are kept in sight."""
 
 
 class SnapshotMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,15 +67,15 @@ class SnapshotSummary(msgspec.Struct, frozen=True, kw_only=True):
     taken_at: float
     reason: str
     adapter: str
-    labels: dict[str, str]
+    labels: Annotated[dict[str, str], msgspec.Meta(max_length=MOST_LABELS)]
     stats: TransferStats
-    packs: tuple[str, ...]
+    packs: Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_PACKS)]
     """Every pack the snapshot needs, its own and those of earlier generations."""
     page_index: str | None
     """Key of the page fingerprints beside the manifest, if there are any."""
     run: str = ""
     """Which start of the program it was taken of; empty where the writer was not told."""
-    abandons: tuple[Abandoned, ...] = ()
+    abandons: Annotated[tuple[Abandoned, ...], msgspec.Meta(max_length=MOST_ABANDONED)] = ()
     """What this line of work does not continue, newest first; a generation hands it on to those that follow it."""
 
     @property

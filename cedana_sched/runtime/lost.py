@@ -16,7 +16,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ from cedana_sched.runtime.plan import (
     results_folder,
     write_result,
 )
+from cedana_sched.runtime.same_process import open_running
 
 _TURN = ".turn"
 WHY = "containerd ended before it had started this container"
@@ -102,29 +102,14 @@ def first_process(state: str) -> Iterator[int | None]:
     try:
         with open(f"{state}/state.json", encoding="utf-8") as file:
             content = json.load(file)
-        pid, started = int(content["init_process_pid"]), int(content["init_process_start"])
-        descriptor = os.pidfd_open(pid)
-    except (FileNotFoundError, ProcessLookupError, KeyError, TypeError, ValueError):
-        yield None
-        return
+        descriptor = open_running(int(content["init_process_pid"]), int(content["init_process_start"]))
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        descriptor = None
     try:
-        yield descriptor if _start_of(pid) == started and not _has_ended(descriptor) else None
+        yield descriptor
     finally:
-        os.close(descriptor)
-
-
-def _start_of(pid: int) -> int | None:
-    """In clock ticks since the boot; another process may have the number of one that has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-
-
-def _has_ended(descriptor: int) -> bool:
-    """Also where nobody has waited for it yet."""
-    return bool(select.select([descriptor], [], [], 0)[0])
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _kill(descriptor: int) -> None:

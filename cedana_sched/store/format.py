@@ -24,11 +24,12 @@ import msgspec
 import zstandard
 from blake3 import blake3
 
-from cedana_sched.model.errors import IntegrityError, NewerFormatError
+from cedana_sched.model.errors import IntegrityError, NewerFormatError, StoreError
 from cedana_sched.model.manifest import FORMAT_VERSION, Manifest, SnapshotSummary
 from cedana_sched.model.segments import is_segment
 from cedana_sched.store.backend import Buffer
 from cedana_sched.store.decoding import UNREADABLE, unpack
+from cedana_sched.store.outline import require_bounded
 from cedana_sched.store.shape import require_shape
 
 MAGIC = b"CEDSNAP\0"
@@ -54,9 +55,14 @@ class _Preamble(NamedTuple):
 
 
 def encode_manifest(manifest: Manifest, *, version: int = FORMAT_VERSION) -> bytes:
-    """The bytes of a manifest file."""
-    header = msgspec.msgpack.encode(manifest.summary)
-    body = zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(manifest))
+    """The bytes of a manifest file.
+
+    Raises:
+        StoreError: it would be one that nobody reads.
+    """
+    header, plain = msgspec.msgpack.encode(manifest.summary), msgspec.msgpack.encode(manifest)
+    _require_readable(header, plain)
+    body = zstandard.ZstdCompressor(level=3).compress(plain)
     fixed = _FIXED.pack(MAGIC, version, len(header), len(body), blake3(body).digest())
     return b"".join((fixed, blake3(fixed + header).digest(), header, body))
 
@@ -128,13 +134,27 @@ def decode_manifest(data: Buffer) -> Manifest:
     if len(body) != preamble.body_length or blake3(body).digest() != preamble.body_digest:
         raise IntegrityError("the manifest's body is damaged")
     try:
-        manifest = _manifests.decode(unpack(body, MOST_BODY_BYTES))
+        plain = unpack(body, MOST_BODY_BYTES)
+        require_bounded(plain, MOST_HEADER_BYTES)
+        manifest = _manifests.decode(plain)
     except (IntegrityError, *UNREADABLE) as error:
         raise IntegrityError(f"the manifest's body has another shape: {error}") from error
     if manifest.summary != summary:
         raise IntegrityError("the manifest's header and body are of different snapshots")
     require_shape(manifest)
     return manifest
+
+
+def _require_readable(header: bytes, plain: bytes) -> None:
+    """What is too large is not committed: its work would be lost where it is to continue."""
+    try:
+        require_lengths(len(header), len(plain))
+        require_bounded(plain, MOST_HEADER_BYTES)
+    except (IntegrityError, msgspec.ValidationError) as error:
+        raise StoreError(
+            f"the snapshot would have a manifest that nobody reads: {error}",
+            remedy="save fewer processes together, or remove this workload's snapshots, among which its pages lie",
+        ) from error
 
 
 def _preamble(data: Buffer) -> _Preamble:

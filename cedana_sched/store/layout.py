@@ -56,8 +56,18 @@ def pack_key(namespace: str, pack: str) -> str:
     return f"{packs_folder(namespace)}/{pack}"
 
 
-PackName = Annotated[str, Meta(min_length=len(f"{0:032x}-000001"))]
+_SHORTEST_PACK = len(f"{0:032x}-000001")
+_LONGEST_PACK = _SHORTEST_PACK + 6
+"""The number of a writer's millionth pack has one digit more."""
+PackName = Annotated[str, Meta(min_length=_SHORTEST_PACK, max_length=_LONGEST_PACK)]
 """As decoded: a file of shorter strings takes many times its own size of memory."""
+LONGEST_KEY = 1024
+"""Of an object; S3 takes no longer one."""
+
+
+def may_be_pack(name: str) -> bool:
+    """Whether it is as long as the name of a pack."""
+    return _SHORTEST_PACK <= len(name) <= _LONGEST_PACK
 
 
 def pack_writer(pack: str) -> str:

@@ -2,7 +2,8 @@
 
 A manifest never changes, so what it names needs to be read once. A collection leaves that in the object `references`,
 by the key, size and date of each manifest, and the next one, on whichever node, reads only manifests that are new. The
-object is an aid: lost or damaged, everything is read again.
+object is an aid: lost or damaged, everything is read again. It has the name of each pack once, and numbers of packs in
+columns, for generations of one workload name the same thousands of packs.
 
 It is not sealed. Whoever can write to the store can have packs collected that a manifest names, by an object of his
 own, as he can by a `removed` beside each manifest: sealed alone, it would keep nobody from that. What is read of it
@@ -11,6 +12,7 @@ decides only what is spared, so he gains no more than a loss, which verification
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
@@ -28,10 +30,15 @@ from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.decoding import UNREADABLE, unpack
 from cedana_sched.store.generations import Generations
 
-MOST_BYTES = 128 << 20
-"""Of what is remembered, packed and unpacked: anybody who can write to the store may have written it."""
+MOST_BYTES = 32 << 20
+"""Of what is remembered, packed and unpacked: anybody who can write to the store may have written it. So much is enough
+for 500 generations of 512 GiB, 16 MiB of which are numbers."""
 MOST_REMEMBERED = 100_000
 """Manifests of one namespace; those beyond are read each time."""
+MOST_PACKS = 250_000
+"""Of which the names are kept: 16 TiB. Manifests that name others are read each time."""
+_TEXT_BYTES, _ROW_BYTES = 5, 32
+"""Of MessagePack, beside what a text is long; and of a manifest, beside texts and numbers."""
 _READERS = 8
 _FEW = 32
 """So many are read one after the other: usually the handful that is new since the last collection."""
@@ -40,18 +47,28 @@ _DIGEST_BYTES = 32
 _log = structlog.get_logger(__name__)
 
 
-class Named(msgspec.Struct, frozen=True, array_like=True):
+class Named(msgspec.Struct, frozen=True):
     """What one manifest names."""
 
-    packs: tuple[layout.PackName, ...]
+    packs: tuple[str, ...]
     page_index: str | None
 
 
-class _Remembered(msgspec.Struct, frozen=True, array_like=True):
-    key: Annotated[str, msgspec.Meta(min_length=32)]  # no manifest has a shorter one; see `layout.PackName`
+_Key = Annotated[str, msgspec.Meta(max_length=layout.LONGEST_KEY)]
+
+
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    key: _Key
     size: int
     modified: float
-    named: Named
+    packs: bytes
+    """A column of u32: their numbers in `_Memory.packs`."""
+    page_index: _Key | None
+
+
+class _Memory(msgspec.Struct, frozen=True, array_like=True):
+    packs: Annotated[tuple[layout.PackName, ...], msgspec.Meta(max_length=MOST_PACKS)]
+    rows: Annotated[tuple[_Row, ...], msgspec.Meta(max_length=MOST_REMEMBERED)]
 
 
 class References(msgspec.Struct, frozen=True):
@@ -63,7 +80,7 @@ class References(msgspec.Struct, frozen=True):
     """Manifests that may name anything."""
 
 
-_decoder = msgspec.msgpack.Decoder(list[_Remembered])
+_decoder = msgspec.msgpack.Decoder(_Memory)
 
 
 def read_references(backend: Backend, catalogue: Catalogue, namespace: str, generations: Generations) -> References:
@@ -122,11 +139,42 @@ def _recall(backend: Backend, namespace: str) -> dict[Entry, Named]:
         _log.warning("references_read_anew", namespace=namespace, why="they are damaged")
         return {}
     try:
-        rows = _decoder.decode(unpack(body, MOST_BYTES))
+        return _rows_of(_decoder.decode(unpack(body, MOST_BYTES)))
     except (IntegrityError, *UNREADABLE) as error:  # of another version
         _log.warning("references_read_anew", namespace=namespace, why=str(error))
         return {}
-    return {Entry(row.key, row.size, row.modified): row.named for row in rows}
+
+
+def _rows_of(memory: _Memory) -> dict[Entry, Named]:
+    """Raises IntegrityError where a number is of no pack."""
+    try:
+        return {
+            Entry(row.key, row.size, row.modified): Named(
+                tuple(map(memory.packs.__getitem__, memoryview(row.packs).cast("I"))), row.page_index
+            )
+            for row in memory.rows
+        }
+    except (IndexError, TypeError) as error:
+        raise IntegrityError(f"a column cannot be of packs: {error}") from error
+
+
+def _memory_of(needed: dict[Entry, Named]) -> _Memory:
+    """As many manifests as can be read again."""
+    numbers: dict[str, int] = {}
+    rows: list[_Row] = []
+    room = MOST_BYTES * 15 // 16  # what cannot be packed becomes a little longer
+    for entry, named in sorted(needed.items())[:MOST_REMEMBERED]:
+        fresh = [name for name in dict.fromkeys(named.packs) if name not in numbers]
+        texts = (entry.key, named.page_index or "", *fresh)
+        size = sum(_TEXT_BYTES + len(text.encode()) for text in texts) + 4 * len(named.packs) + _ROW_BYTES
+        is_ours = all(map(layout.may_be_pack, fresh)) and max(map(len, texts)) <= layout.LONGEST_KEY
+        if size > room or len(numbers) + len(fresh) > MOST_PACKS or not is_ours:
+            continue
+        room -= size
+        numbers.update(zip(fresh, range(len(numbers), len(numbers) + len(fresh)), strict=True))
+        column = array("I", map(numbers.__getitem__, named.packs)).tobytes()
+        rows.append(_Row(*entry, column, named.page_index))
+    return _Memory(tuple(numbers), tuple(rows))
 
 
 def _remember(backend: Backend, namespace: str, needed: dict[Entry, Named]) -> None:
@@ -136,8 +184,7 @@ def _remember(backend: Backend, namespace: str, needed: dict[Entry, Named]) -> N
         if not needed:
             backend.delete([key])
             return
-        rows = [_Remembered(*entry, named) for entry, named in sorted(needed.items())[:MOST_REMEMBERED]]
-        body = zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(rows))
+        body = zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(_memory_of(needed)))
         backend.put(key, blake3(body).digest() + body)
     except CedanaSchedError as error:
         _log.warning("references_not_remembered", namespace=namespace, why=str(error))

@@ -7,6 +7,7 @@ that leads elsewhere gets past here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import repeat
 from operator import mul, ne
 
@@ -73,9 +74,8 @@ def _of_stream(stream: StreamEntry, chunks: int) -> Iterator[str]:
     if (len(segments.chunks), len(segments.offsets), len(segments.lengths)) != (4 * rows, 4 * rows, 8 * rows):
         yield f"the columns of stream {name!r} are not of one length"
         return
-    used = set(memoryview(segments.chunks).cast("I"))
-    used.discard(ZERO_CHUNK)
-    if used and max(used) >= chunks:
+    used = filter(partial(ne, ZERO_CHUNK), memoryview(segments.chunks).cast("I"))  # no object stays for each
+    if max(used, default=-1) >= chunks:
         yield f"stream {name!r} names a chunk that is not there"
     if sum(memoryview(segments.lengths).cast("Q")) != stream.size_bytes:
         yield f"the segments of stream {name!r} are not as long as it is"

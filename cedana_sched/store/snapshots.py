@@ -110,6 +110,15 @@ class SnapshotStore:
         """The place in words."""
         return self._backend.description
 
+    def require_keys(self, namespaces: Collection[str]) -> None:
+        """See `Seals.require_keys`. Not for a process with credentials of single namespaces.
+
+        Raises:
+            SealedError: the keys that seal the store are not here.
+            StoreError: the store cannot be asked.
+        """
+        self._seals.require_keys(namespaces)
+
     def begin(self, identity: Identity, *, checkpoint_uid: str, lineage: Lineage | None = None) -> SnapshotWriter:
         """Start the next generation of an identity. Without a `lineage` it continues the newest one.
 

@@ -260,10 +260,10 @@ class Ledger:
 
 
 def packed(streams: Mapping[JobSet, str], cases: Sequence[Case], awaited: dict[str, Awaited]) -> bytes:
-    """The text of all; where that is too much, without streams in which nothing is open, and with fewer cases.
+    """The text of all; where that is too much, without streams in which nothing is open, and with less that is open.
 
-    Whoever may create pods decides how many job sets and cases there are, and how large. After a restart a stream that
-    was left out begins with its pods, and a case that was left out is seen again while its pods are there.
+    Whoever may create pods, or submit jobs, decides how much there is, and how large. After a restart a stream that was
+    left out begins with its pods, a case is seen again while its pods are there, and an awaited job once it has a pod.
     """
     text = _encode(streams, cases, awaited)
     if _fits(text):
@@ -273,15 +273,18 @@ def packed(streams: Mapping[JobSet, str], cases: Sequence[Case], awaited: dict[s
     text = _encode(noted, cases, awaited)
     if _fits(text):
         return text.packed
-    turns = _in_turns(cases)
+    turns = _in_turns([*cases, *awaited.items()])
     room = MOST_BYTES * sum(one.bytes for one in turns) // len(text.packed)
     while True:
         chosen = _as_fit(turns, room)
-        text = _encode(_streams_of(streams, chosen, awaited), chosen, awaited)
+        some = [one for one in chosen if isinstance(one, Case)]
+        others = dict(one for one in chosen if not isinstance(one, Case))
+        text = _encode(_streams_of(streams, some, others), some, others)
         if _fits(text) or not chosen:
             break
         room = room * 3 // 4  # how far a text shrinks, nobody can say of its parts
-    log.warning("too many open preemptions for armada's notes", open=len(cases), noted=len(chosen))
+    counts = {"open": len(cases), "noted": len(some), "awaited": len(awaited), "awaited_noted": len(others)}
+    log.warning("too many open preemptions for armada's notes", **counts)
     return text.packed
 
 
@@ -311,36 +314,46 @@ def _open_job_sets(cases: Iterable[Case], awaited: Mapping[str, Awaited]) -> set
     return {one.job_set for one in cases} | {one.job_set for one in awaited.values()}
 
 
+_Open = Case | tuple[str, Awaited]
+"""A preemption that is not over, or a job that comes back."""
+
+
 class _Turn(NamedTuple):
-    case: Case
+    open: _Open
     bytes: int
     """Of its text, packed alone; and of its text unpacked, in proportion to what may be unpacked."""
 
 
-def _in_turns(cases: Iterable[Case]) -> list[_Turn]:
-    """Whose owner has least comes first; then doubtful ones, likewise.
+def _in_turns(everything: Iterable[_Open]) -> list[_Turn]:
+    """Whose owner has least comes first; then doubtful ones, likewise. Of one owner the order stays.
 
-    The owner of a case is its queue; of a doubtful one, which anybody may make of anybody's queue, the namespace. So
-    who has many, or large ones, keeps none of another's out.
+    So who has many, or large ones, keeps none of another's out.
     """
     taken: Counter[tuple[bool, str]] = Counter()
     ranked: list[tuple[bool, int, _Turn]] = []
-    for case in cases:
-        text = msgspec.json.encode(case)
-        turn = _Turn(case, len(zlib.compress(text)) + len(text) * MOST_BYTES // MOST_BYTES_UNPACKED)
-        owner = case.doubtful, case.namespace if case.doubtful else case.job_set.queue
+    for one in everything:
+        text = msgspec.json.encode(one)
+        turn = _Turn(one, len(zlib.compress(text)) + len(text) * MOST_BYTES // MOST_BYTES_UNPACKED)
+        owner = is_doubtful, _ = _owner(one)
         taken[owner] += turn.bytes
-        ranked.append((case.doubtful, taken[owner], turn))
+        ranked.append((is_doubtful, taken[owner], turn))
     return [turn for _, _, turn in sorted(ranked, key=itemgetter(0, 1))]
 
 
-def _as_fit(turns: Iterable[_Turn], room: int) -> list[Case]:
-    """Cases in their turns, passing over those for which there is no room."""
+def _owner(one: _Open) -> tuple[bool, str]:
+    """Its queue; of a doubtful case, which anybody may make of anybody's queue, the namespace."""
+    if not isinstance(one, Case):
+        return False, one[1].job_set.queue
+    return one.doubtful, one.namespace if one.doubtful else one.job_set.queue
+
+
+def _as_fit(turns: Iterable[_Turn], room: int) -> list[_Open]:
+    """What is open in its turns, passing over that for which there is no room."""
     chosen = []
     for turn in turns:
         if turn.bytes <= room:
             room -= turn.bytes
-            chosen.append(turn.case)
+            chosen.append(turn.open)
     return chosen
 
 

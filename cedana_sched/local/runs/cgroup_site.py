@@ -20,22 +20,28 @@ SUPERVISORS = "supervisors"
 
 
 class CgroupSite:
-    """Where on this machine the groups of runs belong."""
+    """Where on this machine the groups of runs belong.
 
-    def __init__(self, roots: Mapping[str, Path]) -> None:
+    Args:
+        roots: of the hierarchies, by their names.
+        parent: the folder below each root. Who uses another one may use the uids of others again.
+    """
+
+    def __init__(self, roots: Mapping[str, Path], parent: str = PARENT) -> None:
         self.roots = dict(roots)
+        self._parent = parent
 
     @classmethod
-    def of_this_machine(cls) -> CgroupSite:
+    def of_this_machine(cls, parent: str = PARENT) -> CgroupSite:
         """Find the hierarchies.
 
         Raises:
             CgroupError: there is none that can freeze processes.
         """
-        return cls(find_roots(Path("/proc/self/mountinfo").read_text().splitlines()))
+        return cls(find_roots(Path("/proc/self/mountinfo").read_text().splitlines()), parent)
 
     def run(self, uid: str) -> Cgroup:
-        return Cgroup({name: str(root / PARENT / uid) for name, root in self.roots.items()})
+        return Cgroup({name: str(root / self._parent / uid) for name, root in self.roots.items()})
 
     def supervisors(self) -> Cgroup:
         return self.run(SUPERVISORS)
@@ -46,7 +52,7 @@ class CgroupSite:
         A group that is younger than a minute may be waiting for its first process, of this engine or another one.
         """
         for root in dict.fromkeys(self.roots.values()):
-            parent = root / PARENT
+            parent = root / self._parent
             runs = (path for path in abandoned(parent) if path.name != SUPERVISORS)
             for path in (*runs, parent / SUPERVISORS, parent):
                 try:

@@ -10,7 +10,9 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-_STATE, _START_TIME = 0, 19  # proc(5), /proc/PID/stat fields 3 and 22, counted after the command's name
+from cedana_sched.runtime.same_process import open_running, runs
+
+_START_TIME = 19  # proc(5), /proc/PID/stat field 22, counted after the command's name
 
 
 class ProcessId(NamedTuple):
@@ -30,23 +32,12 @@ class ProcessId(NamedTuple):
         return cls(pid, int(_stat(pid)[_START_TIME]), _boot_id())
 
     def open(self) -> int | None:
-        """A pidfd of this very process, or None when it is gone or a zombie, whoever has its PID now."""
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return None
-        if self.alive():  # checked after opening: from here on the descriptor cannot change its mind
-            return descriptor
-        os.close(descriptor)
-        return None
+        """A pidfd of this very process, or None when it has ended, whoever has its PID now."""
+        return open_running(self.pid, self.start) if self.boot == _boot_id() else None
 
     def alive(self) -> bool:
-        """Whether it exists and is not a zombie."""
-        try:
-            stat = _stat(self.pid)
-        except ProcessLookupError:
-            return False
-        return self == ProcessId(self.pid, int(stat[_START_TIME]), _boot_id()) and stat[_STATE] not in "ZX"
+        """Whether any of its threads runs."""
+        return self.boot == _boot_id() and runs(self.pid, self.start)
 
     def send(self, number: signal.Signals) -> bool:
         """Send a signal; False when the process is gone."""

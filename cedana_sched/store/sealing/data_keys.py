@@ -80,7 +80,8 @@ class DataKeys:
                 _log.warning("data_key_passed_over", namespace=namespace, data_key=name, why=str(error))
                 missing = missing or error
         if missing is not None:
-            raise missing
+            sentence = f"{missing.message}, with which namespace {namespace} is sealed"
+            raise SealedError(sentence, remedy=missing.remedy) from missing
         return self._made(namespace)
 
     def named(self, namespace: str, name: str) -> DataKey:

@@ -10,6 +10,8 @@ Keys are wrapping keys, which a `KeyProvider` has.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from cedana_sched.model.errors import IntegrityError, SealedError, UnsealedError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import Manifest
@@ -57,9 +59,18 @@ class Seals:
         if self._keys is not None:
             return NO_SEAL if self._writes_unsealed else NamespaceSeal(self._keys.for_writing(namespace))
         if has_data_keys(self._backend, namespace):
-            sentence = f"{_FIELD}: none is given, and snapshots of namespace {namespace} are sealed"
+            sentence = f"{_FIELD}: none is given, and namespace {namespace} of {self._backend.description} is sealed"
             raise SealedError(sentence, remedy=_GIVE)
         return NO_SEAL
+
+    def require_keys(self, namespaces: Collection[str]) -> None:
+        """For who will write into these namespaces: with keys they are sealed from now on, without anything in them.
+
+        Raises:
+            SealedError: there are no keys, and any namespace is sealed; or keys, and not those of one of these.
+        """
+        for namespace in self._backend.folders(layout.ROOT) if self._keys is None else namespaces:
+            self.for_writing(namespace)
 
     def of(self, manifest: Manifest) -> Seal:
         """The seal of the chunks that an opened manifest names.

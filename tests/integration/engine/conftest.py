@@ -101,6 +101,12 @@ class Engine:
     async def stop(self, seconds: float = TIMEOUT_SECONDS) -> None:
         await self._end(signal.SIGTERM, seconds)
 
+    async def ended(self) -> int:
+        """The exit code of an engine that ends by itself."""
+        assert self._process is not None
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            return await self._process.wait()
+
     async def _end(self, number: signal.Signals, seconds: float = TIMEOUT_SECONDS) -> None:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:

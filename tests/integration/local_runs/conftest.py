@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -23,6 +24,15 @@ from tests.leftovers import mounts_below
 from tests.processes import using
 
 TIMEOUT_SECONDS = 60
+
+
+def own_parent() -> str:
+    """Other workers name their jobs alike."""
+    return f"cedana-sched-test-{os.getpid()}"
+
+
+def own_site() -> CgroupSite:
+    return CgroupSite.of_this_machine(own_parent())
 
 
 class Lab:
@@ -163,14 +173,15 @@ def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def lab(short_path: Path, toolchain: Toolchain) -> AsyncIterator[Lab]:
-    lab = Lab(short_path / "state", toolchain)
+    site = own_site()
+    lab = Lab(short_path / "state", toolchain, site)
     await lab.open()
     yield lab
     await lab.finish()
     assert list((lab.state / "runs").iterdir()) == []
-    left = [path for root in CgroupSite.of_this_machine().roots.values() for uid in lab.jobs
-            for path in [root / "cedana-sched" / uid] if path.exists()]  # fmt: skip
+    left = [path for uid in lab.jobs for path in site.run(uid).paths if path.exists()]
     assert left == [], "control groups were left behind"
+    site.tidy()
 
 
 @pytest.fixture(autouse=True)

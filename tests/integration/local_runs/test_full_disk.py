@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cedana_sched.local.runs.cgroup_site import CgroupSite
 from cedana_sched.local.runs.run_directory import RunDirectory
 from tests.integration.local_runs import conftest
 
@@ -65,7 +64,8 @@ def disk(short_path: Path) -> Iterator[FullDisk]:
 
 @pytest.fixture
 async def lab(disk: FullDisk, toolchain: Toolchain) -> AsyncIterator[conftest.Lab]:
-    lab = conftest.Lab(disk.point / "state", toolchain)
+    site = conftest.own_site()
+    lab = conftest.Lab(disk.point / "state", toolchain, site)
     await lab.open()
     yield lab
     await lab.finish()
@@ -73,7 +73,7 @@ async def lab(disk: FullDisk, toolchain: Toolchain) -> AsyncIterator[conftest.La
 
 async def cleared(uid: str) -> None:
     """Wait until a run has no control groups any more, whoever removes them."""
-    group = CgroupSite.of_this_machine().run(uid)
+    group = conftest.own_site().run(uid)
     async with asyncio.timeout(conftest.TIMEOUT_SECONDS):
         while any(path.exists() for path in group.paths):  # noqa: ASYNC110 - the kernel announces no removal
             await asyncio.sleep(0.02)

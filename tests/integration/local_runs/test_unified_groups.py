@@ -10,7 +10,7 @@ import pytest
 from cedana_sched.local.runs.cgroup_site import CgroupSite
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.toolchain import Toolchain
-from tests.integration.local_runs.conftest import Lab
+from tests.integration.local_runs.conftest import Lab, own_parent
 
 ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 LOOP = "while :; do echo tick; sleep 0.02; done"
@@ -21,11 +21,13 @@ async def unified(short_path: Path, toolchain: Toolchain) -> AsyncIterator[Lab]:
     root = next((root for root in ROOTS if (root / "cgroup.controllers").exists()), None)
     if root is None:
         pytest.skip("this machine has no cgroup v2")
-    lab = Lab(short_path / "state", toolchain, CgroupSite({"unified": root}))
+    site = CgroupSite({"unified": root}, own_parent())
+    lab = Lab(short_path / "state", toolchain, site)
     await lab.open()
     yield lab
     await lab.finish()
-    assert not (root / "cedana-sched").exists() or not any((root / "cedana-sched" / uid).exists() for uid in lab.jobs)
+    assert not any(path.exists() for uid in lab.jobs for path in site.run(uid).paths)
+    site.tidy()
 
 
 @pytest.mark.criu

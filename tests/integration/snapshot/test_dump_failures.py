@@ -11,6 +11,7 @@ import pytest
 
 from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot import freezer
+from tests.processes import LEAVES_ITS_FIRST_THREAD
 
 if TYPE_CHECKING:
     from tests.integration.snapshot.conftest import Laboratory
@@ -208,3 +209,12 @@ def test_in_shared_memory_it_comes_back(lab: Laboratory) -> None:
     lab.await_lines(5)
     lab.next_generation()
     lab.await_progress()
+
+
+def test_a_process_that_has_ended_its_first_thread_is_not_dumped_and_runs_on(lab: Laboratory) -> None:
+    lab.python(LEAVES_ITS_FIRST_THREAD)
+    lab.await_lines(5)
+    freezer.freeze(lab.cgroup)
+    with pytest.raises(DumpError, match="ended its first thread"):
+        lab.dump()
+    assert_runs_on(lab)

@@ -11,7 +11,8 @@ import pytest
 from cedana_sched.cluster.node.containers.bundles import Bundles, Container, State
 from cedana_sched.cluster.node.containers.description import describe, freezer_of
 from cedana_sched.cluster.node.containers.mounts import mount_points, resolve_inside, upper_directory
-from tests.unit.cluster_node.bundle_tree import Host
+from tests.processes import without_first_thread
+from tests.unit.cluster_node.bundle_tree import Host, state
 
 MOUNTINFO = """\
 474 473 {device} / / rw,relatime master:1 - overlay overlay rw,lowerdir=/l1:/l2,upperdir=/snap/3\\0407/fs,workdir=/w
@@ -96,6 +97,22 @@ def test_a_descriptor_that_the_first_process_gave_up_is_what_it_was_at_the_start
 def test_a_container_that_ends_meanwhile_is_missed_as_a_file(container: Container, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         describe(container, Host(tmp_path / "host").places, tmp_path / "elsewhere")
+
+
+def test_a_container_whose_first_process_has_ended_its_first_thread_is_described_by_another(tmp_path: Path) -> None:
+    """CRIU says that it cannot dump it; taken for one that has ended, it would be left out of the dump."""
+    host = Host(tmp_path)
+    with without_first_thread() as process:
+        host.container("a", state=state(pid=process.pid))
+        (container,) = Bundles(host.places).of_pod("p1")
+        tree = describe(container, host.places)
+        assert tree.root_pid == process.pid
+        assert f"net[{Path('/proc/self/ns/net').stat().st_ino}]:extRootNetNS" in tree.externals
+        assert json.loads(tree.notes["descriptors.json"])[0] == str(Path("/proc/self/fd/0").readlink())
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(ProcessLookupError):
+            describe(container, host.places)
 
 
 def test_the_freezer_of_each_generation_of_cgroups() -> None:

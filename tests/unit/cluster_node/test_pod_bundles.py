@@ -15,6 +15,7 @@ from cedana_sched.runtime.held import number_inside
 from cedana_sched.runtime.signs import Signs
 from cedana_sched.snapshot import freezer, progress, stopped
 from cedana_sched.snapshot.preflight import find_obstacles
+from tests.processes import without_first_thread
 from tests.unit.cluster_node.bundle_tree import MOUNTS, Host, start_of, state
 
 
@@ -65,6 +66,16 @@ def test_paths_are_those_of_the_host(host: Host) -> None:
 def test_a_container_whose_first_process_is_gone_does_not_run(host: Host, ended: dict[str, object]) -> None:
     host.container("a", state=ended)
     assert names(host) == []
+
+
+def test_a_container_whose_first_process_has_ended_its_first_thread_runs_until_all_have_ended(host: Host) -> None:
+    """Else the agent would dump its pod without it, and take the pod for dead while it runs on."""
+    with without_first_thread() as process:
+        host.container("a", state=state(pid=process.pid))
+        assert names(host) == ["main"]
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert names(host) == []
 
 
 def test_half_written_files_count_as_none(host: Host) -> None:

@@ -19,6 +19,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.model.segments import LONGEST_OBJECT_NAME
 
 
 class Slow:
@@ -115,7 +116,7 @@ async def test_texts_of_any_length_cost_no_more_than_an_event_shows() -> None:
     (written,) = api.written
     assert len(written["message"]) == events.LONGEST_MESSAGE
     assert written["metadata"]["name"].startswith("p-d")
-    assert len(written["metadata"]["name"]) < events.LONGEST_NAME
+    assert len(written["metadata"]["name"]) < LONGEST_OBJECT_NAME
     assert written["metadata"]["name"].isascii()
 
 

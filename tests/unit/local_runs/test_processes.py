@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from cedana_sched.local.runs.processes import ProcessId
+from tests.processes import without_first_thread
 
 
 @pytest.fixture
@@ -34,6 +35,15 @@ def test_zombie_is_not_alive(sleeper: subprocess.Popen[bytes]) -> None:
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert not process.alive()
     assert process.open() is None
+
+
+def test_process_whose_first_thread_alone_has_ended_is_alive_and_gets_signals() -> None:
+    with without_first_thread() as process:
+        known = ProcessId.of(process.pid)
+        assert known.alive()
+        assert known.send(signal.SIGKILL)
+        process.wait()
+        assert not known.alive()
 
 
 def test_signal_reaches_the_process(sleeper: subprocess.Popen[bytes]) -> None:

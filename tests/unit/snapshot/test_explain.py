@@ -77,6 +77,8 @@ LOCKS = (
     "You can try --file-locks to dump them."
 )
 
+THREADS = "(00.071777) Error (criu/seize.c:882): Zombies with threads are not supported"
+
 TCP = "(00.052000) Error (criu/sk-inet.c:188): inet: Connected TCP socket, consider using --tcp-established option."
 
 
@@ -99,6 +101,7 @@ TCP = "(00.052000) Error (criu/sk-inet.c:188): inet: Connected TCP socket, consi
         pytest.param(OLD, "too old for the running kernel", "4.2.1", id="old CRIU"),
         pytest.param(GHOST, "/var/tmp/spool, 734003200 bytes", "raise the limit", id="large deleted file"),
         pytest.param(LOCKS, "hold file locks", "dump with file locks", id="file locks"),
+        pytest.param(THREADS, "ended its first thread", "wait for the others", id="threads without the first one"),
         pytest.param(TCP, "established TCP", "dump with established", id="TCP switched off"),
     ],
 )

@@ -22,6 +22,7 @@ import msgspec
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.model.objects.names import RESTORE_COMMAND, RESTORE_CONTAINER, RESTORE_VOLUME
 from cedana_sched.runtime.continuing import RESTORED
+from cedana_sched.runtime.same_process import runs
 from cedana_sched.runtime.wait import FOLDER
 
 _TYPE, _POD, _NAME, SANDBOX_ID = (
@@ -198,7 +199,7 @@ class Bundles:
 
     def _state(self, identifier: str) -> State | None:
         state = _decode(self._places.here(self._places.states) / identifier / "state.json", State)
-        if state is None or not _is_the_same(state.init_process_pid, state.init_process_start):
+        if state is None or not runs(state.init_process_pid, state.init_process_start):
             return None
         return state
 
@@ -209,12 +210,3 @@ def _decode(path: Path, kind: type[T]) -> T | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-
-
-def _is_the_same(pid: int, start: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a process may have any name
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    fields = stat.rsplit(")", 1)[1].split()
-    return fields[0] not in {"Z", "X"} and int(fields[19]) == start

@@ -12,8 +12,10 @@ criu_linux.go):
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from cedana_sched.agent.runtime import RunningContainer
@@ -32,7 +34,7 @@ def describe(container: Container, places: Places, proc: Path = Path("/proc")) -
     Raises:
         FileNotFoundError, ProcessLookupError: it ended meanwhile.
     """
-    process = proc / str(container.pid)
+    process = _living(proc / str(container.pid))
     mountinfo = (process / "mountinfo").read_bytes().decode(errors="surrogateescape")
     root = container.bundle / "rootfs"
     upper = upper_directory(mountinfo, places.here(root).stat().st_dev)
@@ -62,14 +64,44 @@ def bind_mounts(container: Container, proc: Path = Path("/proc")) -> tuple[str, 
     Raises:
         FileNotFoundError, ProcessLookupError: it ended meanwhile.
     """
-    root = proc / str(container.pid) / "root"
+    return _bind_points(container, _living(proc / str(container.pid)))
+
+
+def _bind_points(container: Container, process: Path) -> tuple[str, ...]:
+    root = process / "root"
     return tuple(resolve_inside(root, mount.destination) for mount in _binds(container))
+
+
+def _living(process: Path) -> Path:
+    """Where it shows its mounts, files and namespaces: at another thread, where its first one has ended.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: it has ended.
+    """
+    if _shows_mounts(process):
+        return process
+    for thread in (process / "task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            if _shows_mounts(thread):
+                return thread
+    raise ProcessLookupError(f"process {process.name} has ended")
+
+
+def _shows_mounts(task: Path) -> bool:
+    """The kernel says EINVAL of one that has ended, and that nobody has waited for."""
+    try:
+        (task / "mountinfo").open("rb").close()
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
 
 
 def _externals(container: Container, process: Path, mountinfo: str) -> Iterator[str]:
     root = process / "root"
     points = list(mount_points(mountinfo))
-    for place in bind_mounts(container, process.parent):
+    for place in _bind_points(container, process):
         yield f"mnt[{place}]:{place}"
     for point in points:
         if point.startswith("/sys/fs/cgroup/"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import string
 import uuid
 from collections.abc import Iterable
 
@@ -12,10 +11,10 @@ from msgspec.structs import replace
 
 from cedana_sched_armada import ledger
 from cedana_sched_armada.events import JobSet
-from cedana_sched_armada.ledger import Case, Member, packed
+from cedana_sched_armada.ledger import Awaited, Case, Member, packed
+from tests.unit.adapters.armada.tenants_pods import text
 
 _WIDE = [chr(number) for number in range(0x20000, 0x2A6DF)]
-_PLAIN = string.ascii_letters + string.digits
 
 
 @pytest.fixture
@@ -23,26 +22,22 @@ def chosen() -> random.Random:
     return random.Random(1)
 
 
-def _text(chosen: random.Random, length: int) -> str:
-    return "".join(chosen.choices(_PLAIN, k=length))
-
-
 def _case(chosen: random.Random, queue: str, *, pods: int = 1, policy: int = 0, name: str = "set") -> Case:
-    job, run = _text(chosen, 26), str(uuid.UUID(int=chosen.getrandbits(128)))
+    job, run = text(26, chosen), str(uuid.UUID(int=chosen.getrandbits(128)))
     members = tuple(
         Member(
-            job, run, "team", f"armada-{job}", pod=f"armada-{job}-0", pod_uid=_text(chosen, 36),
-            policy=_text(chosen, policy) or None, started_at=chosen.random() * 1e9, runs=True,
+            job, run, "team", f"armada-{job}", pod=f"armada-{job}-0", pod_uid=text(36, chosen),
+            policy=text(policy, chosen) or None, started_at=chosen.random() * 1e9, runs=True,
         )
         for _ in range(pods)
     )  # fmt: skip
-    return Case(f"{job}@{run}", JobSet(queue, name), _text(chosen, 20), job, members, 1.0, 1.0, 2.0)
+    return Case(f"{job}@{run}", JobSet(queue, name), text(20, chosen), job, members, 1.0, 1.0, 2.0)
 
 
 def _noted(*cases: Case) -> set[str]:
-    text = packed({one.job_set: "1700000000000-1" for one in cases}, cases, {})
-    assert len(text) <= ledger.MOST_BYTES
-    return _uids(ledger._read(text).cases)
+    written = packed({one.job_set: "1700000000000-1" for one in cases}, cases, {})
+    assert len(written) <= ledger.MOST_BYTES
+    return _uids(ledger._read(written).cases)
 
 
 def _uids(cases: Iterable[Case]) -> set[str]:
@@ -59,6 +54,26 @@ def test_one_preemption_more_than_fits_leaves_the_others_noted(chosen: random.Ra
     cases = [_case(chosen, "q") for _ in range(6000)]
     counts = [len(_noted(*cases[:some])) for some in (3000, 4000, 5000, 6000)]
     assert min(counts) >= 3000, counts
+
+
+@pytest.mark.parametrize("policy", [0, 30_000])
+def test_jobs_of_one_queue_that_come_back_keep_nothing_of_others_out(chosen: random.Random, policy: int) -> None:
+    """Each in a job set of its own, which its owner has named."""
+    theirs = {
+        text(26, chosen): Awaited(JobSet("mallory", "".join(chosen.choices(_WIDE, k=512))), "team", "id")
+        for _ in range(800)
+    }
+    cases = [_case(chosen, f"q{number}") for number in range(300)]
+    cases += [_case(chosen, "mallory", policy=policy) for _ in range(50)]
+    ours = {text(26, chosen): Awaited(JobSet(f"q{number}", "set"), "team", "id") for number in range(600)}
+    streams = dict.fromkeys((one.job_set for one in theirs.values()), "1700000000000-1")
+    written = packed(streams, cases, theirs | ours)
+    assert len(written) <= ledger.MOST_BYTES
+    noted = ledger._read(written)
+    assert _uids(noted.cases) >= _uids(cases[:300])
+    assert noted.awaited.items() >= ours.items()
+    assert len(noted.awaited) > 600, "there is room for more"
+    assert {one for one, _ in noted.streams} == {one.job_set for one in noted.awaited.values()} & streams.keys()
 
 
 @pytest.mark.parametrize("large", [1, 3])

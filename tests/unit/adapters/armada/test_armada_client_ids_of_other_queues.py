@@ -10,7 +10,7 @@ from armada_client.armada.submit_pb2 import JobSubmitRequestItem
 from cedana_sched_armada import doubts
 from cedana_sched_armada.successor import client_id
 from tests.unit.adapters.armada.armada_builders import NAMESPACE, World, item, preempted, until
-from tests.unit.adapters.armada.test_armada_forged_members import forged
+from tests.unit.adapters.armada.tenants_pods import forged
 
 
 def claiming(job: str, namespace: str) -> JobSubmitRequestItem:

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import base64
-import random
-import string
 
 import pytest
 
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.model.errors import RetryableError
-from cedana_sched.model.objects import names
 from cedana_sched_armada import doubts
 from cedana_sched_armada.jobs import CARDINALITY, GANG
-from tests.unit.adapters.armada.armada_builders import NAMESPACE, QUEUE, World, preempted, rfc3339, until
-
-LETTERS = string.ascii_letters + string.digits
-
-
-def text(length: int) -> str:
-    return "".join(random.choices(LETTERS, k=length))
-
-
-def his(world: World, number: int, name: str, mine: dict[str, str], labels: dict[str, str], *, deleted: bool) -> Pod:
-    metadata = Metadata(
-        name=name,
-        namespace="tenant-b",
-        uid=f"his-{number}",
-        resource_version="2" if deleted else "1",
-        labels=labels,
-        annotations=mine,
-        creation_timestamp=rfc3339(world.now - 60),
-        deletion_timestamp=rfc3339(world.now + 60) if deleted else None,
-        deletion_grace_period_seconds=60 if deleted else None,
-    )
-    return Pod(metadata, PodSpec(node_name="node-2"), PodStatus(phase="Running", start_time=rfc3339(world.now)))
+from tests.unit.adapters.armada.armada_builders import NAMESPACE, World, preempted, until
+from tests.unit.adapters.armada.tenants_pods import his, text
 
 
 @pytest.mark.parametrize("pods", [50, 900])
@@ -54,16 +30,14 @@ async def test_deleted_pods_of_one_tenant_keep_no_preemption_of_others_from_bein
     async with world.coordinator() as coordinator:
         await until(coordinator.adapter._ready.is_set)
         for number in range(pods):
-            mine = {"armada_jobset_id": text(512), names.ID: text(60), GANG: text(512), CARDINALITY: "2"}
-            labels = {
-                "armada_job_id": text(63),
-                "armada_job_run_id": text(63),
-                "armada_queue_id": QUEUE,
-                names.PROTECTED: "true",
-            }
-            name = text(200).lower()
-            world.pods._put(his(world, number, name, mine, labels, deleted=False))
-            world.pods._put(his(world, number, name, mine, labels, deleted=True))
+            name, job_of_his, run, id_, job_set = (text(size) for size in (200, 63, 63, 60, 512))
+            annotations = {GANG: text(512), CARDINALITY: "2"}
+            for ends_in in (None, 60):
+                pod = his(
+                    world, name.lower(), f"his-{number}", job_of_his, run=run, job_set=job_set, id=id_,
+                    annotations=annotations, ends_in=ends_in,
+                )  # fmt: skip
+                world.pods._put(pod)
         await until(lambda: len(coordinator.adapter._ledger.cases) == pods)
         for _ in range(pods):  # each is noted, and reported
             assert (await coordinator.signal()).victims[0].workload.namespace == "tenant-b"

@@ -3,46 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 import pytest
 from armada_client.armada.submit_pb2 import JobSubmitRequestItem
 
 from cedana_sched.adapter.contract import PreemptionCancelled
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched_armada import doubts
 from cedana_sched_armada.jobs import CARDINALITY, GANG
 from tests.unit.adapters.armada.armada_builders import (
-    JOB_SET,
     NAMESPACE,
     QUEUE,
     World,
     item,
     preempted,
     release_of,
-    rfc3339,
     until,
 )
-
-
-def forged(
-    world: World, job: str, *, run: str = "a-run", annotations: Mapping[str, str] = {}, deleted: bool = False
-) -> Pod:
-    """A pod that runs in a tenant's namespace, older than all others."""
-    metadata = Metadata(
-        name=f"armada-{job}-0",
-        namespace="tenant-b",
-        uid=f"forged-{job}",
-        resource_version="2" if deleted else "1",
-        labels={"armada_job_id": job, "armada_job_run_id": run, "armada_queue_id": QUEUE, names.PROTECTED: "true"},
-        annotations={"armada_jobset_id": JOB_SET, names.ID: "forged", **annotations},
-        creation_timestamp=rfc3339(world.now - 60),
-        deletion_timestamp=rfc3339(world.now + 60) if deleted else None,
-        deletion_grace_period_seconds=60 if deleted else None,
-    )
-    return Pod(metadata, PodSpec(node_name="node-2"), PodStatus(phase="Running", start_time=rfc3339(world.now)))
+from tests.unit.adapters.armada.tenants_pods import forged
 
 
 async def test_pod_that_names_a_gang_is_not_saved_with_it(world: World) -> None:

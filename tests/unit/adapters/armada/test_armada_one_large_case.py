@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-import random
-import string
 import uuid
 
 import pytest
 
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.objects import Pod
 from cedana_sched.model.objects import names
 from cedana_sched_armada.jobs import CARDINALITY, GANG
-from tests.unit.adapters.armada.armada_builders import World, item, preempted, rfc3339, until
-
-LETTERS = string.ascii_letters + string.digits
-
-
-def text(length: int) -> str:
-    return "".join(random.choices(LETTERS, k=length))
+from tests.unit.adapters.armada.armada_builders import World, item, preempted, until
+from tests.unit.adapters.armada.tenants_pods import his, text
 
 
 def naming_gang(world: World, policy: str) -> Pod:
-    """A pod that never runs: he makes it himself, in his own namespace."""
-    metadata = Metadata(
-        name=text(20 if policy else 200).lower(),
-        namespace="tenant-b",
-        uid=str(uuid.uuid4()),
-        resource_version="1",
-        labels={
-            "armada_job_id": text(20 if policy else 63),
-            "armada_job_run_id": text(20 if policy else 63),
-            "armada_queue_id": "ml",
-        },
-        annotations={
-            "armada_jobset_id": "his",
-            names.ID: text(20 if policy else 63),
-            GANG: "g",
-            CARDINALITY: "2",
-            names.POLICY: policy,
-        },
-        creation_timestamp=rfc3339(world.now),
-    )
-    return Pod(metadata, PodSpec(), PodStatus(phase="Pending"))
+    """A pod that never runs."""
+    size = 20 if policy else 63
+    annotations = {GANG: "g", CARDINALITY: "2", names.POLICY: policy}
+    name, job, run, id_ = text(20 if policy else 200).lower(), text(size), text(size), text(size)
+    uid = str(uuid.uuid4())
+    return his(world, name, uid, job, run=run, queue="ml", id=id_, annotations=annotations, phase="Pending")
 
 
 @pytest.mark.parametrize(("forged", "policy"), [(0, ""), (2_000, ""), (2_200, "a" * 31_000)])
 async def test_preemption_of_another_queue_outlives_the_coordinator(world: World, forged: int, policy: str) -> None:
     job = world.running()
-    his = [item(annotations={GANG: "g", CARDINALITY: "2"}) for _ in range(2)]
-    for one in his:
+    asked = [item(annotations={GANG: "g", CARDINALITY: "2"}) for _ in range(2)]
+    for one in asked:
         one.namespace = "tenant-b"
-    members = world.armada.submit("ml", "his", *his)
+    members = world.armada.submit("ml", "his", *asked)
     for member in members:
         world.start(member)
     for _ in range(forged):

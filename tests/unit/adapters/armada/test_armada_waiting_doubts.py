@@ -7,25 +7,17 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
-from cedana_sched.model.objects import names
+from cedana_sched.kube.objects import Pod
 from cedana_sched_armada import doubts, preemptions
 from cedana_sched_armada.job_pods import JobPods
 from cedana_sched_armada.jobs import CARDINALITY, GANG
-from tests.unit.adapters.armada.armada_builders import World, rfc3339, until
+from tests.unit.adapters.armada.armada_builders import World, until
+from tests.unit.adapters.armada.tenants_pods import his
 
 
-def his(world: World, number: int, gang: str = "") -> Pod:
-    mine = {"armada_jobset_id": "his", names.ID: f"i{number}"}
-    if gang:
-        mine |= {GANG: gang, CARDINALITY: "2"}
-    metadata = Metadata(
-        name=f"p{number}", namespace="tenant-b", uid=f"u{number}", resource_version="1",
-        labels={"armada_job_id": f"job{number}", "armada_job_run_id": f"r{number}", "armada_queue_id": "bio"},
-        annotations=mine, creation_timestamp=rfc3339(world.now - 60),
-        deletion_timestamp=rfc3339(world.now + 3600), deletion_grace_period_seconds=3600,
-    )  # fmt: skip
-    return Pod(metadata, PodSpec(node_name="n"), PodStatus(phase="Running", start_time=rfc3339(world.now)))
+def deleted(world: World, number: int, gang: str = "") -> Pod:
+    annotations = {GANG: gang, CARDINALITY: "2"} if gang else {}
+    return his(world, f"p{number}", f"u{number}", f"job{number}", annotations=annotations, ends_in=3600)
 
 
 async def test_other_work_is_not_kept_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,11 +35,11 @@ async def test_other_work_is_not_kept_waiting(world: World, monkeypatch: pytest.
     async with world.coordinator() as coordinator:
         await until(coordinator.adapter._ready.is_set)
         for number in range(100):
-            world.pods._put(his(world, number))
+            world.pods._put(deleted(world, number))
         await until(lambda: len(coordinator.adapter._ledger.cases) == 100)
         looks.clear()
         for number in range(100):
-            world.pods._put(his(world, 10_000 + number, "g"))
+            world.pods._put(deleted(world, 10_000 + number, "g"))
         adapter = coordinator.adapter
         await until(lambda: len(adapter._preemptions._without_room.get("tenant-b", ())) == 100)
         await asyncio.sleep(3)  # in which they would be looked at again
