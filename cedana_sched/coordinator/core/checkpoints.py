@@ -342,7 +342,7 @@ class Checkpoints:
             return
         changes = {
             "snapshot": outcome.snapshot,
-            "manifest": outcome.manifest_digest,
+            "manifest_digest": outcome.manifest_digest,
             "transfer": outcome.transfer,
             "committed_at": self._context.now,
         }
