@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 _TOLD: dict[type[CedanaSchedError], str] = {
     ArmadaDeniedError: "ArmadaDenied",
-    ArmadaUntrustedError: "ArmadaTLSFailed",
+    ArmadaUntrustedError: "ArmadaCertificateInvalid",
     UsageError: "ArmadaDenied",  # a file that says who we are, a job set's name
 }
 """Why nothing is heard from Armada, where a person must act."""
