@@ -106,7 +106,7 @@ async def _tried(reads: Reads, one: Installation, namespace: str) -> Finding:
     )
     remedy = (
         f"let every API server reach port 9443 of the pods behind Service {one.name}-webhooks"
-        " (networkPolicy.apiServerFrom, firewalls); its log says 'failed calling webhook', and why"
+        " (docs/operations.md#ports); its log says 'failed calling webhook', and why"
     )
     return Finding(CHECK, Level.FAIL, says, remedy)
 
