@@ -199,7 +199,7 @@ class PodHold:
         )
         if decision.refused is None:
             return Answer(decision.word, patch=() if request.is_large else renewal(before, request.object))
-        is_a_whim = self._is_a_whim(pod.uid, mark)
+        is_a_whim = self._is_a_whim(pod.uid, mark, remember=not request.dry_run)
         # of who is kept the wish is not marked: it would be as old as the refusals once these end, and let through
         if not request.dry_run and decision.word != KEPT and not is_a_whim:
             self._told.waited(pod.uid)
@@ -208,14 +208,14 @@ class PodHold:
         again = None if is_a_whim and decision.word == NOT_HELD else RETRY_SECONDS
         return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused, again))
 
-    def _is_a_whim(self, pod_uid: str, mark: EvictionMark | None) -> bool:
+    def _is_a_whim(self, pod_uid: str, mark: EvictionMark | None, *, remember: bool) -> bool:
         """Whether it is another victim in place of those that are being saved for the same preemptor, most likely.
 
         A scheduler that is refused chooses anew in each cycle, and not always the same; whom it would not take in the
         end is not to be frozen. A slow scheduler, whose cycles are all gaps, is believed after a while.
         """
         now = self._now()
-        waited, doubted = self._first_requests.waited(pod_uid), self._doubted.waited(pod_uid)
+        waited, doubted = (of.waited(pod_uid, remember=remember) for of in (self._first_requests, self._doubted))
         if mark is not None and mark.is_fresh(now):
             return False
         if waited >= PERSISTENT_SECONDS or doubted >= UNANNOUNCED_SECONDS:

@@ -22,8 +22,21 @@ STOCK_NAMESPACE: Final = "cedana-system"
 _COORDINATOR: Final = "coordinator"
 
 
+class _Container(msgspec.Struct, frozen=True):
+    image: str = ""
+
+
+class _PodSpec(msgspec.Struct, frozen=True):
+    containers: tuple[_Container, ...] = ()
+
+
+class _Template(msgspec.Struct, frozen=True):
+    spec: _PodSpec = _PodSpec()
+
+
 class _DeploymentSpec(msgspec.Struct, frozen=True):
     replicas: int = 1
+    template: _Template = _Template()
 
 
 class _DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,6 +60,12 @@ class Installation(msgspec.Struct, frozen=True):
     def components(self) -> frozenset[str]:
         """Those that are Deployments."""
         return frozenset(one.metadata.labels.get(COMPONENT, "") for one in self.deployments)
+
+    @property
+    def image(self) -> str:
+        """One that this cluster takes, for the product runs from it; empty where none can be seen."""
+        containers = (container for one in self.deployments for container in one.spec.template.spec.containers)
+        return next((container.image for container in containers), "")
 
 
 async def locate(reads: Reads) -> tuple[Installation, ...]:

@@ -9,6 +9,7 @@ from cedana_sched.cli.doctor.cluster.reads import Reads
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.served import Served
 
 
 class _Storage(msgspec.Struct, frozen=True, rename="camel"):
@@ -20,8 +21,9 @@ class _Agent(msgspec.Struct, frozen=True):
     storage: _Storage = _Storage()
 
 
-class _Coordinator(msgspec.Struct, frozen=True):
+class _Coordinator(msgspec.Struct, frozen=True, rename="camel"):
     adapters: tuple[str, ...] = ()
+    excluded_namespaces: tuple[str, ...] = ()
 
 
 class _ConfigMap(msgspec.Struct, frozen=True):
@@ -36,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True):
     """
 
     adapters: frozenset[str]
+    served: Served
     accepts_unsealed: bool
     writes_unsealed: bool
 
@@ -55,5 +58,5 @@ async def settings_of(reads: Reads, one: Installation) -> Settings:
         agent = msgspec.json.decode(found.data.get("agent.json", ""), type=_Agent)
     except (ValueError, RecursionError) as error:
         raise CedanaSchedError(f"ConfigMap {one.name} cannot be read: {error}", remedy=remedy) from error
-    storage = agent.storage
-    return Settings(frozenset(coordinator.adapters), storage.accept_unsealed, storage.write_unsealed)
+    served, storage = Served(frozenset(coordinator.excluded_namespaces)), agent.storage
+    return Settings(frozenset(coordinator.adapters), served, storage.accept_unsealed, storage.write_unsealed)
