@@ -147,7 +147,7 @@ class MarkedEvictions:
             self._saved[family] = committed
             await self._withdraw(family)
             told = self._told.get(family)
-            if not is_gang or told is None or told.uid != release.signal_uid:  # the scheduler takes it, or asks anew
+            if not is_gang or told is None or told.uid != release.signal_uid:  # scheduler evicts, or has a new request
                 return False
             if self._removal.is_in_doubt(told.uid):
                 raise RetryableError("whether a gang is evicted after all does not show yet", remedy="look again")
@@ -229,7 +229,7 @@ class MarkedEvictions:
         return False
 
     async def _withdraw(self, uid: str) -> None:
-        """Cancel an eviction no longer requested; marks are removed first, so that a later request marks the pod anew.
+        """Cancel an eviction no longer requested; marks are removed first, so that a later request writes a new mark.
 
         Raises:
             RetryableError: whether the scheduler still requests the eviction is unknown.

@@ -126,7 +126,7 @@ class Coordinator:
         """Recover from the journal, then serve until cancelled.
 
         Raises:
-            ExceptionGroup: the journal failed permanently or for too long, or a defect; recovery continues from the
+            ExceptionGroup: the journal failed permanently or for too long, or a defect; recovery resumes from the
                 records.
         """
         records = await self._journal.load()

@@ -25,7 +25,7 @@ MOST_PACKS: Final = 400_000
 """25 TiB. This and the next two bound the parsing of a summary: one byte may expand to thirty in memory."""
 MOST_LABELS: Final = 1_000
 MOST_ABANDONED: Final = 10_000
-"""Abandoned generations still exist, and at most 2,000 generations are kept in sight."""
+"""Abandoned generations are existing ones, of which the store reads at most 2,000 per workload."""
 
 
 class SnapshotMetadata(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ class Retention(BaseModel):
     # at most half of the generations read per workload (`store.generations.MOST_GENERATIONS`): others are abandoned
     keep_last: Annotated[int, Field(ge=1, le=500, alias="keepLast"), BeforeValidator(_at_most_500)] = 3
     max_age_seconds: Annotated[float | None, Field(gt=0, alias="maxAgeSeconds")] = None
-    """Generations older than this are removed, whatever `keep_last` is; None keeps them."""
+    """Generations older than this are removed, whatever `keep_last` is; None: no age limit."""
 
 
 class CheckpointPolicy(BaseModel):

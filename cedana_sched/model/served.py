@@ -10,7 +10,7 @@ from typing import Final
 class Served:
     """All namespaces except those excluded by an admin or by the product itself.
 
-    In an excluded namespace no eviction is held and no pod saved, restored or published. Holds that began before the
+    In an excluded namespace no eviction is held and no pod saved, restored or published. Holds created before the
     exclusion are released.
     """
 

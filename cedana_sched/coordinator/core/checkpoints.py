@@ -201,7 +201,7 @@ class Checkpoints:
     # -- reconciliation
 
     def draw(self, checkpoint: Checkpoint) -> None:
-        """Reconcile a changed checkpoint: pass barriers and start what is unblocked."""
+        """Reconcile a changed checkpoint: pass barriers and start unblocked checkpoints."""
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)
         elif checkpoint.step is CheckpointStep.FROZEN:

@@ -58,8 +58,8 @@ class PublishEvent(msgspec.Struct, frozen=True):
     signal_uid: str | None = None
     """Correlation id of the preemption, shared by all components' logs."""
     held: HeldObject | None = None
-    """The object that the Event regards: the one by which the preemption evicts; otherwise the pod's controller, where
-    the publisher knows it."""
+    """The object that the Event regards: the one by which the preemption evicts; otherwise the pod's controller, if
+    known to the publisher."""
     victims: tuple[WorkloadRef, ...] = ()
     """Victims of a preemption that evicts by no other object."""
 

@@ -1,7 +1,7 @@
 """The design's invariants, as far as the records alone show them; tests evaluate them after every step.
 
 The tests' simulation checks what the records do not show (a frozen process executes no instruction, the store holds
-what is restored). Numbers are those of the design's list.
+every restored snapshot). Numbers are those of the design's list.
 """
 
 from __future__ import annotations

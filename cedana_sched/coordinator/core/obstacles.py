@@ -19,7 +19,7 @@ def in_flight(book: Book, restore: Restore) -> list[Checkpoint]:
 
 
 def own(book: Book, restore: Restore) -> list[Checkpoint]:
-    """Return checkpoints of a restarted workload: those in flight, and one that stopped it for good."""
+    """Return checkpoints of a restarted workload: those in flight, and one that stopped it permanently."""
     if not restore.incarnation:
         return []
     under_way = (

@@ -102,7 +102,7 @@ CHECKPOINT: Final[Table[C]] = {
     (C.KILLING, Cause.NODE_LOST): C.READY,
     (C.THAWING, Cause.NODE_LOST): C.READY,
     (C.ABORTING, Cause.NODE_LOST): C.FAILED,
-    # a decision stands if the node does not answer
+    # a decision is final even if the node does not answer
     (C.KILLING, Cause.UNCONFIRMED): C.READY,
     (C.THAWING, Cause.UNCONFIRMED): C.READY,
     (C.ABORTING, Cause.UNCONFIRMED): C.FAILED,

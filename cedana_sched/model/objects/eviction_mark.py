@@ -1,4 +1,4 @@
-"""Annotation on a pod that its scheduler wants to evict.
+"""Annotation on a pod whose eviction its scheduler requests.
 
 A scheduler whose request is refused leaves no trace of the request. The component that refuses it (a webhook, a
 scheduler's extender) therefore records the request on the pod, and refreshes the record every `REFRESH_SECONDS` while

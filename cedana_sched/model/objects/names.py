@@ -31,8 +31,8 @@ beside it names their CheckpointPolicy."""
 POLICY: Final = f"{GROUP}/policy"
 """Annotation of a pod or pod template: name of the CheckpointPolicy. Of an admitted pod: the one in force."""
 QUEUE_POLICY: Final = f"{GROUP}/queue-policy"
-"""Annotation of a pod or pod template, written by an adapter: name of the CheckpointPolicy of the pod's queue. It takes
-precedence over `POLICY`, unless it says `podsMayChoose`."""
+"""Annotation of a pod or pod template, written by an adapter: name of the CheckpointPolicy of the pod's queue. Takes
+precedence over `POLICY`, unless that policy sets `podsMayChoose`."""
 
 # Written by the pod webhook.
 NAMESPACE_UID: Final = f"{GROUP}/namespace-uid"
@@ -45,14 +45,14 @@ MISSED_BY_WEBHOOK: Final = f"{GROUP}/missed-by-webhook"
 """Annotation of a pod that was created while no webhook answered: `true`. The coordinator protects it as far as it
 can."""
 RESTORE_IDENTITY: Final = f"{GROUP}/restore-identity"
-"""Annotation of a pod that may be restored: the identity whose snapshots it restores, as `id/index`. The pod has our
-init container and our runtime class."""
+"""Annotation of a pod that may be restored: the identity whose snapshots it restores, as `id/index`. The pod has the
+product's init container and runtime class."""
 ANY_INDEX: Final = "*"
 """The index in `RESTORE_IDENTITY` of a pod without a stable index: the coordinator assigns one."""
 PRESTOP_TOKEN: Final = f"{GROUP}/prestop-token"
 """Annotation of a pod: the secret part of its preStop hook's path, so that no other caller can end its hold."""
 ORIGINAL_GRACE_PERIOD: Final = f"{GROUP}/original-grace-period-seconds"
-"""Annotation of a pod: its termination grace period before the webhook raised it. The agent keeps to it."""
+"""Annotation of a pod: its termination grace period before the webhook raised it. The agent enforces it."""
 CONFIRM_DELETION: Final = f"{GROUP}/confirm-deletion"
 """Annotation of a pod whose deletion may be a preemption that the scheduler publishes elsewhere, a moment later: its
 preStop hook waits for a Checkpoint of the pod or for `NOT_PREEMPTED`. See `CONFIRM_ALWAYS`, `CONFIRM_IF_EVICTED`."""
