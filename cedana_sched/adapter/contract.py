@@ -84,9 +84,8 @@ class Adapter(Protocol):
         """Release a held eviction to the scheduler.
 
         Idempotent: the coordinator repeats the same release until one call returns, except that verdicts become
-            `NotNeeded`
-        once the adapter has reported so. A scheduler that cannot choose another victim evicts also if the verdict is
-        `KeepRunning`.
+        `NotNeeded` once the adapter has reported so. A scheduler that cannot choose another victim evicts also if the
+        verdict is `KeepRunning`.
 
         Raises:
             RetryableError: the scheduler is unreachable now; the coordinator retries.

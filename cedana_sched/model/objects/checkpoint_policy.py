@@ -34,8 +34,7 @@ class AllowedNamespaces(Written):
     """Namespaces whose pods may have the policy, whether the pod or its queue names it.
 
     Absent: all namespaces; but `onCheckpointFailure: KeepRunning`, `imageMayChange` and `serviceAccountMayChange` then
-        apply
-    to none of them. The policy `default` ignores this field and applies to all.
+    apply to none of them. The policy `default` ignores this field and applies to all.
     """
 
     from_: Annotated[FromNamespaces, Field(alias="from")]

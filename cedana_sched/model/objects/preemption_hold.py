@@ -17,7 +17,7 @@ class HeldObjectSpec(Written):
 
 
 class PreemptionHoldSpec(Written):
-    """The preemption: victims' adapter, preemptor and reason."""
+    """The preemption whose eviction is held, with its preemptor and reason."""
 
     uid: RecordUid
     """Uid of the preemption in Events and logs."""
