@@ -1,16 +1,16 @@
-"""`cedana-sched doctor --cluster`: what matters to the admin of a cluster that several groups share.
+"""`cedana-sched doctor --cluster`: checks for the admin of a multi-tenant cluster.
 
-examine           runs all
-reads             what a person may read, page by page
-installation      where the product is, whether it runs
-adapters          schedulers, and what no adapter follows
-agents            on every node
-pod_security      of our namespace, of tenants'
-network_policies  of every component
-webhooks          registered, and answering
-policies          borders of tenants and tokens
-runtimes          known_holes of them
-sealing           the key is there
-storage           can be used, and not by strangers
-settings          what the chart told a release
+examine           runs all checks
+reads             reads with the user's permissions, paginated
+installation      releases of the chart, and their availability
+adapters          schedulers without an adapter
+agents            an agent on every node
+pod_security      Pod Security of the product's and tenants' namespaces
+network_policies  a NetworkPolicy for every component
+webhooks          registered, with ready endpoints
+policies          admission policies that isolate tenants and tokens
+runtimes          runtimes with vulnerabilities (known_holes)
+sealing           the sealing key exists
+storage           usable, and not public
+settings          a release's ConfigMap
 """

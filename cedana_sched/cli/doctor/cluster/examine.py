@@ -1,4 +1,4 @@
-"""All findings about one cluster, with the rights of who asks, in the order in which an admin would mend them."""
+"""All checks of a cluster, with the user's permissions, in the order in which an admin would resolve findings."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
     (webhooks.CHECK, webhooks.answering),
     (policies.CHECK, policies.examine),
 )
-"""Checks of what was installed, each with the name of its findings where it cannot look."""
+"""Checks of each installation, by the name of the finding if the check fails."""
 OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = (
     (storage.CHECK, storage.examine),
     (checkpoint_policies.CHECK, checkpoint_policies.examine),
     (runtimes.CHECK, runtimes.examine),
     (pod_security.CHECK, pod_security.of_tenants),
 )
-"""Checks of the cluster around it."""
+"""Checks of the cluster itself, by the name of the finding if the check fails."""
 
 
 async def examine(kubeconfig: Path | None) -> list[Finding]:
-    """What is found out; what this person may not read is a finding, too.
+    """Run all checks of a cluster; a missing permission is a finding too.
 
     Raises:
         UsageError: the kubeconfig cannot be used.
-        ApiUnavailableError: the API server does not answer.
+        ApiUnavailableError: the API server is not reachable.
     """
     async with Api.open(None if kubeconfig is None else str(kubeconfig)) as api:
         reads, there, found = Reads(api), tuple[Installation, ...](), list[Finding]()
@@ -73,7 +73,7 @@ async def examine(kubeconfig: Path | None) -> list[Finding]:
 
 
 async def _guarded(check: str, look: Awaitable[list[Finding]]) -> list[Finding]:
-    """Its findings; an error of ours that ends it is a finding, too."""
+    """Return the findings of a check; a `CedanaSchedError` that ends the check is a finding too."""
     try:
         return await look
     except CedanaSchedError as error:
@@ -81,10 +81,10 @@ async def _guarded(check: str, look: Awaitable[list[Finding]]) -> list[Finding]:
 
 
 def _unknown(check: str, error: CedanaSchedError) -> list[Finding]:
-    """What stands for a check that could not look.
+    """Return the finding for a check that failed.
 
     Raises:
-        ApiUnavailableError: it is that nobody answers, which holds of every check.
+        ApiUnavailableError: the API server is not reachable, which affects every check.
     """
     if isinstance(error, ApiUnavailableError):
         raise error

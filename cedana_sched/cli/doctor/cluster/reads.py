@@ -1,6 +1,6 @@
-"""What a person may read of a cluster, page by page; a right that is missing is named, and ends its check.
+"""Reads of a cluster with the user's permissions, paginated; a missing permission ends its check by an error.
 
-All checks of a cluster read through it, so that none of them takes 'you may not see' for 'it is not there'.
+All cluster checks read through `Reads`, so that no check mistakes a denied read for an absent object.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cedana_sched.model.errors import CedanaSchedError
 T = TypeVar("T")
 
 MOST_NAMES: Final = 10
-"""Of what a finding names; it counts the others."""
+"""Maximum names in a finding, which has only the count of further ones."""
 _DENIED: Final = frozenset({401, 403})
 
 
 class UnknownError(CedanaSchedError):
-    """What a check needs may not be read by this person: `message` names the right."""
+    """The user lacks a permission that a check needs; `message` names the permission."""
 
 
 class Reads:
-    """Every method raises UnknownError where a right is missing, and ApiUnavailableError where nobody answers."""
+    """Reads of a cluster. Methods raise UnknownError without permission, ApiUnavailableError without an API server."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -34,10 +34,10 @@ class Reads:
     async def listed(
         self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", into: type[T]
     ) -> tuple[T, ...]:
-        """All of a kind that the selectors allow, everywhere or in one namespace.
+        """Return all objects of a kind that match the selectors, cluster-wide or in one namespace.
 
         Raises:
-            AbsentError: the kind is not served.
+            AbsentError: the API server does not serve the kind.
         """
         query = {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
         try:
@@ -47,14 +47,14 @@ class Reads:
         return found
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T | None:
-        """One object, or None where there is none."""
+        """Return one object; None if it does not exist."""
         try:
             return await self._api.find(resource, name, namespace, into=into)
         except RefusedByServerError as error:
             raise _reason(error, "get", resource, namespace) from error
 
     async def exists(self, resource: Resource, name: str, namespace: str | None = None) -> bool:
-        """Whether there is such an object; of a Secret nothing that it holds is read, though the right is the same."""
+        """Whether an object exists. Reads metadata only, so no data of a Secret, though the permission is the same."""
         try:
             found = await self._api.find_metadata(resource, name, namespace, into=PartialObject)
         except RefusedByServerError as error:
@@ -72,7 +72,7 @@ def _reason(error: ApiError, verb: str, resource: Resource, namespace: str | Non
 
 
 def named(names: Iterable[str]) -> str:
-    """The first of them in their order, and how many more there are."""
+    """Return the first names in alphabetical order, and the count of further ones."""
     known = sorted(set(names))
     more = len(known) - MOST_NAMES
     return ", ".join(known[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

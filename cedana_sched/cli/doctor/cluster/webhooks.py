@@ -1,6 +1,6 @@
-"""Whether the API server can call our webhooks: they are registered, know how to prove themselves, and answer.
+"""Checks that the API server can call the webhooks: registration, caBundle and ready endpoints.
 
-Their paths are secret: no finding quotes one.
+The webhooks' paths are secret: no finding quotes a path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WRITTEN: Final = "the webhooks write both: see the log of their Deployment"
 
 
 class _Conditions(msgspec.Struct, frozen=True):
-    """`ready` is None where nobody knows, which counts as ready (Kubernetes, discovery/v1)."""
+    """Conditions of an endpoint. `ready` of None is unknown, which counts as ready (Kubernetes, discovery/v1)."""
 
     ready: bool | None = None
 
@@ -38,17 +38,17 @@ class _Slice(msgspec.Struct, frozen=True):
 
 
 async def mutating(reads: Reads, one: Installation) -> list[Finding]:
-    """Those that prepare pods, and hold evictions."""
+    """Check the registration of the webhooks that prepare pods and hold evictions."""
     return await _registered(reads, one, MUTATING_WEBHOOKS, Level.FAIL)
 
 
 async def validating(reads: Reads, one: Installation) -> list[Finding]:
-    """Those that refuse policies and storages that cannot be read."""
+    """Check the registration of the webhooks that reject invalid policies and storages."""
     return await _registered(reads, one, VALIDATING_WEBHOOKS, Level.WARN)
 
 
 async def answering(reads: Reads, one: Installation) -> list[Finding]:
-    """Whether a replica is there to be called."""
+    """Check that the Service of the webhooks has ready endpoints."""
     service = f"{one.name}-webhooks"
     slices = await reads.listed(ENDPOINT_SLICES, one.namespace, labels=f"{_OF_SERVICE}={service}", into=_Slice)
     endpoints = [each for part in slices for each in part.endpoints or ()]
