@@ -1,7 +1,7 @@
 """Pins the packages of the CRIU toolchain to Debian testing's current versions, for this machine's architecture.
 
-The command of `make pin`; writes `cedana_sched/snapshot/criu-packages.json`, without tests: `make test` builds CRIU
-from the new packages.
+The command of `make pin`; writes `cedana_sched/snapshot/criu-packages.json`. The new pins are not tested here:
+`make test` builds CRIU from the new packages.
 """
 
 from __future__ import annotations

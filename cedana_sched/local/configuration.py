@@ -2,7 +2,7 @@
 
     stallSeconds = 30               # above all tables; a dump or restore without progress for this long is aborted
 
-    [capacity]                      # default: of this machine
+    [capacity]                      # default: the machine's capacity
     cpu = 4
     memory = "8Gi"
 

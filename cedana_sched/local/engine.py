@@ -2,7 +2,7 @@
 
     API ──► scheduling loop ──► adapter ──► coordinator ──► agent ──► store
                  │    ▲                                       │
-                 ▼    └────────── what happens to runs ◄──────┤
+                 ▼    └───────────── events of runs ◄─────────┤
               runtime: one supervisor per run ◄───────────────┘
 
 All durable state is in the state directory's journal, in the run directories and in the store: an engine that is

@@ -224,7 +224,7 @@ def conclude(draft: Draft, job: Job, words: str) -> None:
 
 
 def keeps_its_place(draft: Draft, job: Job, why: str) -> None:
-    """Call off the job's eviction, and process what was deferred while the eviction was held."""
+    """Cancel the job's eviction, and process events that were deferred while the eviction was held."""
     job = draft.put(step(job, Cause.KEPT, why, leaving=None))
     draft.tell(job, "Kept", f"{job.description.name} keeps its place: {why}")
     if job.cancelling:

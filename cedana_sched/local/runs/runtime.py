@@ -130,10 +130,10 @@ class LocalRuntime:
 
     async def end_frozen(
         self,
-        checkpoint_uid: str,  # noqa: ARG002  # there is no `spare` here
+        checkpoint_uid: str,  # noqa: ARG002  # `spare` is a no-op
         workload: WorkloadRef,
         *,
-        insist: bool = False,  # noqa: ARG002  # there is no wait to skip
+        insist: bool = False,  # noqa: ARG002  # the kill never waits for the owner
     ) -> bool:
         """Kill the workload's processes now.
 
@@ -281,7 +281,7 @@ class LocalRuntime:
         return await self._begin(self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts))
 
     async def _begun(self, uid: str) -> SupervisedRun | None:
-        """Return the run, after a start in flight: a start that is not waited for would escape the termination."""
+        """Return the run, waiting for a start in flight, which would otherwise escape a termination."""
         async with self._beginning:
             return self._runs.get(uid)
 
