@@ -1,4 +1,4 @@
-"""Runs every check, prints one line for each finding, and fails if something that is needed is missing."""
+"""Runs every check, prints one line per finding, and fails if a prerequisite is missing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def doctor(
 
 
 def examine(session: Session, place: Place, *, prepare: bool) -> list[Finding]:
-    """All findings, in the order in which a person would mend them."""
+    """Run the checks of this machine; return findings in the order in which a user would resolve them."""
     from cedana_sched.cli.doctor import criu, devices, machine, services
 
     return [

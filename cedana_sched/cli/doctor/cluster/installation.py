@@ -1,4 +1,4 @@
-"""Where the product is installed, and whether its coordinator, webhooks and extender run."""
+"""Checks of the product's releases, and of the availability of coordinator, webhooks and extender."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OURS: Final = "app.kubernetes.io/part-of=cedana-sched"
 COMPONENT: Final = kept("app.kubernetes.io/component")
 VERSION: Final = kept("app.kubernetes.io/version")
 STOCK_NAMESPACE: Final = "cedana-system"
-"""Where docs/kubernetes.md installs it."""
+"""The namespace of the installation in docs/kubernetes.md."""
 _COORDINATOR: Final = "coordinator"
 
 
@@ -50,7 +50,7 @@ class _Deployment(msgspec.Struct, frozen=True):
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """One release of the chart; `name` is what its objects' names begin with."""
+    """One release of the chart; `name` is the prefix of its objects' names."""
 
     namespace: str
     name: str
@@ -58,7 +58,7 @@ class Installation(msgspec.Struct, frozen=True):
 
     @property
     def components(self) -> frozenset[str]:
-        """Those that are Deployments."""
+        """The components that are Deployments."""
         return frozenset(one.metadata.labels.get(COMPONENT, "") for one in self.deployments)
 
     @property
@@ -69,10 +69,10 @@ class Installation(msgspec.Struct, frozen=True):
 
 
 async def locate(reads: Reads) -> tuple[Installation, ...]:
-    """All releases that can be seen.
+    """Return all releases that are visible to the user.
 
     Raises:
-        UnknownError: this person may list Deployments neither everywhere nor in the stock namespace.
+        UnknownError: the user may list Deployments neither cluster-wide nor in the stock namespace.
     """
     try:
         found = await reads.listed(DEPLOYMENTS, labels=OURS, into=_Deployment)
@@ -90,7 +90,7 @@ async def locate(reads: Reads) -> tuple[Installation, ...]:
 
 
 def judge(there: tuple[Installation, ...]) -> list[Finding]:
-    """Whether it is there once, and runs."""
+    """Check that there is exactly one release, and that it is available."""
     if not there:
         says = "no coordinator of cedana-sched can be seen: preemptions lose their work"
         return [Finding(CHECK, Level.FAIL, says, "install the chart: docs/kubernetes.md")]

@@ -1,4 +1,4 @@
-"""What a release was told by its chart, as far as the doctor judges it: the ConfigMap of its components."""
+"""Settings of a release that the doctor checks, from the ConfigMap that the chart writes for its components."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class _ConfigMap(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """`adapters` are those that the coordinator runs.
+    """Settings of a release. `adapters` are those that the coordinator runs.
 
-    `accepts_unsealed`: agents continue what nobody has sealed; `writes_unsealed`: they have keys, and seal nothing.
+    `accepts_unsealed`: agents restore unsealed snapshots; `writes_unsealed`: agents have keys, and do not seal.
     """
 
     adapters: frozenset[str]
@@ -44,10 +44,10 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 async def settings_of(reads: Reads, one: Installation) -> Settings:
-    """What stands in its ConfigMap.
+    """Return the settings in a release's ConfigMap.
 
     Raises:
-        CedanaSchedError: it is not there, or not as the chart writes it.
+        CedanaSchedError: the ConfigMap does not exist, or is invalid.
     """
     found = await reads.find(CONFIG_MAPS, one.name, one.namespace, into=_ConfigMap)
     remedy = "upgrade the release, which writes it again"
