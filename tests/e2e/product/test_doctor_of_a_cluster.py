@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cli.doctor.cluster.examine import OF_CLUSTER, OF_INSTALLATION
-from cedana_sched.model.objects.names import API_VERSION, GROUP, ID, NODE_READY, PROTECTED
+from cedana_sched.model.objects.names import API_VERSION, GROUP, ID, NODE_PREPARED, PROTECTED
 from tests.cluster.api.admission import wait_until_created_as
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
@@ -81,7 +81,9 @@ def _is_about_other_schedulers(finding: Object) -> bool:
 
 async def _settled(api: Api, cluster: Cluster) -> None:
     """Return when nothing has yet to come that an installation brings."""
-    await wait_for_all(api, "v1", "Node", lambda nodes: len(nodes) == len(cluster.nodes), selector=f"{NODE_READY}=true")
+    await wait_for_all(
+        api, "v1", "Node", lambda nodes: len(nodes) == len(cluster.nodes), selector=f"{NODE_PREPARED}=true"
+    )
     await wait_for_all(
         api, API_VERSION, "CheckpointStorage", lambda found: bool(found) and all(map(has_condition("Ready"), found))
     )

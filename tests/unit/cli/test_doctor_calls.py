@@ -109,7 +109,7 @@ async def test_the_pod_breaks_no_rule_and_names_the_installed_image() -> None:
 
 async def test_a_webhook_that_protects_nobody_has_answered() -> None:
     def admit(body: Object) -> Object:
-        annotations = {**body["metadata"]["annotations"], names.REFUSED: "metadata.x is no name"}
+        annotations = {**body["metadata"]["annotations"], names.NOT_PROTECTED: "metadata.x is no name"}
         return {"metadata": {**body["metadata"], "labels": {names.PROTECTED: "false"}, "annotations": annotations}}
 
     (told,) = said(await look(cluster("bio", admit=admit)))

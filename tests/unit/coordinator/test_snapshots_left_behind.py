@@ -124,7 +124,9 @@ def test_another_attempt_begins_whatever_the_one_before_has_left(restarts: bool)
     assert "Freeze s1.w1.2" in told.after(1).orders()
     told.frozen("s1.w1.2")
     if restarts:
-        assert told.restart().orders() == ["DiscardCancelled s1.w1.1", "Dump s1.w1.2"], "nothing thaws what is frozen anew"
+        assert told.restart().orders() == ["DiscardCancelled s1.w1.1", "Dump s1.w1.2"], (
+            "nothing thaws what is frozen anew"
+        )
     assert told.committed("s1.w1.2", 2).orders() == ["Kill s1.w1.2"]
 
 

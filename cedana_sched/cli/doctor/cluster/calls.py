@@ -96,7 +96,7 @@ async def _tried(reads: Reads, one: Installation, namespace: str) -> Finding:
         if mark == "true":
             return Finding(CHECK, Level.OK, f"the API server calls {WEBHOOK}, which prepared a pod {where}")
         if mark is not None:
-            why = pod.metadata.annotations.get(names.REFUSED, "no reason is given")[:_LONGEST_REASON]
+            why = pod.metadata.annotations.get(names.NOT_PROTECTED, "no reason is given")[:_LONGEST_REASON]
             says = f"{WEBHOOK} answers, and does not protect a pod {where}: {why}"
             return Finding(CHECK, Level.WARN, says, "mend what it names; see the log of the webhooks")
         became = "stays as it was"
