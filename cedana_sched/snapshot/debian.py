@@ -77,7 +77,7 @@ class DebianSuite:
         require_tools()
         self._suite = suite
         self._folder = folder
-        self.informer = ""
+        self.mirror = ""
         """Base address of the mirror that serves the suite."""
         self._environment = os.environ | {"APT_CONFIG": str(folder / "apt.conf")} | _ENGLISH
         self._write_configuration()
@@ -150,9 +150,9 @@ class DebianSuite:
     def _update(self) -> None:
         architecture = machine_architecture()
         failures: list[str] = []
-        for informer in debian_mirrors():
+        for mirror in debian_mirrors():
             (self._folder / "suite.sources").write_text(
-                f"Types: deb\nURIs: {informer}\nSuites: {self._suite}\nComponents: main\n"
+                f"Types: deb\nURIs: {mirror}\nSuites: {self._suite}\nComponents: main\n"
                 f"Architectures: {architecture}\nSigned-By: {archive_keyring()}\n"
             )
             try:
@@ -160,7 +160,7 @@ class DebianSuite:
             except DebianPackagesError as error:
                 failures.extend(error.evidence)
             else:
-                self.informer = informer
+                self.mirror = mirror
                 return
         raise DebianPackagesError(
             f"no package mirror of this machine serves Debian {self._suite}",
@@ -179,18 +179,18 @@ def debian_mirrors() -> list[str]:
     not a security or vendor one by its suite's name is a candidate.
     """
     output = _run("apt-get", "indextargets", "--format", "$(REPO_URI)|$(LABEL)|$(RELEASE)|$(COMPONENT)")
-    informers: dict[str, None] = {}
+    mirrors: dict[str, None] = {}
     for line in output.splitlines():
         address, label, release, component = line.split("|")
         unknown = label in {"", "$(LABEL)"} and not release.endswith("-security")
         if component == "main" and (label == "Debian" or unknown):
-            informers[address] = None
-    if not informers:
+            mirrors[address] = None
+    if not mirrors:
         raise DebianPackagesError(
             "this machine's apt knows no Debian mirror",
             remedy="add one to /etc/apt/sources.list.d, or install CRIU 4.2.1 or newer and set CEDANA_SCHED_CRIU to it",
         )
-    return list(informers)
+    return list(mirrors)
 
 
 def machine_architecture() -> str:
@@ -198,18 +198,18 @@ def machine_architecture() -> str:
     return _run("dpkg", "--print-architecture").strip()
 
 
-def plain_addresses(informers: Iterable[str]) -> list[str]:
+def plain_addresses(mirrors: Iterable[str]) -> list[str]:
     """Base addresses that files can be named below: a list of mirrors in a file is replaced by those in it.
 
     Raises:
         DebianPackagesError: apt's settings name a list that cannot be read.
     """
     addresses: dict[str, None] = {}
-    for informer in informers:
-        if informer.startswith(_MIRROR_LIST):
-            addresses |= dict.fromkeys(_listed_in(Path(informer.removeprefix(_MIRROR_LIST).rstrip("/"))))
+    for mirror in mirrors:
+        if mirror.startswith(_MIRROR_LIST):
+            addresses |= dict.fromkeys(_listed_in(Path(mirror.removeprefix(_MIRROR_LIST).rstrip("/"))))
         else:
-            addresses[informer] = None
+            addresses[mirror] = None
     return list(addresses)
 
 

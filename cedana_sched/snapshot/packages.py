@@ -59,16 +59,16 @@ def obtain_packages(work: Path, progress: Progress, *, only_pinned: bool) -> Obt
     return _served(work, progress)
 
 
-def fetch_pinned(pins: Pins, informers: Sequence[str], into: Path) -> Obtained:
+def fetch_pinned(pins: Pins, mirrors: Sequence[str], into: Path) -> Obtained:
     """Download pinned packages from the first of the mirrors that has them, else from the archive.
 
     Raises:
         DebianPackagesError: naming the first package that none of them has as it is pinned.
     """
     missing, said = list(pins.packages), []
-    for informer in informers:
+    for mirror in mirrors:
         if missing:
-            said += download_from(informer, missing, into)
+            said += download_from(mirror, missing, into)
             missing = [package for package in missing if not package.is_in(into)]
     for package in missing:  # one by one: where the archive does not answer, nobody waits for it thirty times
         refused = download_from(pins.archive, [package], into)

@@ -91,7 +91,7 @@ class AptSettings:
     """
 
     folder: Path
-    informer: str
+    mirror: str
     proxies: dict[str, str]
 
     FOLDERS = ("sources.list.d", "apt.conf.d", "keyrings")
@@ -105,7 +105,7 @@ async def apt_settings(folder: Path) -> AptSettings:
     """
     for name in AptSettings.FOLDERS:
         (folder / name).mkdir(parents=True)
-    informer = await asyncio.to_thread(_informer)
+    mirror = await asyncio.to_thread(_mirror)
     dump = await run("apt-config", "dump", what="reading apt's settings failed", remedy="read apt's message")
     settings = transport_settings(dump)
     authority = Path(settings.get("Acquire::https::CAInfo", _MACHINE_CERTIFICATES))
@@ -116,7 +116,7 @@ async def apt_settings(folder: Path) -> AptSettings:
         _APT + "".join(f'{key} "{value}";\n' for key, value in settings.items())
     )
     (folder / "sources.list.d" / "machine.sources").write_text(
-        f"Types: deb\nURIs: {informer}\nSuites: {SUITE}\nComponents: main\n"
+        f"Types: deb\nURIs: {mirror}\nSuites: {SUITE}\nComponents: main\n"
         "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
     )
     proxies = {
@@ -124,7 +124,7 @@ async def apt_settings(folder: Path) -> AptSettings:
         for kind in ("http", "https")
         if settings.get(f"Acquire::{kind}::Proxy", "DIRECT") != "DIRECT"
     }
-    return AptSettings(folder, informer, proxies)
+    return AptSettings(folder, mirror, proxies)
 
 
 async def base_root(steps: Steps) -> Path:
@@ -183,7 +183,7 @@ async def _make_base(root: Path, architecture: str) -> None:
     try:
         await run(
             *NOTHING_LEFT_BEHIND, "debootstrap", "--variant=minbase", f"--arch={architecture}",
-            f"--keyring={archive_keyring()}", SUITE, root, apt.informer,
+            f"--keyring={archive_keyring()}", SUITE, root, apt.mirror,
             what=f"making a root of Debian {SUITE} failed", remedy=_NETWORK, env=apt.proxies, log=log,
         )  # fmt: skip
     except ClusterError:
@@ -246,10 +246,10 @@ def _is_whole(root: Path) -> bool:
     return (root / _MARKER).is_file()
 
 
-def _informer() -> str:
+def _mirror() -> str:
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return DebianSuite(SUITE, Path(folder, "apt")).informer
+            return DebianSuite(SUITE, Path(folder, "apt")).mirror
     except DebianPackagesError as error:
         evidence = f": {error.evidence[-1]}" if error.evidence else ""
         raise ClusterError(f"{error.message}{evidence}", remedy=_NETWORK) from error

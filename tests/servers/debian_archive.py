@@ -21,7 +21,7 @@ class DebianServers:
 
     def __init__(self, port: int) -> None:
         self._at = f"http://127.0.0.1:{port}"
-        self.informer = f"{self._at}{_MIRROR}"
+        self.mirror = f"{self._at}{_MIRROR}"
         self.pool: dict[str, bytes] = {}
         """Path → content, on the mirror."""
         self.published: dict[str, dict[str, bytes]] = {}

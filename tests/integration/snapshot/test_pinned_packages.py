@@ -41,7 +41,7 @@ def pins(servers: DebianServers) -> Pins:
 
 
 def fetched(pins: Pins, servers: DebianServers, folder: Path) -> list[bytes]:
-    obtained = fetch_pinned(pins, [servers.informer], folder / "into")
+    obtained = fetch_pinned(pins, [servers.mirror], folder / "into")
     assert obtained.packages == pins.packages
     return [file.read_bytes() for file in obtained.files]
 
@@ -119,7 +119,7 @@ class Served:
 @pytest.fixture
 def machine(pins: Pins, servers: DebianServers, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine, whose mirror is the one here, and the release that has these pins."""
-    monkeypatch.setattr(packages, "debian_mirrors", lambda: [servers.informer])
+    monkeypatch.setattr(packages, "debian_mirrors", lambda: [servers.mirror])
     monkeypatch.setattr(packages, "read_pins", lambda _: pins)
     monkeypatch.setattr(packages, "DebianSuite", Served)
 

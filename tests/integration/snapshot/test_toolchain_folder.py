@@ -78,7 +78,7 @@ def test_without_apt_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest
 
 def test_the_mirror_is_the_machines_own() -> None:
     assert debian_mirrors()
-    assert all("security" not in informer for informer in debian_mirrors())
+    assert all("security" not in mirror for mirror in debian_mirrors())
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_a_criu_that_cannot_be_used_is_refused(
 
 
 def test_a_suite_knows_the_mirror_that_serves_it(tmp_path: Path) -> None:
-    assert DebianSuite("testing", tmp_path / "apt").informer in debian_mirrors()
+    assert DebianSuite("testing", tmp_path / "apt").mirror in debian_mirrors()

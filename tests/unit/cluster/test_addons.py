@@ -302,7 +302,7 @@ async def test_a_chart_is_written_once_for_the_same_values(tmp_path: Path, monke
         def __init__(self) -> None:
             self.annotations: dict[str, str] = {}
 
-        async def apply(self, body: dict[str, Any]) -> dict[str, Any]:
+        async def apply(self, body: dict[str, Any], **_: object) -> dict[str, Any]:
             return {"metadata": {"annotations": dict(self.annotations)}}
 
         async def patch(self, api_version: str, kind: str, name: str, patch: dict[str, Any]) -> None:
