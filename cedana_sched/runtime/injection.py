@@ -1,5 +1,4 @@
-"""Injection of system calls into other processes: ptrace stops them all, and one makes a call before its next
-instruction.
+"""Injection of system calls into processes that ptrace has stopped, before their next instruction.
 
 For what only a process can do for itself, like acquiring a POSIX lock. The processes must be frozen and freshly
 restored: outside of any system call, and not traced. Those that make the call need a `syscall` instruction somewhere in

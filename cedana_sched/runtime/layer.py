@@ -43,7 +43,7 @@ def lay(archive: str, root: str, *, instead: bool = False, is_harmless: bool = F
         archive: its path.
         root: a folder.
         instead: remove the existing content first.
-        is_harmless: programs must not grant privileges any more: no set-user-ID, set-group-ID or capabilities.
+        is_harmless: strip privileges from programs: set-user-ID, set-group-ID and capabilities.
 
     Raises:
         OSError: the archive or `root` does not exist, the node is out of space, or another system error.
@@ -198,9 +198,7 @@ def _mtime(member: tarfile.TarInfo) -> int:
 
 
 def _make_special(member: tarfile.TarInfo, folder: int, name: str) -> None:
-    """Create a FIFO or a device. It is never opened, so its metadata are set by a path that refers to exactly this
-    file.
-    """
+    """Create a FIFO or a device; it is never opened: metadata are set by a path that refers to exactly this file."""
     kind = stat.S_IFIFO if member.isfifo() else stat.S_IFCHR if member.ischr() else stat.S_IFBLK
     device = 0 if member.isfifo() else os.makedev(member.devmajor, member.devminor)
     os.mknod(name, 0o600 | kind, device, dir_fd=folder)

@@ -79,11 +79,10 @@ def end_lost(plan: Plan, runc: str, call: CreateCall, folder: str) -> None:
 
 
 def end_forgotten(container_id: str, sandbox_id: str, runc: str, call: CreateCall) -> bool:
-    """End a restored container without a record, and its pod's sandbox; return False if the container has ended
-    already.
+    """End a restored container that containerd has no record of, and its pod's sandbox.
 
-    The kubelet creates no container again that it knows to be running. The sandbox ends first: after that nothing is
-    created in it, even if a later step fails.
+    Returns False, without any effect, if the container has ended already. The kubelet creates no container again that
+    it knows to be running. The sandbox ends first: after that nothing is created in it, even if a later step fails.
     """
     with first_process(f"{call.root}/{container_id}") as forgotten:
         if forgotten is None:
@@ -130,8 +129,7 @@ def wait_until_laid(folder: str, is_over: Callable[[], bool], seconds: float) ->
 
 
 def give_up(plan: Plan, folder: str, *, beside: bool) -> None:
-    """Publish the lost ones as failures: their volumes are not unpacked again, because another container had its
-    attempt.
+    """Publish lost containers as failures: after another one's attempt, their volumes are not unpacked again.
 
     Args:
         plan: the pod's.

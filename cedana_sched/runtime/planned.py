@@ -69,7 +69,7 @@ def create(arguments: list[str], runc: str, folder: str, finished_program: str) 
         seconds = given.plan.containers[given.name].seconds if given.name in given.plan.containers else GLANCE_SECONDS
         make = partial(_create, given, call, runc, folder, finished_program, began + seconds)
         return wait_out(make, seconds / 2)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not start a container from its beginning
+    except Exception as error:  # noqa: BLE001 - no error may cause a cold start
         _say(call, f"the runtime handler failed: {error!r}")
         return FAILED
 
@@ -134,8 +134,7 @@ def _status_of_others(
 
 
 def _again(plan: Plan, name: str, known: Result, call: CreateCall, spec: dict[str, Any], runc: str, folder: str) -> int:
-    """Handle a further start of a container with a result: by runc, unless a cold start is ruled out, or it still runs.
-    """
+    """Handle another start of a container with a result: by runc, unless it must not start cold, or still runs."""
     if known.restored and end_forgotten(known.id, spec["annotations"].get(_SANDBOX, plan.sandbox), runc, call):
         _say(call, BEGINS_AGAIN)
         return FAILED

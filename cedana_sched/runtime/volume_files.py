@@ -196,9 +196,7 @@ def _difference(held: VolumeFile, now: VolumeFile | None, groups: Collection[int
 
 
 def _is_same_path(held: str, now: str) -> bool:
-    """Compare paths; a deleted file is restored from the snapshot, perhaps under a name of CRIU's that is deleted as
-    well.
-    """
+    """Compare paths; a deleted file is restored from the snapshot, perhaps under a deleted name of CRIU's."""
     if now == held:
         return True
     name, other = held.removesuffix(_DELETED), now.removesuffix(_DELETED)
