@@ -41,7 +41,7 @@ PAGE_BYTES = 8 << 20
 _STEP = 4
 """Factor by which the page size shrinks or grows."""
 _BUFFER_BYTES = 2 << 20
-"""Bound of one line of a watch, which is one object; etcd allows objects of up to 1.5 MiB."""
+"""Read buffer; larger than a line of a watch, which is one object, of up to 1.5 MiB in etcd."""
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""

@@ -123,7 +123,7 @@ def _attempt(
         why = _last_error(call.log, said) or f"runc restore ended with status {status}"
     if status in (TOO_LONG, STALLED):
         detach_below(plan.work)
-    tail = _tail(log) if status not in (0, TOO_LONG, STALLED) else ()  # CRIU does not know the cause
+    tail = _tail(log) if status not in (0, TOO_LONG, STALLED) else ()  # the cause is not in CRIU's log
     return status, Result(restored=False, why=why, log=log if _size(log) else None, tail=tail)
 
 

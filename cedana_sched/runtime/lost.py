@@ -82,7 +82,7 @@ def end_forgotten(container_id: str, sandbox_id: str, runc: str, call: CreateCal
     """End a restored container that containerd has no record of, and its pod's sandbox.
 
     Returns False, without any effect, if the container has ended already. The kubelet creates no container again that
-    it knows to be running. The sandbox ends first: after that nothing is created in it, even if a later step fails.
+    it considers running. The sandbox ends first: after that nothing is created in it, even if a later step fails.
     """
     with first_process(f"{call.root}/{container_id}") as forgotten:
         if forgotten is None:

@@ -3,13 +3,13 @@
 A pack is deleted in two runs: the first *condemns* it (a marker of its name), a later one deletes it if the marker is
 older than the grace period and the pack is still unreferenced. Why no committed manifest can lose a pack:
 
-1. Before a commit, a writer lists the markers, then checks that the packs of others that it names exist, and aborts if
+1. Before a commit, a writer looks for markers, then checks that the packs of others that it names exist, and aborts if
    one of them is condemned or missing. Its manifest is in the store at most W later (`COMMIT_WINDOW_SECONDS` and the
    timeout of one request); a slower writer aborts.
 2. A run deletes pack P only if P's marker is older than the grace period G, and P is in no manifest that is listed
    *after* that age was established. G is larger than W.
 3. Suppose a manifest M names P, and a run deletes P without having listed M. M was then written after the run's
-   listing began, hence more than G after P's marker was set, and M's writer listed the markers less than W < G before
+   listing began, hence more than G after P's marker was set, and M's writer looked for markers less than W < G before
    that: the marker existed, and M's writer aborted. If the marker was gone again by then, either P had been deleted,
    which the writer's second check detects, or a run had found P in some other manifest N that the deleting run did
    not list; apply the same to N. The first such manifest cannot exist.

@@ -12,7 +12,7 @@ v1/<namespace>/packs/<writer>-<number>                              concatenated
                condemned/<pack>                                    a pack that the next collections may delete
                references                                          the packs that manifests name, for collections
                collector                                           the node that collects, and the last collection
-               probe/<any>                                         trials, where nodes may write below it only
+               probe/<any>                                         trials, for nodes restricted to the namespace
 """
 
 from __future__ import annotations

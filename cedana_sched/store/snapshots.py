@@ -231,7 +231,7 @@ class SnapshotStore:
         return None
 
     def require_there(self) -> None:
-        """Raise if the folder has no store, for callers that know of a saved snapshot.
+        """Raise if the folder has no store although a snapshot is known to exist.
 
         Raises:
             StoreUnavailableError: the store is unavailable.
