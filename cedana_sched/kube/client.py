@@ -188,7 +188,7 @@ class Api:
         """Return all objects of a kind, in all namespaces or one, and the resource version at which a watch can start.
 
         Raises:
-            UnreadableError: one of them cannot be decoded.
+            UnreadableError: an object cannot be decoded.
         """
         found: list[T] = []
         item = msgspec.json.Decoder(into)

@@ -203,7 +203,7 @@ def _with_others(waiting: _Waiting) -> ObjectEvent:
         message = (
             f"{message[: LONGEST_MESSAGE - 100]} (and {waiting.others} more objects of this namespace: see the log)"
         )
-    # what a program has printed may be no text that JSON can hold
+    # a program's output may have characters that JSON cannot encode
     return msgspec.structs.replace(event, message=message.encode(errors="replace").decode())
 
 

@@ -83,7 +83,7 @@ def read_metadata(resource: Resource, body: bytes | msgspec.Raw) -> Metadata:
     """Decode an object's identity, for `Unreadable`.
 
     Raises:
-        GarbledError: it has none.
+        GarbledError: the body has none.
     """
     try:
         named = msgspec.json.decode(body, type=_Named).metadata

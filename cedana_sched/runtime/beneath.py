@@ -1,8 +1,8 @@
 """Safe opening of files in folders that pods or other tenants can write.
 
 A process that is not frozen may replace any name in a volume, at any time, by a link to a file of the host. So root
-never opens such a file by its path. It holds a descriptor of the folder, and opens names beneath it by openat2(2),
-which refuses every link, every path out of the folder, and every mount inside. It inspects the file by an O_PATH
+never opens such a file by its path. Root holds a descriptor of the folder, and opens names beneath it by openat2(2),
+which refuses every link, every path out of the folder, and every mount inside. Root inspects the file by an O_PATH
 descriptor, which opens nothing, and opens through that descriptor only a regular file or a folder: a device may act as
 soon as it is opened, a watchdog for one.
 """
@@ -37,7 +37,7 @@ def hold(path: str | os.PathLike[str]) -> int:
     """Return a descriptor of a folder whose own path only root can change; usable for lookups only.
 
     Raises:
-        OSError: it does not exist, or is a link or no folder.
+        OSError: the folder does not exist, or is a link or no folder.
     """
     return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
@@ -46,7 +46,7 @@ def look(folder: int, path: str) -> int:
     """Return an O_PATH descriptor of the file of this name beneath a folder, also of a link.
 
     Raises:
-        OSError: it does not exist; a link is on the way (ELOOP); it is a mount or not beneath (EXDEV).
+        OSError: the file does not exist; a link is on the way (ELOOP); the file is a mount or not beneath (EXDEV).
     """
     return _openat2(folder, path, _LOOK, _INSIDE | _RESOLVE_NO_XDEV)
 
@@ -74,7 +74,7 @@ def open_regular(seen: int, flags: int = os.O_RDONLY) -> int:
     """Open the file of a descriptor from `look`.
 
     Raises:
-        OSError: it is no regular file (EINVAL), or may not be opened.
+        OSError: the file is no regular file (EINVAL), or may not be opened.
     """
     if not stat.S_ISREG(os.fstat(seen).st_mode):
         raise OSError(errno.EINVAL, "no regular file")
@@ -84,7 +84,7 @@ def open_regular(seen: int, flags: int = os.O_RDONLY) -> int:
 def path_of(seen: int) -> str:
     """Return a path to the file of this process's descriptor, regardless of changes to its name.
 
-    Calls with that path must follow links to reach the file. They do not follow the file itself, if it is a link.
+    Calls with that path must follow links to reach the file. Such calls do not follow the file itself, if it is a link.
     """
     return f"/proc/self/fd/{seen}"
 
@@ -93,7 +93,7 @@ def remove(folder: int, name: str) -> None:
     """Remove a name in a folder, recursively. Idempotent.
 
     Raises:
-        OSError: it contains a mount, or another process keeps creating files there.
+        OSError: the folder contains a mount, or another process keeps creating files there.
     """
     inner = _removed_or_folder(folder, name)
     if inner is None:

@@ -11,7 +11,7 @@ class CreateCall:
     """`runc [GLOBAL] create [OPTIONS] ID`.
 
     Raises:
-        ValueError: it is another call, or names no bundle.
+        ValueError: the command line is another call, or names no bundle.
     """
 
     def __init__(self, arguments: list[str]) -> None:

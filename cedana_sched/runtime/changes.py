@@ -1,7 +1,7 @@
 """Waits for changes to files of folders: by inotify, or by polling if inotify is unavailable.
 
 All of a node's containers that run as root share one limit of inotify instances, 128 by default: one pod may exhaust
-it. That must delay a restored pod by no more than moments. Standard library only.
+it. An exhausted limit must delay a restored pod by no more than moments. Standard library only.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def confinement_of(spec: dict[str, Any]) -> Confinement:
     """Return the confinement of a specification.
 
     Raises:
-        ValueError: it is invalid.
+        ValueError: the specification is invalid.
     """
     try:
         return _confinement(spec)

@@ -1,6 +1,6 @@
 """`create` of a restored container: applies its files, and calls `runc restore` instead of `runc create`.
 
-`runc restore` uses the new pod's bundle: its network, cgroup, mounts and log pipes. It finds CRIU in PATH, which the
+`runc restore` uses the new pod's bundle: its network, cgroup, mounts and log pipes. runc finds CRIU in PATH, which the
 handler's launcher has set.
 """
 
@@ -241,7 +241,7 @@ def _children(process: int) -> list[int]:
 def _kill_tree(pid: int) -> None:
     """Kill a process and its descendants, and wait until all have ended: they hold mounts until then.
 
-    They are stopped first, top down, so that none forks meanwhile.
+    The processes are stopped first, top down, so that none forks meanwhile.
     """
     found = [pid]
     for process in found:

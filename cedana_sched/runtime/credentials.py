@@ -30,7 +30,7 @@ def credentials_of(pids: Iterable[int], container: Confinement, proc: str | os.P
     """Return the union over all threads of these processes; those that have ended are skipped.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a thread cannot be read.
         ValueError: more users and groups than legitimate; each thread may have 65,536 of its own.
     """
     found = Credentials()
@@ -60,7 +60,7 @@ def _threads(process: str) -> Iterator[str]:
     """Yield the folders of a process's threads; none if it has ended.
 
     Raises:
-        OSError: they cannot be listed.
+        OSError: the threads cannot be listed.
     """
     try:
         yield from [f"{process}/task/{thread}" for thread in os.listdir(f"{process}/task")]
@@ -72,7 +72,7 @@ def _of_thread(folder: str, container: Confinement) -> Credentials | None:
     """Return a thread's credentials; None if it has ended, or is a zombie.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the thread cannot be read.
     """
     try:
         status = dict(_fields(_content(f"{folder}/status")))

@@ -25,7 +25,7 @@ def look_before_they_run(held: Held, plan: ContainerPlan, spec: dict[str, Any]) 
         spec: the config.json of the new container.
 
     Raises:
-        HoldError: they must not run.
+        HoldError: the processes must not run.
         OSError: some of their state cannot be read.
     """
     try:

@@ -79,7 +79,7 @@ def frozen_group(work: str) -> str:
     """Return the control group of the processes restored with this work directory.
 
     Raises:
-        OSError: they were not held.
+        OSError: the processes were not held.
     """
     with open(f"{work}/{_NOTE}", encoding="utf-8") as file:
         return file.read().rstrip("\n")
@@ -114,7 +114,7 @@ def held(work: str) -> Iterator[Held]:
     """Yield the processes restored with this work directory, once CRIU has succeeded.
 
     Raises:
-        HoldError: they were not held; they have been killed.
+        HoldError: the processes were not held; they have been killed.
     """
     try:
         group = frozen_group(work)

@@ -1,8 +1,8 @@
 """Injection of system calls into processes that ptrace has stopped, before their next instruction.
 
 For what only a process can do for itself, like acquiring a POSIX lock. The processes must be frozen and freshly
-restored: outside of any system call, and not traced. Those that make the call need a `syscall` instruction somewhere in
-their code (the vDSO has one), and eight words of memory at their stack pointer, restored afterwards.
+restored: outside of any system call, and not traced. Processes that make the call need a `syscall` instruction
+somewhere in their code (the vDSO has one), and eight words of memory at their stack pointer, restored afterwards.
 
 Numbers are from linux/ptrace.h and the two architectures' `user_regs_struct`. Standard library only.
 """
@@ -73,7 +73,7 @@ _libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 class Stopped:
     """All threads of frozen processes, stopped by ptrace; a context manager that detaches at its end.
 
-    They are killed if this process dies meanwhile.
+    The processes are killed if this process dies meanwhile.
     """
 
     def __init__(self, processes: Iterable[int]) -> None:
@@ -100,7 +100,7 @@ class Stopped:
         """Wait until all are stopped; the processes must be thawed before.
 
         Raises:
-            InjectionError: one has ended, or does not stop.
+            InjectionError: a thread has ended, or does not stop.
         """
         deadline = time.monotonic() + _STOP_SECONDS
         for thread in self._threads:

@@ -47,7 +47,7 @@ def lay(archive: str, root: str, *, instead: bool = False, is_harmless: bool = F
 
     Raises:
         OSError: the archive or `root` does not exist, the node is out of space, or another system error.
-        LayerError: it was only partly unpacked.
+        LayerError: the archive was only partly unpacked.
     """
     with open(archive, "rb") as file:
         held = hold(root)

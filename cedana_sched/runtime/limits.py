@@ -29,7 +29,7 @@ def cap_limits(processes: Iterable[int], spec: Mapping[str, Any]) -> None:
     keep theirs.
 
     Raises:
-        OSError: one cannot be lowered.
+        OSError: a limit cannot be lowered.
     """
     process: Mapping[str, Any] = spec.get("process") or {}
     permitted = (process.get("capabilities") or {}).get("permitted") or ()
@@ -71,7 +71,7 @@ def _limits(pid: int) -> list[tuple[int, int]]:
     """Return soft and hard limits, by number. Reading by prlimit(2) requires a privilege that /proc does not.
 
     Raises:
-        FileNotFoundError, ProcessLookupError: it has ended.
+        FileNotFoundError, ProcessLookupError: the process has ended.
     """
     with open(f"/proc/{pid}/limits", encoding="ascii") as file:
         lines = file.read().splitlines()[1 : len(_NAMES) + 1]
@@ -86,7 +86,7 @@ def _raise_score(pid: int, lowest: int) -> None:
     """Raise the OOM score adjustment to that of the container.
 
     Raises:
-        FileNotFoundError, ProcessLookupError: it has ended.
+        FileNotFoundError, ProcessLookupError: the process has ended.
     """
     with open(f"/proc/{pid}/oom_score_adj", "r+", encoding="ascii") as file:
         if int(file.read()) < lowest:

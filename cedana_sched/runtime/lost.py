@@ -1,9 +1,9 @@
 """Containers that containerd has lost: it ended before it had recorded their `create`.
 
 After its restart containerd kills them (`cleaning leaked shim process` in its log), and the kubelet creates them again.
-They have run: the pod's volumes differ from the snapshot. So before any further container of the pod is restored, the
-lost ones must be dead, and the agent must have unpacked the volumes again. The `create` waits for the agent, because an
-error fails a pod with `restartPolicy: Never`.
+Lost containers have run: the pod's volumes differ from the snapshot. So before any further container of the pod is
+restored, the lost ones must be dead, and the agent must have unpacked the volumes again. The `create` waits for the
+agent, because an error fails a pod with `restartPolicy: Never`.
 
 A containerd that ends while it starts a container may leave the container running, without a record (containerd issue
 7680): the kubelet creates it again beside the running one. Then the pod's sandbox is ended as well: the whole pod
@@ -62,7 +62,7 @@ def turn(folder: str, *, wait: bool = True) -> Iterator[None]:
 
 
 def end_lost(plan: Plan, runc: str, call: CreateCall, folder: str) -> None:
-    """End containers whose `create` began and whose `start` did not follow. Those that have run are marked as lost.
+    """End containers whose `create` began and whose `start` did not follow; mark those that have run as lost.
 
     The kubelet starts a pod's containers one after the other, so by this `create` it has given up the others.
     """

@@ -111,7 +111,7 @@ def read_plan(folder: str) -> Plan | None:
     """Read the plan of a pod; None if there is none, or its format is unknown.
 
     Raises:
-        OSError: it cannot be read now; it may exist all the same.
+        OSError: the plan cannot be read now; it may exist all the same.
     """
     content = _read(plan_path(folder))
     if content is None:
@@ -221,7 +221,7 @@ def _read(path: str) -> dict[str, Any] | None:
     """Read a JSON file; None if it is missing or its format is unknown.
 
     Raises:
-        OSError: it cannot be read now.
+        OSError: the file cannot be read now.
     """
     try:
         with open(path, encoding="utf-8") as file:

@@ -57,7 +57,7 @@ class Rootfs:
 
         Raises:
             OSError: the layer or the directory does not exist.
-            LayerError: it cannot be unpacked.
+            LayerError: the layer cannot be unpacked.
         """
         self._is_laid = True
         lay(layer, self._path)

@@ -26,7 +26,7 @@ def wait_out(act: Callable[[], T], seconds: float) -> T:
     """Return the result of `act`, retried after an OSError or a MemoryError.
 
     Raises:
-        OSError, MemoryError: it still fails after so many seconds.
+        OSError, MemoryError: `act` still fails after so many seconds.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -84,8 +84,8 @@ def files_of(processes: Iterable[int], volumes: Collection[str], most_bytes: int
         most_bytes: bound of the result's `encode`.
 
     Raises:
-        OSError: something cannot be read.
-        ValueError: they have more than can be recorded.
+        OSError: the state of a file or process cannot be read.
+        ValueError: the processes have more than can be recorded.
     """
     found: list[VolumeFile] = []
     looked = written = 0
@@ -115,8 +115,8 @@ def read(images: str) -> VolumeFiles | None:
     """Read the record beside these images; None if there is none.
 
     Raises:
-        OSError: it cannot be read now.
-        ValueError: its format is unknown.
+        OSError: the record cannot be read now.
+        ValueError: the record's format is unknown.
     """
     try:
         with open(f"{images}/{VOLUME_FILES}", encoding="utf-8") as file:
@@ -156,7 +156,7 @@ def objection_to_files(held: VolumeFiles | None, processes: Mapping[int, int], g
         groups: of their new container.
 
     Raises:
-        OSError: something cannot be read.
+        OSError: the state of a file or process cannot be read.
     """
     if held is None:
         return (
@@ -214,7 +214,7 @@ def _held(process: int) -> Iterator[tuple[int, str, str]]:
     """Yield all places where a process may hold a file: its own PID, the place, and the link in /proc.
 
     Raises:
-        FileNotFoundError, ProcessLookupError: it has ended.
+        FileNotFoundError, ProcessLookupError: the process has ended.
     """
     pid, entries = number_inside(process), _Entries(process)
     descriptors = (f"{_DESCRIPTORS}{number}" for number in os.listdir(f"/proc/{process}/fd"))
@@ -235,7 +235,7 @@ class _Entries:
         """Read the entries of a process.
 
         Raises:
-            FileNotFoundError, ProcessLookupError: it has ended.
+            FileNotFoundError, ProcessLookupError: the process has ended.
         """
         self._process = process
         self._areas: list[tuple[int, int, str]] = []

@@ -1,7 +1,7 @@
 """The restore container: waits for the agent's decision on its pod, and prints it to the pod's log.
 
-It is the first init container of a pod that is restored from a snapshot; the others wait for its end. It shares a
-folder with the agent:
+The restore container is the first init container of a pod that is restored from a snapshot; the others wait for its
+end. The container shares a folder with the agent:
 
     waiting         written here, with this run's own number: the container runs, so all volumes of the pod are mounted
     progress        human-readable lines, printed as they arrive
@@ -30,7 +30,7 @@ from cedana_sched.runtime.changes import Changes
 FOLDER = "/run/cedana-restore"
 WAITING, PROGRESS, DECISION, TAKEN, ALIVE = "waiting", "progress", "decision", "taken", "alive"
 SILENT_SECONDS = 900.0
-"""The agent touches `alive` every half minute. It may be away for as long as its upgrade takes."""
+"""The agent touches `alive` every half minute. The agent may be away for as long as its upgrade takes."""
 SILENT = 75
 """The status without a sign of an agent: EX_TEMPFAIL of sysexits(3)."""
 _SAID = {"restore": "continuing from the snapshot", "cold": "starting from the beginning", "fail": "not started"}

@@ -22,7 +22,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o6
         mode: of a new file; an existing one's mode and owner are preserved.
 
     Raises:
-        OSError: it cannot be written, and nothing has changed.
+        OSError: the file cannot be written, and nothing has changed.
     """
     folder, name = os.path.split(os.fspath(path))
     folder = folder or "."

@@ -1,9 +1,9 @@
 """Streaming of a folder as a tar archive: a container's changes to its root, or one of its volumes.
 
-The archive is POSIX.1-2001 (pax) with GNU's extension for sparse files, as in GNU tar. It has all metadata of a file:
-numeric owner, mode, time to the nanosecond, extended attributes (`SCHILY.xattr.…`), hard links, holes, devices. Names
-are sorted, so that two archives of a folder differ only where the folder does. Excluded: sockets, which programs create
-anew; other filesystems mounted inside; and temporary names of CRIU's during a dump.
+The archive is POSIX.1-2001 (pax) with GNU's extension for sparse files, as in GNU tar. The archive has all metadata of
+a file: numeric owner, mode, time to the nanosecond, extended attributes (`SCHILY.xattr.…`), hard links, holes, devices.
+Names are sorted, so that two archives of a folder differ only where the folder does. Excluded: sockets, which programs
+create anew; other filesystems mounted inside; and temporary names of CRIU's during a dump.
 
 Of an overlay the *upper* directory is archived verbatim: a removed file is a character device 0:0, and a directory that
 hides the lower one has the attribute `opaque`. Other attributes of overlayfs refer to inodes of this machine, and are
@@ -60,7 +60,7 @@ def write_archive(root: Path, stream: StreamWriter) -> int:
 
     Raises:
         DumpError: an archive cannot represent its contents, or a file was truncated while it was read.
-        OSError: it cannot be read.
+        OSError: a file cannot be read.
     """
     held = hold(root)
     try:

@@ -135,7 +135,7 @@ class Cgroup:
         """Kill every process, also frozen ones, and wait for their end. A frozen one executes no further instruction.
 
         Raises:
-            FreezerError: some do not end within 10 s (they wait for a device, or CRIU holds them).
+            FreezerError: some processes do not end within 10 s (they wait for a device, or CRIU holds them).
         """
         freezer.kill(self.freezer)
 

@@ -55,9 +55,9 @@ class After(enum.StrEnum):
     """State of the tasks after a successful dump."""
 
     LEAVE_RUNNING = "--leave-running"
-    """They run on; in a cgroup that was frozen before, they stay frozen until it is thawed."""
+    """Tasks run on; in a cgroup that was frozen before, they stay frozen until it is thawed."""
     LEAVE_STOPPED = "--leave-stopped"
-    """They are stopped as by SIGSTOP. Only for trees without a freezer cgroup."""
+    """Tasks are stopped as by SIGSTOP. Only for trees without a freezer cgroup."""
 
 
 class DumpRequest(msgspec.Struct, frozen=True):
@@ -138,8 +138,8 @@ class Dump:
 
         Raises:
             DumpInterruptedError: CRIU was killed, or met a transient state.
-            DumpError: it failed, was cancelled, or exceeded its time. The processes run on (a frozen cgroup is thawed),
-                and the cause is the sink's own exception if there was one.
+            DumpError: the dump failed, was cancelled, or exceeded its time. The processes run on (a frozen cgroup is
+                thawed), and the cause is the sink's own exception if there was one.
         """
         try:
             return self._run()

@@ -82,8 +82,8 @@ def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> N
     All freezes are requested before any is awaited, so that communicating processes stop at nearly the same moment.
 
     Raises:
-        FreezerError: one did not freeze in time; all are thawed again.
-        FileNotFoundError: one is gone; the others are thawed again.
+        FreezerError: a cgroup did not freeze in time; all are thawed again.
+        FileNotFoundError: a cgroup is gone; the others are thawed again.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:

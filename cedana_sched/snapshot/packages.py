@@ -1,8 +1,8 @@
 """Obtains CRIU's package files: the pinned ones, or today's if those are unavailable.
 
-A pinned file is verified by its digest. It is downloaded from the machine's own mirror while that has it, and from the
-archive of everything that Debian ever published once the suite has moved on. Today's packages of the suite are verified
-by the signatures of Debian's archive: they are untested with this version, but authentic.
+A pinned file is verified by its digest. The file is downloaded from the machine's own mirror while that has it, and
+from the archive of everything that Debian ever published once the suite has moved on. Today's packages of the suite are
+verified by the signatures of Debian's archive: they are untested with this version, but authentic.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def obtain_packages(work: Path, progress: Progress, *, only_pinned: bool) -> Obt
         only_pinned: accept no other packages.
 
     Raises:
-        DebianPackagesError: they are unavailable; with names and reason.
+        DebianPackagesError: the packages are unavailable; with names and reason.
     """
     require_tools()
     try:

@@ -67,7 +67,7 @@ class _Look:
         """Count one process.
 
         Raises:
-            CutShortError: it exceeds the bound.
+            CutShortError: the number exceeds the bound.
         """
         self._seen += 1
         if self._seen > self._processes:

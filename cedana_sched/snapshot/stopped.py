@@ -1,10 +1,10 @@
 """Stopped processes (SIGSTOP, Ctrl-Z, job control) in a frozen job: dumped, and left, as stopped.
 
 CRIU cannot seize a process that is stopped *and* frozen: PTRACE_SEIZE turns a stop into a trap, and waits for it in the
-kernel (ptrace_attach, JOBCTL_TRAPPING), while the v1 freezer prevents the process from ever reaching it. It also gives
-up on processes stopped by SIGTTIN or SIGTTOU. But CRIU supports a *pending* SIGSTOP (compel, `skip_sigstop`). So, while
-everything is frozen and nothing can execute, a stop is turned into a pending one: SIGCONT ends the stop, and a SIGSTOP
-for every thread flushes the SIGCONT, whose handler therefore never runs, and stops each thread before its next
+kernel (ptrace_attach, JOBCTL_TRAPPING), while the v1 freezer prevents the process from ever reaching it. CRIU also
+gives up on processes stopped by SIGTTIN or SIGTTOU. But CRIU supports a *pending* SIGSTOP (compel, `skip_sigstop`). So,
+while everything is frozen and nothing can execute, a stop is turned into a pending one: SIGCONT ends the stop, and a
+SIGSTOP for every thread flushes the SIGCONT, whose handler therefore never runs, and stops each thread before its next
 instruction. CRIU dumps such a process as stopped, and its restore stops it again.
 
 CRIU removes the pending stops from the queues, and requeues one for the process; threads beside the first would execute

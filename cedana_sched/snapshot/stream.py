@@ -37,7 +37,7 @@ class StreamWriter(Protocol):
         """Accept `data` (1 byte to 4 MiB). The memory is reused after the return: copy to retain it."""
 
     def close(self) -> None:
-        """End the image. It is complete only if the dump as a whole succeeds."""
+        """End the image. The image is complete only if the dump as a whole succeeds."""
 
 
 class StreamSink(Protocol):

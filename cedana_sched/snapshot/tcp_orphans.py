@@ -26,7 +26,7 @@ def await_delivery(pids: Collection[int], proc: Path = PROC) -> None:
     """Wait until nothing is in flight to these frozen processes from ends without an owning process.
 
     Raises:
-        DumpInterruptedError: it does not arrive while they are frozen.
+        DumpInterruptedError: the data does not arrive during the freeze.
     """
     until = time.monotonic() + _PATIENCE_SECONDS
     while missing := _missing(pids, proc):

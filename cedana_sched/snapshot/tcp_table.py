@@ -42,7 +42,7 @@ def connections(pid: int, proc: Path = PROC) -> Iterator[Connection]:
     """Yield all connections of a process's network, also listening sockets.
 
     Raises:
-        FileNotFoundError, ProcessLookupError: it has ended.
+        FileNotFoundError, ProcessLookupError: the process has ended.
     """
     network = proc / str(pid) / "net"
     yield from _rows(network / "tcp")

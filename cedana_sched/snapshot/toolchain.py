@@ -75,11 +75,11 @@ class Origin(StrEnum):
 
     PINNED = "pinned"
     SERVED = "served"
-    """Those that Debian served when the pinned ones were unavailable."""
+    """Packages that Debian served when the pinned ones were unavailable."""
     OLDER = "older"
-    """Those of another version of this product."""
+    """Packages of another version of this product."""
     MACHINE = "machine"
-    """None: it is this machine's own."""
+    """No packages: this machine's own CRIU."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def ensure_toolchain(
 
     Raises:
         DebianPackagesError: packages are unavailable; with names and reason.
-        ToolchainError: they are available, but their CRIU does not run here.
+        ToolchainError: the packages are available, but their CRIU does not run here.
         UsageError: `CEDANA_SCHED_CRIU` is set to something unusable.
     """
     cache = cache_dir or default_cache_dir()

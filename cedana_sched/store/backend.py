@@ -90,8 +90,8 @@ class Backend(Protocol):
         """Read a whole object. `at_most` bounds its bytes, because any client may have written it.
 
         Raises:
-            MissingObjectError: it does not exist.
-            IntegrityError: it is larger; nothing was read.
+            MissingObjectError: the object does not exist.
+            IntegrityError: the object is larger; nothing was read.
         """
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:

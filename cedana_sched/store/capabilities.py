@@ -22,8 +22,8 @@ def capabilities_of(backend: Backend) -> Capabilities:
     """Return the capabilities of the place; probed on the first call for it.
 
     Raises:
-        StoreDeniedError: it is not writable.
-        StoreUnavailableError: it is unreachable.
+        StoreDeniedError: the place is not writable.
+        StoreUnavailableError: the place is unreachable.
     """
     with _lock:
         known = _known.get(backend.description)

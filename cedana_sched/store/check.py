@@ -33,8 +33,8 @@ def check_store(backend: Backend) -> StoreReport:
 
     Raises:
         StoreDeniedError: an admin must act.
-        StoreUnavailableError: it is unreachable, or full.
-        IntegrityError: it returned other bytes than were written.
+        StoreUnavailableError: the store is unreachable, or full.
+        IntegrityError: the store returned other bytes than were written.
     """
     capabilities = probe(backend)
     key = f"{backend.trials}/{uuid.uuid4().hex}-sample"

@@ -105,7 +105,7 @@ class ChunkPipeline:
         """Wait until every submitted chunk is in a pack.
 
         Raises:
-            StoreError: one could not be stored.
+            StoreError: a chunk could not be stored.
         """
         self._pool.shutdown()
         self.check()

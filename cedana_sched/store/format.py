@@ -84,7 +84,7 @@ def require_manifest(data: Buffer) -> None:
     """Raise if a file does not start as an unsealed manifest.
 
     Raises:
-        IntegrityError: it is something else, or truncated.
+        IntegrityError: the file is something else, or truncated.
         NewerFormatError: written by a newer version.
     """
     _preamble(data)
@@ -173,7 +173,7 @@ def require_lengths(header: int, body: int) -> None:
     """Raise if a manifest's declared lengths, sealed or not, exceed the bounds: readers allocate that much.
 
     Raises:
-        IntegrityError: they do.
+        IntegrityError: a length exceeds its bound.
     """
     if header > MOST_HEADER_BYTES:
         raise IntegrityError(f"the manifest's header says that it is {header:,} bytes long")

@@ -89,7 +89,7 @@ def require_packs(backend: Backend, namespace: str, writer: str, packs: Collecti
     """Refuse to name a pack that is being collected: checks the markers, then the packs, in this order.
 
     Raises:
-        StoreUnavailableError: one of them was condemned while the snapshot was taken.
+        StoreUnavailableError: a pack was condemned while the snapshot was taken.
     """
     lost = condemned_packs(backend, namespace, packs)
     others = {pack: layout.pack_key(namespace, pack) for pack in packs if layout.pack_writer(pack) != writer}
@@ -134,7 +134,7 @@ def collect_garbage(
 
 
 class _Run:
-    """One run. It lists candidates first, and references after that: the argument rests on this order."""
+    """One run. A run lists candidates first, and references after that: the argument rests on this order."""
 
     def __init__(
         self, backend: Backend, catalogue: Catalogue, namespace: str, grace_seconds: float, time_to_live_seconds: float
@@ -192,7 +192,7 @@ class _Run:
     def _remove_ownerless(self) -> int:
         """Delete the markers without a pack.
 
-        They are listed once more: a listing during deletions may omit objects that count.
+        Markers are listed once more: a listing during deletions may omit objects that count.
         """
         if not self._has_ownerless:
             return 0

@@ -160,7 +160,7 @@ class _Blocks:
 
 
 def _map_verified(descriptor: int, index: PageIndex) -> mmap.mmap | None:
-    """Map the file if its bytes match the index. They are read first: a failing disk is an error then, not a SIGBUS."""
+    """Map the file if its bytes match the index. Reads them first: a failing disk is an error, not a SIGBUS."""
     if os.fstat(descriptor).st_size != index.length or not index.length:
         return None
     hasher = blake3()

@@ -150,7 +150,7 @@ class SnapshotReader:
 
         Raises:
             NotFoundError: the snapshot has no such stream.
-            IntegrityError: it is damaged.
+            IntegrityError: the stream is damaged.
         """
         data = bytearray()
         for segment in self._stream(name).segments:

@@ -5,9 +5,10 @@ key, size and date of each manifest, and the next one, on any node, reads only n
 lost or damaged, all manifests are read again. It has the name of each pack once, and numbers of packs in columns,
 because generations of one workload name the same thousands of packs.
 
-It is not sealed. A client that can write to the store can cause referenced packs to be collected by a forged object, as
-well as by a tombstone (`removed`) beside each manifest: sealing the object alone would not prevent that. Its contents
-decide only what is spared, so an attacker gains no more than data loss, which verification and every read detect.
+The object is not sealed. A client that can write to the store can cause referenced packs to be collected by a forged
+object, as well as by a tombstone (`removed`) beside each manifest: sealing it alone would not prevent that. Its
+contents decide only what is spared, so an attacker gains no more than data loss, which verification and every read
+detect.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def read_references(backend: Backend, catalogue: Catalogue, namespace: str, gene
     """Read the manifests that are not cached, and cache them.
 
     Raises:
-        StoreUnavailableError: one could not be read now.
+        StoreUnavailableError: a manifest could not be read now.
     """
     known = _recall(backend, namespace)
     rows = generations.committed

@@ -30,7 +30,7 @@ def read_patiently(read: Callable[[], R]) -> R:
     """Call `read`, with retries while the store is unavailable.
 
     Raises:
-        StoreUnavailableError: it was unavailable for too long. Any other error of `read` is raised at once.
+        StoreUnavailableError: the store was unavailable for too long. Any other error of `read` is raised at once.
     """
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(StoreUnavailableError),

@@ -44,9 +44,9 @@ def session_policy(bucket: str, prefix: str, namespace: str, *, partition: str =
 def collecting_policy(bucket: str, prefix: str, namespace: str, *, partition: str = "aws") -> str:
     """Return the policy of a node that only collects the namespace's garbage; see `session_policy`.
 
-    It reads no memory and writes no snapshot: it lists and deletes packs and page fingerprints, and reads manifests, to
-    spare what they name. It cannot delete data keys. Of the patterns, `c*` stands for `collector` and `condemned/*`,
-    and `pa*` for `packs/*` and `pages/*`: written out, the policy would be too long for STS.
+    The node reads no memory and writes no snapshot: it lists and deletes packs and page fingerprints, and reads
+    manifests, to spare what they name. The node cannot delete data keys. Of the patterns, `c*` stands for `collector`
+    and `condemned/*`, and `pa*` for `packs/*` and `pages/*`: written out, the policy would be too long for STS.
     """
     objects = [
         (("GetObject", "PutObject", "DeleteObject"), ("c*", "references", f"{TRIALS}/*")),

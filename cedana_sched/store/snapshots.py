@@ -249,9 +249,9 @@ class SnapshotStore:
         Raises:
             NotFoundError: the snapshot does not exist.
             IntegrityError: its manifest is damaged, or has another digest.
-            NewerFormatError: it has a newer format.
-            SealedError: it is sealed, and its key is not available.
-            UnsealedError: it is not sealed, and it must be.
+            NewerFormatError: the manifest has a newer format.
+            SealedError: the manifest is sealed, and its key is not available.
+            UnsealedError: the manifest is not sealed, and it must be.
         """
         manifest, found = self._catalogue.manifest_and_digest(ref)
         if digest and found != digest:
@@ -299,7 +299,7 @@ class SnapshotStore:
         """Collect garbage once in the namespaces of a name or all; see `garbage.py` for the grace period.
 
         Raises:
-            CrowdedNamespaceError: one of them has more than fits in memory; the others were collected.
+            CrowdedNamespaceError: a namespace has more than fits in memory; the others were collected.
         """
         reports, crowded = [], None
         for one in self.namespaces(namespace):
@@ -384,7 +384,7 @@ class SnapshotStore:
 
         Raises:
             StoreDeniedError: an admin must act: wrong keys, no such bucket, a read-only folder.
-            StoreUnavailableError: it is unreachable, or full.
+            StoreUnavailableError: the store is unreachable, or full.
         """
         probe(self._backend)
 
@@ -393,7 +393,7 @@ class SnapshotStore:
 
         Raises:
             StoreDeniedError: an admin must act: wrong keys, no such bucket, a read-only folder.
-            StoreUnavailableError: it is unreachable, or full.
+            StoreUnavailableError: the store is unreachable, or full.
         """
         return check_store(self._backend)
 

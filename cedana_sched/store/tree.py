@@ -31,7 +31,7 @@ def opened(root: Path, path: str = "") -> Iterator[int]:
     """Open a folder at or below the root; the descriptor may be listed and flushed.
 
     Raises:
-        OSError: it does not exist; a link is on the way (ELOOP); it is no folder.
+        OSError: the folder does not exist; a link is on the way (ELOOP); the name is no folder.
     """
     with _held(root) as top:
         folder = beneath.open_mounted_folder(top, path or ".")
@@ -45,7 +45,8 @@ def open_file(root: Path, path: str) -> int:
     """Open a regular file below the root for reading.
 
     Raises:
-        OSError: it does not exist; a link is in its place or on the way (ELOOP); it is no regular file (EINVAL).
+        OSError: the file does not exist; a link is in its place or on the way (ELOOP); the name is no regular file
+            (EINVAL).
     """
     with _held(root) as top:
         seen = beneath.look_at_mount(top, path)

@@ -51,7 +51,7 @@ class CountedKey:
         """Return the plaintext.
 
         Raises:
-            IntegrityError: it was sealed under another key, number or place, or was changed.
+            IntegrityError: the data was sealed under another key, number or place, or was changed.
         """
         try:
             return self._cipher.decrypt(number.to_bytes(NONCE_BYTES, "little"), data, place)

@@ -4,7 +4,7 @@
 namespace has one. Two writers that start at the same moment in an empty namespace may create two. Both are valid, and
 new snapshots use the one with the greater name. Names begin with the time.
 
-Any client that can write to the store can add objects there. Those that cannot be unwrapped are logged
+Any client that can write to the store can add objects there. Objects that cannot be unwrapped are logged
 (`data_key_passed_over`) and skipped. Names of the future sort last.
 """
 
@@ -88,8 +88,8 @@ class DataKeys:
         """Return the data key of a name.
 
         Raises:
-            SealedError: it cannot be unwrapped.
-            IntegrityError: it was erased, or never existed.
+            SealedError: the key cannot be unwrapped.
+            IntegrityError: the key was erased, or never existed.
         """
         with self._lock:
             key, until = self._known.get((namespace, name), (None, 0.0))
@@ -105,7 +105,7 @@ class DataKeys:
         """Rewrap, with the newest wrapping key, data keys wrapped by an older one; return how many.
 
         Raises:
-            SealedError: one cannot be unwrapped; all others are rewrapped.
+            SealedError: a key cannot be unwrapped; all others are rewrapped.
         """
         newest = self._provider.newest()
         changed = 0

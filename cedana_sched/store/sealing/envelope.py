@@ -62,7 +62,7 @@ def read_preamble(data: Buffer) -> Preamble:
     """Parse the first bytes of a sealed manifest.
 
     Raises:
-        IntegrityError: it is truncated, or names no data key.
+        IntegrityError: the preamble is truncated, or names no data key.
     """
     if len(data) < _FIXED.size:
         raise IntegrityError("the file is a sealed manifest that is cut off")
@@ -88,7 +88,7 @@ def open_head(key: DataKey, ref: SnapshotRef, data: Buffer) -> bytes:
     """Open the manifest's head, for `format.decode_summary`.
 
     Raises:
-        IntegrityError: it was changed, truncated, or sealed for another snapshot.
+        IntegrityError: the file was changed, truncated, or sealed for another snapshot.
     """
     preamble = read_preamble(data)
     sealed = memoryview(data)[_FIXED.size : _FIXED.size + preamble.head_bytes]
@@ -99,7 +99,7 @@ def open_manifest(key: DataKey, ref: SnapshotRef, data: Buffer) -> bytes:
     """Open the whole manifest, for `format.decode_manifest`.
 
     Raises:
-        IntegrityError: it was changed, truncated, or sealed for another snapshot.
+        IntegrityError: the file was changed, truncated, or sealed for another snapshot.
     """
     preamble = read_preamble(data)
     rest = memoryview(data)[_FIXED.size + preamble.head_bytes :]

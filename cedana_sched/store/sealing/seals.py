@@ -113,8 +113,8 @@ class Seals:
         """Open the head of a manifest's file, for `format.decode_summary`.
 
         Raises:
-            SealedError: it is sealed, and the wrapping key is not available.
-            UnsealedError: it is not sealed, and unsealed ones are refused.
+            SealedError: the file is sealed, and the wrapping key is not available.
+            UnsealedError: the file is not sealed, and unsealed ones are refused.
             IntegrityError: its seal is broken.
         """
         if not envelope.is_sealed(head):
