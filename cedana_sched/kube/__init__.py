@@ -1,1 +1,1 @@
-"""Kubernetes plumbing: requests, watches, the leader's lease, Events. It knows no scheduler and decides nothing."""
+"""Kubernetes plumbing: requests, watches, leader election, Events. Scheduler-independent; decides nothing."""

@@ -1,11 +1,11 @@
-"""How much of one object is read, and how much of it is kept.
+"""Bounds on how much of one object is read, and how much of it is cached.
 
-The API server takes objects of some MiB as JSON, from anybody who may create one, and what a list of tiny elements
-takes in memory is ten times that. What nobody reads is skipped already when an object is read; of the rest there is a
-bound, which no object reaches that somebody means: Kubernetes allows 256 KiB of annotations, and Linux 128 KiB of each
+The API server accepts objects of some MiB of JSON from any client that may create one, and a list of tiny elements
+takes ten times that in memory. Fields that no component reads are skipped while decoding; the remaining fields are
+bounded, above what any legitimate object needs: Kubernetes allows 256 KiB of annotations, and Linux 128 KiB for each
 argument and variable.
 
-Our own kinds have none: only we write them, and they grow with the gangs that they are about.
+Our own kinds are not bounded: only our components write them, and their size grows with their gang.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from cedana_sched.kube.resources import Resource
 from cedana_sched.model.objects import names
 
 LARGEST_BYTES: Final = 1 << 20
-"""Of an object that is read, as JSON."""
+"""Bytes of JSON that are read of one object."""
 LARGEST_KEPT_BYTES: Final = 32 << 10
-"""Of what is kept of it, as JSON."""
+"""Bytes of JSON that are cached of one object."""
 
 _DEPTH: Final = 2
-"""So deep an object has the fields of its kind, and no more of them; below, there may be any number."""
+"""Depth of the nesting whose fields are fixed by the kind; below it, a map or list may have any number of elements."""
 
 
 def is_bounded(resource: Resource) -> bool:
-    """Whether anybody may write objects of the kind."""
+    """Return whether objects of the kind are bounded: clients other than ours may write them."""
     return resource.namespaced and not resource.group_version.startswith(f"{names.GROUP}/")
 
 
 def too_large(resource: Resource, body: bytes | msgspec.Raw) -> str | None:
-    """Why an object is not read; None where it is."""
+    """Return why an object is too large to be read, or None."""
     size = memoryview(body).nbytes
     if size <= LARGEST_BYTES or not is_bounded(resource):
         return None
@@ -40,7 +40,7 @@ def too_large(resource: Resource, body: bytes | msgspec.Raw) -> str | None:
 
 
 def too_much(resource: Resource, found: object) -> str | None:
-    """Why an object that was read is not kept; None where it is."""
+    """Return why a decoded object is too large to be cached, or None."""
     if not is_bounded(resource):
         return None
     body = msgspec.json.encode(found)
@@ -51,12 +51,12 @@ def too_much(resource: Resource, found: object) -> str | None:
 
 
 def _largest_field(body: bytes | msgspec.Raw) -> str:
-    """As a path, such as `spec.containers`."""
+    """Return the path of the largest field, such as `spec.containers`."""
     path: list[str] = []
     for _ in range(_DEPTH):
         try:
             fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        except (ValueError, RecursionError):  # it is no object further down
+        except (ValueError, RecursionError):  # not an object at this depth
             break
         name, body = max(fields.items(), key=lambda field: memoryview(field[1]).nbytes, default=("", b""))
         path.append(name)

@@ -1,7 +1,7 @@
-"""One API server: typed reads, plain writes. kubernetes-asyncio finds and renews the credentials.
+"""Client of one API server: typed reads, untyped writes. kubernetes-asyncio loads and renews the credentials.
 
-Answers are decoded straight into msgspec structs of the caller's choice, never into client models: a hundred times
-faster, and what nobody reads is skipped.
+Responses are decoded straight into the caller's msgspec structs, not into client models: a hundred times faster, and
+fields that no component reads are skipped.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ FIELD_MANAGER: Final = "cedana-sched"
 REQUEST_SECONDS = 30.0
 CONNECTIONS = 200
 PAGE_SIZE = 500
-"""Objects; fewer where they are large."""
+"""Objects per page of a list; fewer where objects are large."""
 PAGE_BYTES = 8 << 20
-"""Of a list that are in memory at a time, if one object is not larger."""
+"""Bytes of a list that are in memory at a time, unless one object is larger."""
 _STEP = 4
-"""So many times fewer, or more."""
+"""Factor by which the page size shrinks or grows."""
 _BUFFER_BYTES = 2 << 20
-"""A line of a watch is an object, which etcd lets grow to 1.5 MiB."""
+"""Read buffer; larger than a line of a watch, which is one object, of up to 1.5 MiB in etcd."""
 
 Object = dict[str, Any]
-"""A Kubernetes object as its JSON says it."""
+"""A Kubernetes object as JSON."""
 
 T = TypeVar("T")
 
 _VERSION_PATH: Final = "/version"
 _AUDIT_ID: Final = "Audit-Id"
-"""Of answers of the API server itself, and not of a load balancer before it: `WithAuditInit` in k8s.io/apiserver's
+"""Header set by the API server itself, not by a load balancer in front of it: `WithAuditInit` in k8s.io/apiserver's
 pkg/endpoints/filters sets it."""
 _APPLY = "application/apply-patch+yaml"
 _WHOLE = "application/json"
@@ -72,15 +72,15 @@ class _Version(msgspec.Struct, frozen=True, rename="camel"):
 class _Page(msgspec.Struct):
     metadata: _ListMeta
     items: list[msgspec.Raw] | None = None
-    """None as well where there are none: an empty list of metadata alone has `null`."""
+    """None also for an empty list: a PartialObjectMetadataList without items has `null`."""
 
 
 class Api:
-    """A client with the rights of one identity.
+    """A client with one identity's permissions.
 
-    Every method raises `ApiError` when the API server says no, and `ApiUnavailableError` when it does not answer, or
-    with something that no API server says. An answer of 401 has `renew` read the credentials anew, and the call made
-    once more.
+    Every method raises `ApiError` when the API server refuses the request, and `ApiUnavailableError` when it is
+    unreachable or the response is not an API server's. After a 401, `renew` reloads the credentials and the request is
+    retried once.
     """
 
     def __init__(self, client: ApiClient, renew: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -91,7 +91,7 @@ class Api:
     @classmethod
     @asynccontextmanager
     async def open(cls, kubeconfig: str | None = None) -> AsyncIterator[Api]:
-        """The rights of a pod's ServiceAccount, or of a kubeconfig where one is named or there is no such account.
+        """Open a client as the pod's ServiceAccount; by a kubeconfig if one is named or there is no account.
 
         Raises:
             UsageError: there is neither.
@@ -99,13 +99,13 @@ class Api:
         configuration = Configuration()
         renew = await load_credentials(configuration, kubeconfig)
         configuration.connection_pool_maxsize = CONNECTIONS
-        # many clusters' certificates lack an authority key identifier, which Python from 3.13 on asks for
+        # many clusters' certificates lack an authority key identifier, which Python requires since 3.13
         configuration.disable_strict_ssl_verification = True
         async with ApiClient(configuration) as client:
             yield cls(client, renew)
 
     async def version(self) -> str:
-        """Of the API server, such as `v1.36.2`; cloud providers write more behind it."""
+        """Return the API server's version, such as `v1.36.2`; cloud providers append a suffix."""
         return decoded(f"GET {_VERSION_PATH}", await self._call("GET", _VERSION_PATH), _Version).git_version
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T:
@@ -113,7 +113,7 @@ class Api:
         return decoded(f"GET {path}", await self._call("GET", path), into)
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T | None:
-        """The object, or None where there is none."""
+        """Return the object, or None if it does not exist."""
         try:
             return await self.get(resource, name, namespace, into=into)
         except AbsentError:
@@ -122,7 +122,7 @@ class Api:
     async def find_metadata(
         self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]
     ) -> T | None:
-        """Its metadata, or None where there is no such object; what a Secret holds stays where it is."""
+        """Return the object's metadata, or None if it does not exist; the data of a Secret is not transferred."""
         path = resource.path(namespace, name)
         try:
             return decoded(f"GET {path}", await self._call("GET", path, accept=_METADATA), into)
@@ -130,7 +130,7 @@ class Api:
             return None
 
     async def create(self, resource: Resource, body: Object, *, into: type[T]) -> T:
-        """Raises AlreadyExistsError when its name is taken."""
+        """Create an object; raises AlreadyExistsError if the name is taken."""
         path = resource.path(body["metadata"].get("namespace"))
         return decoded(f"POST {path}", await self._call("POST", path, self._typed(resource, body)), into)
 
@@ -140,7 +140,7 @@ class Api:
         return decoded(f"POST {path}", await self._call("POST", path, self._typed(resource, body), query=query), into)
 
     async def update(self, resource: Resource, body: Object, *, into: type[T]) -> T:
-        """Replace it. With a `resourceVersion` in its metadata it raises ConflictError when somebody was faster."""
+        """Replace an object. With `metadata.resourceVersion` set, raises ConflictError if another writer was first."""
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"])
         return decoded(f"PUT {path}", await self._call("PUT", path, self._typed(resource, body)), into)
@@ -156,7 +156,7 @@ class Api:
     ) -> None:
         """Apply a merge patch (an object) or a JSON patch (a list).
 
-        A `metadata.uid` or `metadata.resourceVersion` in a merge patch is a precondition: ConflictError.
+        `metadata.uid` and `metadata.resourceVersion` in a merge patch are preconditions: raises ConflictError.
         """
         path, kind = resource.path(namespace, name, subresource), _JSON if isinstance(patch, list) else _MERGE
         if not isinstance(patch, list):
@@ -166,7 +166,7 @@ class Api:
     async def apply(
         self, resource: Resource, body: Object, *, manager: str = FIELD_MANAGER, subresource: str | None = None
     ) -> None:
-        """Server-side apply: create it, or make what `body` names ours, and drop what we named before."""
+        """Server-side apply: create the object, or own the fields of `body` and drop those owned before."""
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
         _check_preconditions(f"PATCH {path}", body)
@@ -176,7 +176,7 @@ class Api:
     async def delete(
         self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None
     ) -> None:
-        """Delete it, if it is (still) there; with `uid` only that very object."""
+        """Delete the object if it exists; `uid` is a precondition."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         try:
             path = resource.path(namespace, name)
@@ -190,10 +190,10 @@ class Api:
     async def list_all(
         self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[T]
     ) -> tuple[tuple[T, ...], str]:
-        """All objects of a kind, everywhere or in one namespace, and the version at which a watch may begin.
+        """Return all objects of a kind, in all namespaces or one, and the resource version at which a watch can start.
 
         Raises:
-            UnreadableError: one of them cannot be read.
+            UnreadableError: an object cannot be decoded.
         """
         found: list[T] = []
         item = msgspec.json.Decoder(into)
@@ -217,10 +217,10 @@ class Api:
         *,
         only_metadata: bool = False,
     ) -> str:
-        """Show `see` each of them as it is read, and keep none; returns the version at which a watch may begin.
+        """Stream each object to `see`, keeping none; return the resource version at which a watch can start.
 
-        A page that is too large is asked for again with fewer objects. What a page is continued by names a key and a
-        version, and no number of objects (Kubernetes, apiserver/pkg/storage/continue.go).
+        A page that is too large is requested again with fewer objects. The continue token names a key and a version,
+        and no number of objects (Kubernetes, apiserver/pkg/storage/continue.go).
         """
         path, limit, asked = resource.path(namespace), PAGE_SIZE, dict(query or {})
         while True:
@@ -228,13 +228,13 @@ class Api:
             body = await self._page(path, {**asked, "limit": str(limit)}, most_bytes, only_metadata=only_metadata)
             if body is None:
                 limit = max(1, limit // _STEP)
-                asked.pop("resourceVersion", None)  # out of the API server's memory comes every list as a whole
+                asked.pop("resourceVersion", None)  # the API server's watch cache serves every list unpaged
                 continue
             shown = _shown(path, body, see)
             if not shown.continue_:
                 return shown.resource_version
             asked["continue"] = shown.continue_
-            asked.pop("resourceVersion", None)  # a continued list is of the version that it began with
+            asked.pop("resourceVersion", None)  # a continued list has the version of its first page
             if len(body) * _STEP < PAGE_BYTES // 2:
                 limit = min(limit * _STEP, PAGE_SIZE)
 
@@ -247,10 +247,10 @@ class Api:
         silent_seconds: float,
         only_metadata: bool = False,
     ) -> AsyncGenerator[bytes, None]:
-        """Lines of a watch, until the API server ends it.
+        """Yield the lines of a watch until the API server ends it.
 
         Raises:
-            ApiUnavailableError: the connection broke, or nothing came for `silent_seconds`.
+            ApiUnavailableError: the connection broke, or was silent for `silent_seconds`.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=silent_seconds)
         path = resource.path(namespace)
@@ -258,7 +258,7 @@ class Api:
         answer = await self._request("GET", path, query={**query, "watch": "true"}, timeout=timeout, accept=accept)
         rest = b""
         try:
-            async for chunk, _ in answer.content.iter_chunks():  # a line may be longer than the reader's limit
+            async for chunk, _ in answer.content.iter_chunks():  # a line may exceed the reader's limit
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     yield line
@@ -288,7 +288,7 @@ class Api:
                 method, path, query=query or {}, body=body, content_type=content_type, accept=accept, timeout=timeout
             )
         except NotServedError as error:
-            # an API server that has just started may not serve the kind yet: nobody may take the object for gone
+            # an API server that has just started may not serve the kind yet: the object must not count as deleted
             remedy = "it is tried again; install the kind, if it is not"
             raise ApiUnavailableError(error.message, status=404, remedy=remedy) from error
         try:
@@ -299,7 +299,7 @@ class Api:
     async def _page(
         self, path: str, query: Mapping[str, str], most_bytes: float, *, only_metadata: bool
     ) -> bytes | None:
-        """A page of a list; None where it is larger, and then no more of it is read."""
+        """Fetch one page of a list; None if the page is larger than `most_bytes`, and then the rest is not read."""
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         accept = _METADATA_LIST if only_metadata else _WHOLE
         answer, body = await self._request("GET", path, query=query, timeout=timeout, accept=accept), bytearray()
@@ -342,12 +342,12 @@ class Api:
                     raise error
                 is_renewed = True
                 await self._renew()
-            except (aiohttp.ClientError, OSError, ConfigException) as error:  # a token that cannot be read, too
+            except (aiohttp.ClientError, OSError, ConfigException) as error:  # also an unreadable token
                 raise ApiUnavailableError(f"{call}: {error!r}", remedy="it is tried again") from error
 
 
 def _check_preconditions(call: str, body: Object) -> None:
-    """Refuse one that is empty, for the API server takes it for none: of which object it was said is not known.
+    """Refuse an empty precondition: the API server ignores it, although the object meant is unknown.
 
     Raises:
         ConflictError: naming the field.
@@ -359,10 +359,10 @@ def _check_preconditions(call: str, body: Object) -> None:
 
 
 def _session(client: ApiClient) -> aiohttp.ClientSession:
-    """On the connections of the client's own one, which is closed with them.
+    """Return a session on the connection pool of the client's own session, which closes the pool.
 
-    That one asks two other threads before every request: for a netrc, whose passwords are not for an API server, and
-    for a proxy, which does not change meanwhile.
+    The client's session uses two further threads before every request: for a netrc, whose passwords are not meant for
+    an API server, and for a proxy, which does not change at run time.
     """
     connector = client.rest_client.pool_manager.connector
     proxy = _proxy(client.configuration)
@@ -370,7 +370,7 @@ def _session(client: ApiClient) -> aiohttp.ClientSession:
 
 
 def _proxy(configuration: Configuration) -> str | None:
-    """What the kubeconfig says (`proxy-url`), else the environment."""
+    """Return the kubeconfig's proxy (`proxy-url`), else the environment's."""
     if configuration.proxy:
         return str(configuration.proxy)
     asked = urlsplit(str(configuration.host))
@@ -378,10 +378,10 @@ def _proxy(configuration: Configuration) -> str | None:
 
 
 def _shown(path: str, body: bytes, see: Callable[[msgspec.Raw], None]) -> _ListMeta:
-    """Show what is on a page; nothing of it is in memory behind this.
+    """Pass each object of a page to `see`; no part of the page stays in memory afterwards.
 
     Raises:
-        ApiUnavailableError: it is none: whatever it is, no object of the kind is to blame.
+        ApiUnavailableError: the body is not a list, so no object of the kind is to blame.
     """
     try:
         page = decoded(f"GET {path}", body, _Page)
@@ -393,7 +393,7 @@ def _shown(path: str, body: bytes, see: Callable[[msgspec.Raw], None]) -> _ListM
 
 
 def _abort(answer: aiohttp.ClientResponse) -> None:
-    """End a stream at once: a TLS goodbye may outlive the event loop."""
+    """Abort a stream at once: a TLS shutdown may outlive the event loop."""
     connection = answer.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()

@@ -1,7 +1,7 @@
-"""Who we are to an API server, and how that is read anew when it is not believed any more.
+"""Credentials for the API server, and their reload once the API server refuses them.
 
 kubernetes-asyncio reads a pod's projected token at most once a minute. A token that the API server refuses (401) is
-read at once: the kubelet may just have renewed it, after a rotation of the keys that sign tokens.
+reloaded at once: after a rotation of the token-signing keys, the kubelet may just have renewed the token.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 from cedana_sched.model.errors import UsageError
 
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where a pod's ServiceAccount is mounted."""
+"""Mount path of a pod's ServiceAccount."""
 
 Renew = Callable[[], Awaitable[None]]
 
 
 async def load_credentials(configuration: Configuration, kubeconfig: str | None) -> Renew:
-    """Write into `configuration` who we are: a pod's ServiceAccount, or what a kubeconfig says.
+    """Load the credentials into `configuration`: those of the pod's ServiceAccount, or of a kubeconfig.
 
     Returns:
-        Reads it again.
+        Reloads them.
 
     Raises:
         UsageError: there is neither.
@@ -47,7 +47,7 @@ def _mounted(configuration: Configuration) -> Renew:
     loader.load_and_set(configuration)
 
     async def renew() -> None:
-        loader.token_expires_at -= timedelta(days=1)  # the next request reads the file
+        loader.token_expires_at -= timedelta(days=1)  # makes the next request read the file
 
     return renew
 

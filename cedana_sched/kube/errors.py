@@ -1,17 +1,17 @@
-"""What the API server answers when it says no, as errors of ours.
+"""Error responses of the API server as exceptions.
 
 ApiError
-├── ApiUnavailableError   not reachable, overloaded, too many requests: the same call may work later
+├── ApiUnavailableError   unreachable, overloaded, too many requests: a retry may succeed
 ├── AbsentError           404
-│   ├── NamespaceGoneError 403 or 404 of a create: its namespace is being deleted, or is not there
-│   └── NotServedError    404 that no API server's object is behind: its kind is not served
+│   ├── NamespaceGoneError 403 or 404 of a create: its namespace is terminating, or does not exist
+│   └── NotServedError    404 not caused by a missing object: its kind is not served
 ├── AlreadyExistsError    409 of a create
-├── ConflictError         409 of a write whose precondition does not hold any more
-├── GoneError             410: a watch must begin anew
-├── UnreadableError       an object whose fields are not of the types that we read
-└── RefusedByServerError  400, 401, 403, 422 and admission webhooks: mostly a person must act
+├── ConflictError         409 of a write whose precondition failed
+├── GoneError             410: the resource version has expired, list again
+├── UnreadableError       an object whose fields have other types than ours
+└── RefusedByServerError  400, 401, 403, 422 and admission webhooks: an admin must usually act
 
-`ApiUnavailableError` is also the answer that is none of an API server: a proxy's page, JSON that breaks off.
+`ApiUnavailableError` also stands for a response that is not an API server's: a proxy's page, truncated JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The API server's `Status` object, as far as we read it."""
+    """The API server's `Status` object, in part."""
 
     message: str = ""
     reason: str = ""
@@ -44,7 +44,7 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def is_of_a_gone_namespace(self) -> bool:
-        """As the admission plugin NamespaceLifecycle answers a create."""
+        """Return whether the admission plugin NamespaceLifecycle refused a create."""
         if self.details is None:
             return False
         is_absent = self.reason == "NotFound" and self.details.kind == "namespaces"
@@ -52,7 +52,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class ApiError(CedanaSchedError):
-    """`status` is the HTTP status, 0 when there was no answer; `reason` the API server's own word for it."""
+    """An error of a request. `status` is the HTTP status, 0 without a response; `reason` the API server's reason."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)
@@ -61,47 +61,47 @@ class ApiError(CedanaSchedError):
 
 
 class ApiUnavailableError(ApiError, RetryableError):
-    """Unreachable or overloaded: the same call may succeed later."""
+    """The API server is unreachable or overloaded: a retry may succeed."""
 
 
 class AbsentError(ApiError):
-    """There is no such object, or the kind is not served."""
+    """The object does not exist, or its kind is not served."""
 
 
 class NamespaceGoneError(AbsentError):
-    """Its namespace is being deleted, or is not there: nothing can be created in it."""
+    """The object's namespace is terminating, or does not exist: no object can be created in it."""
 
 
 class NotServedError(AbsentError):
-    """Its kind is not served, or not yet, or somebody else answers; it says nothing of the object."""
+    """The kind is not served, or not yet, or another server answered; the object may exist all the same."""
 
 
 class AlreadyExistsError(ApiError):
-    """An object of this name is there already."""
+    """An object of this name exists already."""
 
 
 class ConflictError(ApiError):
-    """The object has changed, or is another one, since it was read."""
+    """The object was changed or replaced since it was read."""
 
 
 class GoneError(ApiError):
-    """The API server has forgotten that version: list again."""
+    """The resource version has expired: list again."""
 
 
 class RefusedByServerError(ApiError):
-    """Not allowed, or not valid."""
+    """The request is forbidden or invalid."""
 
 
 class UnreadableError(ApiError):
-    """An object is not what its kind says; `message` names the field."""
+    """An object does not match its kind's schema; `message` names the field."""
 
 
 def decoded(call: str, body: bytes, into: type[T]) -> T:
-    """The object that an answer holds.
+    """Decode the object in a response.
 
     Raises:
-        UnreadableError: a field of it is of another type.
-        ApiUnavailableError: it is no JSON: a proxy's page, an answer cut short.
+        UnreadableError: a field has another type.
+        ApiUnavailableError: not JSON: a proxy's page, a truncated response.
     """
     try:
         return msgspec.json.decode(body, type=into)
@@ -114,10 +114,10 @@ def decoded(call: str, body: bytes, into: type[T]) -> T:
 
 
 def error_of(call: str, status: int, body: bytes) -> ApiError:
-    """The error that an answer stands for; `call` says what was asked, as `PATCH /api/v1/...`."""
+    """Return the error for a response; `call` names the request, such as `PATCH /api/v1/...`."""
     try:
         said = msgspec.json.decode(body, type=Status)
-    except (ValueError, RecursionError):  # a proxy's page, an answer cut short
+    except (ValueError, RecursionError):  # a proxy's page, a truncated response
         said = Status(body[:200].decode(errors="replace"))
     kind: type[ApiError] = RefusedByServerError
     remedy = "see the message; rights are in the chart's RBAC"

@@ -1,4 +1,4 @@
-"""Events in plain words on the objects that people look at. They never delay, and never fail, what they tell of."""
+"""Human-readable Events on the objects that users inspect. Best-effort: an Event never delays or fails its cause."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from cedana_sched.model.segments import LONGEST_OBJECT_NAME
 log = structlog.get_logger(__name__)
 
 COMPONENT = "cedana-sched"
-"""The source of every Event of ours."""
+"""Source of all our Events."""
 UNREADABLE = "Unreadable"
-"""Reason of an Event on an object that is not what its kind says."""
+"""Reason of an Event on an object that does not match its kind's schema."""
 KEPT = 10_000
-"""Happenings that wait to be written, of each kind: normal ones, and warnings."""
+"""Bound of the queue of unwritten Events, for normal Events and for warnings each."""
 SAME_SECONDS = 600.0
-"""An Event that was told within this time is counted, not told again; a warning is tried for so long."""
+"""An Event repeated within this time is counted, not created again; a warning is retried for this long."""
 REMEMBERED = 4_096
 LONGEST_MESSAGE = 1024
-"""Characters: as many as the API server takes of an Event's message."""
+"""Characters that the API server accepts in an Event's message."""
 
 NAMESPACE_OF_OTHERS = "default"
-"""Of Events on objects without a namespace: the API server takes them in no other one (`legacyValidateEvent` in
+"""Namespace of Events on cluster-scoped objects: the API server accepts no other (`legacyValidateEvent` in
 Kubernetes' pkg/apis/core/validation/events.go)."""
 
 _NEVER_TAKEN = (400, 422)
@@ -44,7 +44,7 @@ _Key = tuple[str, ...]
 
 
 class ObjectEvent(msgspec.Struct, frozen=True):
-    """What happened to an object. `involved` is an ObjectReference; `reason` is one CamelCase word."""
+    """An occurrence on an object. `involved` is an ObjectReference; `reason` is one CamelCase word."""
 
     involved: dict[str, str]
     reason: str
@@ -53,7 +53,7 @@ class ObjectEvent(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
-    """What is to be told, and how often it was; `others` of its kind in its namespace were joined with it."""
+    """A queued Event with its count; `others` counts the Events merged into it."""
 
     event: ObjectEvent
     since: float
@@ -62,14 +62,14 @@ class _Waiting(msgspec.Struct):
 
 
 class EventRecorder:
-    """Writes Events in the background, several at a time; what is told again before it is written is counted.
+    """Publishes Events in the background, several at a time; repetitions before the write are counted.
 
-    Of too many normal ones, the oldest are dropped, and that is logged. Warnings are never dropped: of too many, those
-    of one namespace with one reason become one Event, which says of how many it speaks.
+    If too many normal Events are queued, the oldest are dropped, and that is logged. Warnings are never dropped: if too
+    many are queued, those of one namespace and reason are merged into one Event, which names their number.
 
     Args:
-        api: with the right to create and patch Events.
-        component: who says it, as `kubectl describe` shows under FROM.
+        api: with permission to create and patch Events.
+        component: the source, shown by `kubectl describe` under FROM.
     """
 
     def __init__(self, api: Api, component: str) -> None:
@@ -82,7 +82,7 @@ class EventRecorder:
         self._told: OrderedDict[_Key, tuple[str, int, float]] = OrderedDict()
 
     def tell(self, event: ObjectEvent) -> None:
-        """Have it told; returns at once."""
+        """Queue an Event; returns at once."""
         event = _bounded(event)
         key = _key(event)
         waiting = self._warnings if event.warning else self._normal
@@ -98,7 +98,7 @@ class EventRecorder:
             self._join(event)
 
     def _join(self, event: ObjectEvent) -> None:
-        """One warning for all of a namespace with this reason."""
+        """Merge warnings of one namespace and reason."""
         log.warning("event joined with others", reason=event.reason, message=event.message)
         key = "joined", event.involved.get("namespace", ""), event.reason
         if (known := self._warnings.get(key)) is not None:
@@ -115,27 +115,27 @@ class EventRecorder:
             self._writing_normal.add(key)
 
     def unreadable(self, resource: Resource, one: Unreadable) -> None:
-        """Have it told on an object that it cannot be read."""
+        """Queue an Event that the object cannot be decoded."""
         metadata = one.metadata
         involved = resource.reference(metadata.name, metadata.namespace, metadata.uid)
         self.tell(ObjectEvent(involved, UNREADABLE, f"cedana-sched leaves it alone: {one.problem}", warning=True))
 
     async def run(self) -> None:
-        """Write what is told, for ever."""
+        """Write queued Events, forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._writing_warnings.run(), name="warnings")
             group.create_task(self._writing_normal.run(), name="events")
 
     async def _write_normal(self, key: _Key) -> None:
         if (waiting := self._normal.pop(key, None)) is None:
-            return  # it was dropped
+            return  # dropped meanwhile
         try:
             await self._write(waiting)
         except ApiError as error:
             log.warning("event not written", reason=waiting.event.reason, problem=error.message)
 
     async def _write_warning(self, key: _Key) -> None:
-        """Raises ApiError to be called again; an object whose namespace is gone needs no Event."""
+        """Write one warning; raises ApiError to be retried. An object whose namespace is gone needs no Event."""
         waiting = self._warnings[key]
         told = msgspec.structs.replace(waiting)
         try:
@@ -148,7 +148,7 @@ class EventRecorder:
             log.error("event not written", reason=told.event.reason, problem=error.message)  # noqa: TRY400
         waiting.count -= told.count
         waiting.others -= told.others
-        if waiting.count > 0 or waiting.others > 0:  # told again meanwhile
+        if waiting.count > 0 or waiting.others > 0:  # repeated meanwhile
             self._writing_warnings.add(key)
         else:
             del self._warnings[key]
@@ -186,13 +186,13 @@ class EventRecorder:
 
 
 def _bounded(event: ObjectEvent) -> ObjectEvent:
-    """The same, with as much of each text as an Event has room for; users write some of them, of any length."""
+    """Return the Event with its texts cut to their bounds: users write some of them, of any length."""
     involved = {key: value[:LONGEST_OBJECT_NAME] for key, value in event.involved.items()}
     return msgspec.structs.replace(event, involved=involved, message=event.message[:LONGEST_MESSAGE])
 
 
 def _name_of(event: ObjectEvent) -> str:
-    """What the Event's own name begins with: no object has to have that name."""
+    """Return the prefix of the Event's own name; no object has to have that name."""
     return _NO_NAME.sub("-", event.involved["name"].lower())[:200].strip("-.") or "object"
 
 
@@ -203,7 +203,7 @@ def _with_others(waiting: _Waiting) -> ObjectEvent:
         message = (
             f"{message[: LONGEST_MESSAGE - 100]} (and {waiting.others} more objects of this namespace: see the log)"
         )
-    # what a program has printed may be no text that JSON can hold
+    # a program's output may have characters that JSON cannot encode
     return msgspec.structs.replace(event, message=message.encode(errors="replace").decode())
 
 

@@ -1,4 +1,4 @@
-"""Objects by something in them, so that nobody looks through all of them."""
+"""An index over cached objects, instead of a scan of all of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T", bound=HasName)
 
 
 class Index(Generic[K, T]):
-    """Objects by their key.
+    """Objects by key.
 
     Args:
-        key_of: an object whose key is None is left out.
-        mirror: is followed, and may hold objects already; without one, somebody calls `note` for every change.
+        key_of: returns an object's key, or None to leave the object out.
+        mirror: the informer to follow, which may hold objects already; without one, `note` must get every change.
     """
 
     def __init__(self, key_of: Callable[[T], K | None], informer: Informer[T] | None = None) -> None:
@@ -28,15 +28,15 @@ class Index(Generic[K, T]):
             informer.subscribe(self.note)
 
     def of(self, key: K) -> tuple[T, ...]:
-        """What is under this key; what has changed last comes last."""
+        """Return the objects of this key, the latest changed one last."""
         return tuple(self._found.get(key, {}).values())
 
     def one(self, key: K) -> T | None:
-        """What is under a key that no two objects have."""
+        """Return the object of a unique key, or None."""
         return next(iter(self._found.get(key, {}).values()), None)
 
     def note(self, before: T | None, now: T | None) -> None:
-        """A mirror's sink; see `Informer.subscribe`."""
+        """Record a change; a sink for `Informer.subscribe`."""
         if before is not None and (key := self._key_of(before)) is not None and (among := self._found.get(key)):
             among.pop(name_of(before), None)
             if not among:

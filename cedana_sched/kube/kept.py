@@ -1,7 +1,7 @@
-"""Which labels and annotations of an object are kept once it is read: those that somebody reads.
+"""The labels and annotations that are cached of an object: those that some component reads.
 
-An object may have any number of them, and whoever writes objects writes these, too. So a key that is to be read from
-`Metadata` is named here (`kept`), where it is defined; what nobody has named goes when the object is read.
+An object may have any number of labels and annotations, written by any client. So the definition of a key that is read
+from `Metadata` registers the key here (`kept`); all other keys are dropped when an object is decoded.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from cedana_sched.model.objects import names
 
 
 def kept(key: str) -> str:
-    """The key of a label or an annotation that is kept from now on."""
+    """Register the key of a label or annotation to be cached from now on; returns the key."""
     _KEPT.add(key)
     return key
 
 
 def only_kept(texts: dict[str, str]) -> dict[str, str]:
-    """Those labels or annotations that somebody reads; the same dictionary where nobody passes over any."""
+    """Return the registered labels or annotations; the same dictionary if all are registered."""
     return texts if texts.keys() <= _KEPT else {key: texts[key] for key in _KEPT & texts.keys()}
 
 

@@ -1,7 +1,7 @@
-"""One leader at a time, by a Lease: who cannot renew it stops before anybody else may begin.
+"""Leader election by a Lease: a leader that cannot renew the Lease stops before another candidate can start.
 
-Time is measured by the monotonic clock of each candidate, never by the clocks of two machines: a candidate takes a
-lease over when it has seen no change of it for the lease's whole duration.
+Durations are measured by each candidate's own monotonic clock, never by comparing the clocks of two machines: a
+candidate takes over a Lease that it has seen unchanged for the whole lease duration.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class LeaseTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """In seconds. `renew_deadline` after its last renewal a leader has stopped; after `duration` others begin."""
+    """Timing in seconds. A leader stops `renew_deadline` after its last renewal; others start after `duration`."""
 
     duration: float = 15.0
     renew_deadline: float = 10.0
@@ -45,11 +45,11 @@ class LeaseTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeadershipLostError(CedanaSchedError):
-    """The lease could not be renewed in time, or somebody else has it."""
+    """The Lease was not renewed in time, or another candidate holds it."""
 
 
 class LeaderElection:
-    """A candidate for the lease `name` in `namespace`; `identity` is unique among the candidates."""
+    """A candidate for the Lease `name` in `namespace`; `identity` is unique among the candidates."""
 
     def __init__(self, api: Api, name: str, namespace: str, identity: str, timing: LeaseTiming | None = None) -> None:
         self._api = api
@@ -60,10 +60,10 @@ class LeaderElection:
         self._seen: tuple[str, float] = ("", 0.0)
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the lease, do `work` while it lasts, give it back.
+        """Wait for the Lease, run `work` while holding it, release it.
 
         Raises:
-            LeadershipLostError: it was lost; `work` was cancelled, and has ended.
+            LeadershipLostError: the Lease was lost; `work` was cancelled, and has ended.
         """
         lease = await self._acquire()
         log.info("leader", lease=self._name, transitions=lease.spec.lease_transitions)
@@ -71,14 +71,14 @@ class LeaderElection:
         renewing = asyncio.create_task(self._renew(lease), name="lease")
         try:
             await asyncio.wait({task, renewing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:  # also when we are told to end: then the next one begins at once
+        finally:  # also at shutdown: the next leader starts at once
             for one in (task, renewing):
                 one.cancel()
             await asyncio.wait({task, renewing})
             if _ended_in_order(renewing):
                 await self._give_back()
         if not _ended_in_order(renewing):
-            _ended_in_order(task)  # asyncio complains of an error that nobody has looked at: the loss explains it
+            _ended_in_order(task)  # asyncio logs errors that are never retrieved; the loss is their cause
             await renewing
         await task
 
@@ -102,7 +102,7 @@ class LeaderElection:
                 return None
             return await self._api.update(LEASES, self._body(current), into=Lease)
         except (AlreadyExistsError, ConflictError):
-            return None  # somebody else was faster
+            return None  # another candidate was faster
 
     def _is_taken(self, lease: Lease) -> bool:
         if not lease.spec.holder_identity or lease.spec.holder_identity == self._identity:
@@ -114,7 +114,7 @@ class LeaderElection:
         return time.monotonic() - since < max(lease.spec.lease_duration_seconds, self._timing.duration)
 
     async def _renew(self, lease: Lease) -> None:
-        """Renew for ever."""
+        """Renew the Lease forever."""
         renewed_at = time.monotonic()
         while True:
             await asyncio.sleep(self._timing.renew_every)
@@ -135,7 +135,7 @@ class LeaderElection:
                 log.warning("lease not renewed, trying again", problem=str(error) or repr(error))
 
     async def _ours_still(self, lease: Lease, renewed_at: float) -> Lease:
-        """A renewal of ours that was thought lost may have arrived."""
+        """Read the Lease after a conflict: our own renewal, considered failed, may have reached the API server."""
         try:
             async with asyncio.timeout(max(renewed_at + self._timing.renew_deadline - time.monotonic(), 0.0)):
                 current = await self._api.get(LEASES, self._name, self._namespace, into=Lease)
@@ -146,7 +146,7 @@ class LeaderElection:
         return current
 
     async def _give_back(self) -> None:
-        """Let the next candidate begin at once."""
+        """Release the Lease, so that the next candidate need not wait for it to expire."""
         try:
             async with asyncio.timeout(self._timing.renew_every):
                 patch: Object = {"spec": {"holderIdentity": None}}
@@ -177,5 +177,5 @@ class LeaderElection:
 
 
 def _ended_in_order(task: asyncio.Future[None]) -> bool:
-    """Whether it was cancelled, or succeeded."""
+    """Return whether the task was cancelled or succeeded."""
     return task.cancelled() or task.exception() is None

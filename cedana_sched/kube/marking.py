@@ -1,4 +1,4 @@
-"""Writes eviction marks on pods, beside whatever else the process does."""
+"""Writes eviction marks on pods, in the background."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WRITERS = 8
 
 
 class EvictionMarker:
-    """One process's writer. Run `run` as a task.
+    """The process's writer of eviction marks. Run `run` as a task.
 
-    A mark that cannot be written is not tried again: the scheduler asks again within a second.
+    A failed write is not retried: the scheduler repeats the eviction within a second.
 
     Args:
         now: the time of day.
@@ -36,9 +36,9 @@ class EvictionMarker:
         self._under_way: set[str] = set()
 
     def asked(self, pod: Metadata, by: str) -> None:
-        """A scheduler, that user, wants to evict this pod, which is as it stands in the API server.
+        """Queue the mark of a pod, read from the API server, that the user `by` (a scheduler) wants to evict.
 
-        One of which uid or version is not said is not marked: it may be any of that name.
+        A pod without uid or resourceVersion is not marked: the precondition would be empty.
         """
         if not pod.uid or not pod.resource_version or pod.uid in self._under_way:
             return
@@ -47,7 +47,7 @@ class EvictionMarker:
             self._waiting.put_nowait((pod, mark))
 
     async def run(self) -> None:
-        """Write, for ever."""
+        """Write queued marks, forever."""
         async with asyncio.TaskGroup() as group:
             for number in range(WRITERS):
                 group.create_task(self._write_all(), name=f"eviction marks {number}")
@@ -61,7 +61,7 @@ class EvictionMarker:
                 self._under_way.discard(pod.uid)
 
     async def _write(self, pod: Metadata, mark: EvictionMark) -> None:
-        # the version is a precondition: of several replicas, one begins
+        # the resourceVersion is a precondition: of several replicas, only one writes
         seen = {"uid": pod.uid, "resourceVersion": pod.resource_version}
         patch = {"metadata": {**seen, "annotations": {names.EVICTION_REQUESTED: written(mark)}}}
         try:

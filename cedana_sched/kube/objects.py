@@ -1,9 +1,9 @@
-"""Kubernetes' own kinds as far as we read them; msgspec skips everything else.
+"""Kubernetes' built-in kinds, with the fields that we read; msgspec skips all others.
 
-What an owner of an object may write any number of, and we read some of, is cut down to that when the object is read:
-labels, annotations, owners, variables. See `bounds` for the rest.
+Labels, annotations, owner references and variables, of which an object's author may write any number, are reduced on
+decoding to those that are read. See `bounds` for the rest.
 
-Times stay the strings that the API server writes (RFC 3339), because they are mostly compared for being the same.
+Times stay RFC 3339 strings, as the API server writes them, because they are mostly compared for equality.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OwnerReference(_Kube, frozen=True):
 
 
 class Metadata(_Kube, frozen=True):
-    """`labels` and `annotations` are those that somebody reads (see `kept`), `owner_references` the controller's."""
+    """Metadata of an object, with `kept` labels and annotations and the controller's owner reference only."""
 
     name: str = ""
     namespace: str = ""
@@ -50,7 +50,7 @@ class Metadata(_Kube, frozen=True):
     deletion_grace_period_seconds: int | None = None
 
     def __post_init__(self) -> None:
-        """Let go what nobody reads."""
+        """Drop what no component reads."""
         for field, texts in (("labels", self.labels), ("annotations", self.annotations)):
             if (read := only_kept(texts)) is not texts:
                 msgspec.structs.force_setattr(self, field, read)
@@ -60,27 +60,27 @@ class Metadata(_Kube, frozen=True):
 
     @property
     def ends_at(self) -> float | None:
-        """When a pod that is deleted ends, whatever holds (epoch seconds; its grace is in it); None: not deleted."""
+        """Return when a deleted pod ends at the latest, grace period included (epoch seconds); None if not deleted."""
         return datetime.fromisoformat(self.deletion_timestamp).timestamp() if self.deletion_timestamp else None
 
     @property
     def owner(self) -> OwnerReference | None:
-        """The object that controls this one."""
+        """Return the owner reference of the controller."""
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
 LONGEST_MESSAGE = 2_048
-"""Characters of what people are told; controllers write up to 32 KiB."""
+"""Characters of a message shown to users; controllers write up to 32 KiB."""
 
 
 def cut_message(read: msgspec.Struct, message: str) -> None:
-    """Keep the beginning of the message of an object that is just being read."""
+    """Truncate the message of an object that is being decoded."""
     if len(message) > LONGEST_MESSAGE:
         msgspec.structs.force_setattr(read, "message", message[:LONGEST_MESSAGE])
 
 
 class Condition(_Kube, frozen=True):
-    """Of `message` there is the beginning."""
+    """A condition; its `message` is truncated."""
 
     type: str
     status: str
@@ -89,12 +89,12 @@ class Condition(_Kube, frozen=True):
     last_transition_time: str | None = None
 
     def __post_init__(self) -> None:
-        """Cut what nobody reads."""
+        """Truncate the message."""
         cut_message(self, self.message)
 
 
 class EnvVar(_Kube, frozen=True):
-    """`value_from` is empty where the value is written out."""
+    """A variable; `value_from` is empty where the value is a literal."""
 
     name: str
     value: str = ""
@@ -102,7 +102,7 @@ class EnvVar(_Kube, frozen=True):
 
 
 def only_checkpoint_variable(variables: tuple[EnvVar, ...]) -> tuple[EnvVar, ...]:
-    """The one that is read of a container; of two of that name the kubelet takes the last."""
+    """Return the one variable that is read of a container; of duplicates, the kubelet uses the last."""
     return tuple(one for one in variables if one.name == CHECKPOINT_VARIABLE)[-1:]
 
 
@@ -111,7 +111,7 @@ class Probe(_Kube, frozen=True):
 
 
 class Container(_Kube, frozen=True):
-    """`env` is the variable that names a workload, or empty."""
+    """A container; `env` has at most the variable that names a workload."""
 
     name: str
     image: str = ""
@@ -121,7 +121,7 @@ class Container(_Kube, frozen=True):
     startup_probe: Probe | None = None
 
     def __post_init__(self) -> None:
-        """Let go what nobody reads."""
+        """Drop what no component reads."""
         msgspec.structs.force_setattr(self, "env", only_checkpoint_variable(self.env))
 
 
@@ -141,7 +141,7 @@ class PodSpec(_Kube, frozen=True):
 
 
 def read_time(text: object) -> float | None:
-    """A time of RFC 3339 in seconds since the epoch; None for anything else, where an object is of use without it."""
+    """Parse an RFC 3339 time to epoch seconds; None for anything else, where the object is usable without it."""
     try:
         return datetime.fromisoformat(text).timestamp() if isinstance(text, str) else None
     except (ValueError, ArithmeticError):
@@ -149,7 +149,7 @@ def read_time(text: object) -> float | None:
 
 
 START_ERROR: Final = "StartError"
-"""containerd's reason of a container that it could not start, or whose start its kubelet did not wait for any more."""
+"""containerd's reason for a container that failed to start, or whose start outlasted the kubelet's timeout."""
 
 
 class ContainerStatus(_Kube, frozen=True):
@@ -163,13 +163,13 @@ class ContainerStatus(_Kube, frozen=True):
 
     @property
     def has_run(self) -> bool:
-        """Whether its program ever ran: it neither waits for its first start, nor could containerd not start it."""
+        """Return whether the container ever ran: it neither waits for its first start, nor failed to start."""
         is_unstarted = "waiting" in self.state or self.state.get("terminated", {}).get("reason") == START_ERROR
         return self.restart_count > 0 or not is_unstarted
 
     @property
     def started_at(self) -> float | None:
-        """The start of what runs, in seconds since the epoch; None: nothing runs, or no time stands there."""
+        """Return when the running container started, in epoch seconds; None if none runs or the time is missing."""
         return read_time(self.state.get("running", {}).get("startedAt"))
 
 
@@ -185,7 +185,7 @@ class PodStatus(_Kube, frozen=True):
     start_time: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the time is none, so that the object is not read."""
+        """Raise ValueError if the time is invalid, so that the object is not decoded."""
         try:
             _ = self.started_at
         except ArithmeticError as error:
@@ -193,7 +193,7 @@ class PodStatus(_Kube, frozen=True):
 
     @property
     def started_at(self) -> float | None:
-        """Its start, in seconds since the epoch; None: it has not started."""
+        """Return when the pod started, in epoch seconds; None if it has not."""
         return datetime.fromisoformat(self.start_time).timestamp() if self.start_time else None
 
 
@@ -204,22 +204,22 @@ class Pod(_Kube, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """Whether its containers have ended for good."""
+        """Return whether the pod's phase is terminal."""
         return self.status.phase in {"Succeeded", "Failed"}
 
     @property
     def ready(self) -> bool:
-        """Whether it may be called."""
+        """Return whether the pod is ready."""
         return _is_ready(self.status.conditions)
 
     @property
     def ended_by_itself(self) -> bool:
-        """Whether it has finished, and nobody has deleted it."""
+        """Return whether the pod is terminal and was not deleted."""
         return self.finished and self.metadata.deletion_timestamp is None
 
     @property
     def is_evicted(self) -> bool:
-        """Whether its scheduler has written that it is preempted, as kube-scheduler and Volcano do."""
+        """Return whether the scheduler has marked the pod as preempted, as kube-scheduler and Volcano do."""
         conditions = (one for one in self.status.conditions if one.type == "DisruptionTarget" and one.status == "True")
         return any(one.reason == PREEMPTION for one in conditions)
 
@@ -243,7 +243,7 @@ class Node(_Kube, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Whether its kubelet is well."""
+        """Return whether the node is ready."""
         return _is_ready(self.status.conditions)
 
 
@@ -252,7 +252,7 @@ class ServiceReference(_Kube, frozen=True):
 
 
 class ClientConfig(_Kube, frozen=True):
-    """`service` is None where a URL is called, whose path is its writer's."""
+    """A webhook's client configuration; `service` is None for a URL, whose path is its author's."""
 
     ca_bundle: str = ""
     service: ServiceReference | None = None
@@ -269,6 +269,6 @@ class WebhookConfiguration(_Kube, frozen=True):
 
 
 class PartialObject(_Kube, frozen=True):
-    """Any object, of which only the metadata matters."""
+    """Any object, reduced to its metadata."""
 
     metadata: Metadata

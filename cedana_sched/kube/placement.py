@@ -1,4 +1,4 @@
-"""Which nodes can continue a snapshot, and how a pod is told to go to no other."""
+"""Nodes that can restore a snapshot, and the node affinity that confines a pod to them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def facts_of(node: Metadata) -> Compatibility | None:
-    """What a node's agent says of it; None when it says nothing, or what a newer agent says."""
+    """Return the facts that the node's agent publishes; None if there are none, or a newer agent's format."""
     return _facts(node.annotations.get(names.NODE_FACTS, ""))
 
 
-@lru_cache(maxsize=1_024)  # nodes of one kind say the same
+@lru_cache(maxsize=1_024)  # nodes of one type have equal values
 def _facts(text: str) -> Compatibility | None:
     try:
         return msgspec.json.decode(text, type=Compatibility)
@@ -31,10 +31,10 @@ def _facts(text: str) -> Compatibility | None:
 
 
 def cpus_that_can_continue(taken_on: str, nodes: Collection[HasMetadata]) -> tuple[str, ...] | None:
-    """Values of the label `names.CPU_FEATURES` of nodes that can continue what was frozen on the node of that name.
+    """Return the values of the label `names.CPU_FEATURES` of nodes that can restore a snapshot.
 
     Returns:
-        In order; None when that node is gone or has said nothing: then nobody can tell.
+        Sorted; None if the node `taken_on` is gone or has published nothing, so that compatibility is unknown.
     """
     needed = next((facts_of(node.metadata) for node in nodes if node.metadata.name == taken_on), None)
     return None if needed is None else _able(needed, nodes)
@@ -50,20 +50,20 @@ def _able(needed: Compatibility, nodes: Iterable[HasMetadata]) -> tuple[str, ...
 
 
 def require_label(spec: Object, label: str, value: str) -> None:
-    """Have a pod's spec name only nodes with that label."""
+    """Confine a pod's spec to nodes with that label."""
     spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), label: value}
 
 
 def require_one_of(spec: Object, label: str, values: Collection[str]) -> None:
-    """Have a pod's spec name only nodes whose label has one of the values; the second time it changes nothing.
+    """Confine a pod's spec to nodes whose label has one of the values. Idempotent.
 
-    What is within the spec is replaced where it changes, and never changed itself.
+    Nested objects are replaced, never mutated.
     """
     requirement = {"key": label, "operator": "In", "values": sorted(values)}
     affinity = dict(spec.get("affinity") or {})
     of_nodes = dict(affinity.get("nodeAffinity") or {})
     required = dict(of_nodes.get(_REQUIRED) or {})
-    # a node must match one of the terms: so each of them gets it
+    # a node must match one of the terms, so each of them needs the requirement
     terms = [_with(term, requirement) for term in required.get("nodeSelectorTerms") or ()]
     required["nodeSelectorTerms"] = terms or [{"matchExpressions": [requirement]}]
     of_nodes[_REQUIRED] = required
@@ -72,7 +72,7 @@ def require_one_of(spec: Object, label: str, values: Collection[str]) -> None:
 
 
 def _with(term: dict[str, Any], requirement: dict[str, Any]) -> dict[str, Any]:
-    """An empty term matches nothing, and shall not."""
+    """Add the requirement to a term; an empty term matches no node, and must stay so."""
     expressions = term.get("matchExpressions") or []
     if not (expressions or term.get("matchFields")) or requirement in expressions:
         return term

@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them: `500m`, `2`, `1.5Gi`, `1e3`."""
+"""Kubernetes quantities: `500m`, `2`, `1.5Gi`, `1e3`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FRACTIONS: Final = {"m": -3, "u": -6, "n": -9}
 
 
 def amount(quantity: str) -> Decimal:
-    """What it says; 0 where it says nothing, which an API server refuses."""
+    """Parse a quantity; 0 if it is invalid, which an API server refuses."""
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
         return Decimal(0)
@@ -29,11 +29,11 @@ def amount(quantity: str) -> Decimal:
 
 @functools.lru_cache(maxsize=4096)
 def whole(quantity: str) -> int:
-    """Rounded up, as `Quantity.Value` does."""
+    """Parse a quantity, rounded up as by `Quantity.Value`."""
     return math.ceil(amount(quantity))
 
 
 @functools.lru_cache(maxsize=4096)
 def thousandths(quantity: str) -> int:
-    """Rounded up, as `Quantity.MilliValue` does."""
+    """Parse a quantity in thousandths, rounded up as by `Quantity.MilliValue`."""
     return math.ceil(amount(quantity) * 1000)

@@ -1,8 +1,8 @@
-"""The border at which what an API server sends is read: a valid value, or a named problem, and never anything else.
+"""Decoding of the API server's responses: each yields a valid value or a named problem, and nothing else.
 
-Objects are written by anybody, and kept for years: a field may be of another type than the one that we read. What comes
-may also be no object at all, where a proxy or a gateway answers in the API server's place. And it may be larger than
-any that somebody means (see `bounds`).
+Any client writes objects, and they persist for years: a field may have another type than ours. A response may be no
+object at all, if a proxy or a gateway answers in the API server's place. And it may be larger than any legitimate
+object (see `bounds`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ T = TypeVar("T")
 _REMEDY = "see what stands before the API server"
 _SHOWN = 80
 _LONGEST_PROBLEM = 1_000
-"""Characters; it may quote what stands in the object."""
+"""Characters; a problem may quote the object."""
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """One object as it is now that cannot be read; `problem` names the field. Of `metadata` there is whose it is."""
+    """An object whose current version cannot be decoded; `problem` names the field, `metadata` the object."""
 
     metadata: Metadata
     problem: str
 
 
 UnreadableSink = Callable[[Resource, Unreadable], None]
-"""Hears of each object that cannot be read; `EventRecorder.unreadable` names it on the object."""
+"""Receives each object that cannot be decoded; `EventRecorder.unreadable` publishes an Event on it."""
 
 
 class Line(msgspec.Struct):
@@ -44,7 +44,7 @@ class Line(msgspec.Struct):
 
 
 class GarbledError(ApiError):
-    """What comes is no watch: only a new list tells what there is."""
+    """The response is not a watch: a new list is required."""
 
 
 class _Name(msgspec.Struct, frozen=True, rename="camel"):
@@ -63,15 +63,15 @@ class _Code(msgspec.Struct):
 
 
 def read(resource: Resource, body: bytes | msgspec.Raw, into: type[T]) -> T | Unreadable:
-    """An object, or why it cannot be read.
+    """Decode an object, or return why it cannot be decoded.
 
     Raises:
-        GarbledError: it has no metadata either.
+        GarbledError: its metadata cannot be decoded either.
     """
     if (problem := too_large(resource, body)) is None:
         try:
             found = msgspec.json.decode(body, type=into)
-        except (ValueError, RecursionError) as error:  # all of msgspec's errors, and text that is no UTF-8
+        except (ValueError, RecursionError) as error:  # all msgspec errors, and text that is not UTF-8
             problem = str(error)
         else:
             if (problem := too_much(resource, found)) is None:
@@ -80,10 +80,10 @@ def read(resource: Resource, body: bytes | msgspec.Raw, into: type[T]) -> T | Un
 
 
 def read_metadata(resource: Resource, body: bytes | msgspec.Raw) -> Metadata:
-    """Whose object it is, as `Unreadable` has it.
+    """Decode an object's identity, for `Unreadable`.
 
     Raises:
-        GarbledError: nobody's.
+        GarbledError: the body has none.
     """
     try:
         named = msgspec.json.decode(body, type=_Named).metadata
@@ -95,7 +95,7 @@ def read_metadata(resource: Resource, body: bytes | msgspec.Raw) -> Metadata:
 
 
 def read_line(resource: Resource, line: bytes) -> Line:
-    """Raises GarbledError where it is none."""
+    """Decode a line; raises GarbledError if it is invalid."""
     try:
         return msgspec.json.decode(line, type=Line)
     except (ValueError, RecursionError) as error:
@@ -104,7 +104,7 @@ def read_line(resource: Resource, line: bytes) -> Line:
 
 
 def read_error(resource: Resource, status: msgspec.Raw) -> ApiError:
-    """What the API server says in a line of type `ERROR`."""
+    """Return the error in a watch event of type `ERROR`."""
     body = bytes(status)
     try:
         code = msgspec.json.decode(body, type=_Code).code
@@ -114,7 +114,7 @@ def read_error(resource: Resource, status: msgspec.Raw) -> ApiError:
 
 
 def explained(error: ApiError, resource: Resource) -> str:
-    """Why a kind cannot be followed, and what to do about it."""
+    """Return why a kind cannot be watched, and the remedy."""
     group, _, _ = resource.group_version.rpartition("/")
     remedies = {
         401: "the API server does not believe our token: see the ServiceAccount; its token is read anew each time",

@@ -1,4 +1,4 @@
-"""Where the API server keeps the kinds that we read and write."""
+"""API resources that we read and write, with their URLs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Resource:
     namespaced: bool = True
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL's path of the collection, or of one object; whatever its name is, it leads nowhere else.
+        """Return the URL path of the collection or of one object; no name can escape that path.
 
         Raises:
-            ValueError: a namespace is given for a kind without namespaces, or a name without the namespace it needs.
-            AbsentError: no object can be called so.
+            ValueError: a namespace is given for a cluster-scoped kind, or a name without the namespace it needs.
+            AbsentError: no object can have that name.
         """
         if namespace and not self.namespaced:
             raise ValueError(f"{self.kind} has no namespaces")
@@ -36,21 +36,21 @@ class Resource:
         return "/".join((f"{base}{self.group_version}", *map(_segment, parts)))
 
     def reference(self, name: str, namespace: str | None = None, uid: str = "") -> dict[str, str]:
-        """An ObjectReference, as Events carry it."""
+        """Return an ObjectReference, as in Events."""
         reference = {"apiVersion": self.group_version, "kind": self.kind, "name": name}
         return reference | {key: value for key, value in {"namespace": namespace, "uid": uid}.items() if value}
 
 
 def _segment(word: str) -> str:
-    """An owner's name, for one, is whatever whoever wrote the object liked."""
-    if word in {".", ".."}:  # clients resolve them, quoted or not
+    """Quote a path segment; an owner reference's name, for one, is arbitrary text."""
+    if word in {".", ".."}:  # HTTP clients resolve both, quoted or not
         raise AbsentError(f"no object is called {word!r}", status=404, reason="NotFound")
     return quote(word, safe=":")
 
 
 PODS = Resource("v1", "Pod", "pods")
 UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector of those whose containers have not ended for good."""
+"""Field selector of pods whose phase is not terminal."""
 NODES = Resource("v1", "Node", "nodes", namespaced=False)
 NAMESPACES = Resource("v1", "Namespace", "namespaces", namespaced=False)
 CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
@@ -80,5 +80,5 @@ CHECKPOINT_POLICIES = Resource(API_VERSION, "CheckpointPolicy", "checkpointpolic
 CHECKPOINT_STORAGES = Resource(API_VERSION, "CheckpointStorage", "checkpointstorages", namespaced=False)
 
 ESSENTIAL: Final = frozenset(one for one in tuple(globals().values()) if isinstance(one, Resource))
-"""Kinds that every cluster serves in which we are installed. One that is absent is late, as when an API server has just
-started; any other kind may not be installed at all."""
+"""Kinds served by every cluster with our installation. An absent one is only late, as after a start of the API
+server; any other kind may not be installed at all."""

@@ -1,4 +1,4 @@
-"""Calls that a component cannot do without: made again until the API server answers, whatever it says meanwhile."""
+"""Retries of indispensable requests until one succeeds, whatever errors the API server returns."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 async def until_answered(
     what: str, call: Callable[[], Awaitable[T]], refused: Callable[[str], None] = lambda _: None
 ) -> T:
-    """What `call` returns once it raises no ApiError any more.
+    """Call until no ApiError is raised; return the result.
 
     Args:
         what: for the log.
-        call: is made anew each time.
-        refused: hears why not yet, for `/readyz`.
+        call: one attempt.
+        refused: receives the reason of each failed attempt, for `/readyz`.
     """
 
     def say(state: tenacity.RetryCallState) -> None:
@@ -40,7 +40,7 @@ async def until_answered(
         before_sleep=say,
         reraise=True,
     )
-    async for attempt in attempts:  # called, tenacity awaits only what is declared as a coroutine function
+    async for attempt in attempts:  # if called, tenacity awaits only coroutine functions
         with attempt:
             return await call()
     raise AssertionError("attempts never end")

@@ -1,4 +1,4 @@
-"""Writes that are meant for one very object, and for no other one that has taken its name since."""
+"""Writes with the object's identity as a precondition, so that another object of the same name is never changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cedana_sched.kube.resources import Resource
 
 
 def unchanged(seen: Metadata) -> list[Object]:
-    """What a JSON patch begins with that is meant for this object as it was seen: else the API server answers 422."""
+    """Return the tests that make a JSON patch apply to this version only: else the API server returns 422."""
     return [
         {"op": "test", "path": "/metadata/uid", "value": seen.uid},
         {"op": "test", "path": "/metadata/resourceVersion", "value": seen.resource_version},
@@ -17,13 +17,13 @@ def unchanged(seen: Metadata) -> list[Object]:
 
 
 async def patch_same(api: Api, resource: Resource, seen: Metadata, patch: Object) -> bool:
-    """Apply a merge patch to the object of this uid; False: that one is gone.
+    """Apply a merge patch to the object of this uid; return False if that object is gone.
 
-    A conflict alone does not say so: the API server answers it also where others write the object all the time.
+    A conflict alone does not prove that: the API server also returns it while other writers update the object.
 
     Raises:
-        ApiUnavailableError: others were faster; the same call may succeed later.
-        ApiError: the API server refused.
+        ApiUnavailableError: other writers were faster; a retry may succeed.
+        ApiError: the API server refused the patch.
     """
     body = {**patch, "metadata": {**patch.get("metadata", {}), "uid": seen.uid}}
     try:

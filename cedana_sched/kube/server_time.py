@@ -1,14 +1,14 @@
-"""The API server's time of day, which is the same for whoever asks it: times that one machine writes and another reads.
+"""The API server's time of day, for times that one machine writes and another reads.
 
-Deadlines, eviction marks and releases are written by one component and compared by another, on a machine whose clock
-may be half a minute apart. Every answer of the API server carries its time (`Date`, whole seconds), so that each
-process knows how far its own clock is off, and corrects it by just so much.
+One component writes deadlines, eviction marks and releases; another compares them, on a machine whose clock may differ
+by half a minute. Every response of the API server has its time (`Date`, whole seconds), by which each process measures
+its own clock's offset, and corrects for exactly that.
 
-Between two answers this time goes on by the seconds that pass, those included in which the machine is suspended. Its
-clock may be set meanwhile, and would take this time along, past deadlines that are far.
+Between responses, server time advances by elapsed seconds, time suspended included, and not by the wall clock: a step
+of the wall clock would move server time past deadlines that are far ahead.
 
-Deadlines that have passed are never taken back. So one answer does not move this time far, once it is known: others
-must agree with it, or this machine's own clock, which was just set.
+A deadline that has passed cannot be undone. So once server time is known, a single response does not move it far:
+further responses must confirm the step, or this machine's own clock, if that was just set.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import structlog
 log = structlog.get_logger(__name__)
 
 TOLERANCE_SECONDS: Final = 1.0
-"""What is not more apart is left as it is: less than that the `Date` cannot tell."""
+"""Offset below which the own clock is used unchanged: `Date` cannot resolve less."""
 SUDDEN_SECONDS: Final = 10.0
-"""A clock that drifts, or another API server's, may be as much apart from one answer to the next."""
+"""Largest step from one response to the next that clock drift, or another API server's clock, explains."""
 CONFIRMED_BY: Final = 3
-"""As many answers in a row must agree that the API server's clock is somewhere else."""
+"""Consecutive responses that must agree on a larger step."""
 
 Bounds = tuple[float, float]
-"""Of what the server's clock showed when this machine was started, in seconds since the epoch."""
+"""Bounds of the server's time at this machine's boot, in epoch seconds."""
 
 
 def _elapsed() -> float:
@@ -39,11 +39,11 @@ def _elapsed() -> float:
 
 
 class ServerTime:
-    """What the API server's clock shows.
+    """The API server's clock.
 
     Args:
-        clock: seconds since the epoch, by this machine.
-        elapsed: seconds since this machine was started, whatever its clock is set to.
+        clock: this machine's epoch seconds.
+        elapsed: seconds since this machine's boot, independent of the wall clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = _elapsed) -> None:
@@ -51,24 +51,24 @@ class ServerTime:
         self._elapsed = elapsed
         self._least, self._most = float("-inf"), float("inf")
         self._own = clock() - elapsed()
-        """What our clock showed when this machine was started, as it goes since the last answer."""
+        """Our wall-clock time of the boot, as of the last response."""
         self._epoch = self._own
-        """What the server's showed then, as far as we know."""
+        """The server's time of the boot, as far as known."""
         self._doubtful: Bounds | None = None
-        """What the last answers say, which contradict the ones before."""
+        """Bounds by the latest responses that contradict the earlier ones."""
         self._agreeing = 0
 
     def sent(self) -> float:
-        """The moment at which a request goes out; for `answered`."""
+        """Return the moment at which a request is sent, for `answered`."""
         return self._elapsed()
 
     def answered(self, date: str | None, sent: float) -> None:
-        """An answer to what was `sent` then came now, with this `Date`; what cannot be read says nothing."""
+        """Record a response that arrived now, to a request of the moment `sent`; an invalid `Date` is ignored."""
         try:
             told = parsedate_to_datetime(date or "").timestamp()
         except (TypeError, ValueError):
             return
-        # it was written between then and now, and its fraction of a second is cut off
+        # `Date` was written between then and now, its fraction of a second truncated
         bounds = told - self._elapsed(), told + 1.0 - sent
         was_set = self._was_set()
         least, most = max(self._least, bounds[0]), min(self._most, bounds[1])
@@ -80,20 +80,20 @@ class ServerTime:
             self._doubt(bounds)
 
     def seconds(self) -> float:
-        """Now, since the epoch."""
+        """Return the current time in epoch seconds."""
         return self._epoch + self._elapsed()
 
     def now(self) -> datetime:
-        """Now, in UTC."""
+        """Return the current time in UTC."""
         return datetime.fromtimestamp(self.seconds(), tz=UTC)
 
     def _was_set(self) -> bool:
-        """Whether somebody has set our own clock since the last answer."""
+        """Return whether our own clock was set since the last response."""
         before, self._own = self._own, self._clock() - self._elapsed()
         return abs(self._own - before) > TOLERANCE_SECONDS
 
     def _nearest(self, bounds: Bounds) -> float:
-        """Our own clock's, as long as it may be right."""
+        """Return our own clock's value if it is within the bounds and tolerance, else the nearest bound."""
         if bounds[0] - self._own > TOLERANCE_SECONDS:
             return bounds[0]
         return bounds[1] if self._own - bounds[1] > TOLERANCE_SECONDS else self._own
@@ -104,7 +104,7 @@ class ServerTime:
         self._doubtful, self._agreeing = None, 0
 
     def _doubt(self, bounds: Bounds) -> None:
-        """Wait for others that say so."""
+        """Wait for further responses to confirm a step."""
         known = self._doubtful or bounds
         both = max(known[0], bounds[0]), min(known[1], bounds[1])
         agrees = both[0] <= both[1]
@@ -116,4 +116,4 @@ class ServerTime:
 
 
 SERVER_TIME: Final = ServerTime()
-"""Of this process, which speaks to one API server."""
+"""Of this process, which talks to one API server."""

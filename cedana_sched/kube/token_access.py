@@ -1,8 +1,8 @@
-"""Whether the API server lets whoever has a token read a path: for what our components serve to others.
+"""Authorization by the API server: whether a bearer token may read a path that our components serve.
 
-The API server says whose a token is (TokenReview), and what he may (SubjectAccessReview on a path of no resource), as
-for its own `/metrics`. What it has said is kept for a while, and few are asked about at a time: any number of tokens
-can be shown to us.
+The API server authenticates the token (TokenReview) and authorizes its user (SubjectAccessReview on a non-resource
+path), as for its own `/metrics`. Results are cached for a while, and few reviews run at a time: clients can present any
+number of tokens.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class _AccessReview(msgspec.Struct, frozen=True):
 
 
 class TokenAccess:
-    """Asks for one path.
+    """Authorizes requests for one path.
 
     Args:
-        api: with the rights to create TokenReviews and SubjectAccessReviews.
+        api: with permission to create TokenReviews and SubjectAccessReviews.
         path: as in `nonResourceURLs` of a ClusterRole; the verb is `get`.
-        clock: seconds of a clock that never goes back.
+        clock: seconds of a monotonic clock.
     """
 
     def __init__(self, api: Api, path: str = "/metrics", clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,12 +57,12 @@ class TokenAccess:
         self._path = path
         self._clock = clock
         self._kept: OrderedDict[bytes, tuple[float, HTTPStatus]] = OrderedDict()
-        """By the token's digest: until when it counts, and what was said."""
+        """Expiry and result by the token's digest."""
         self._turn = asyncio.Semaphore(ASKED_AT_ONCE)
         self._waiting = 0
 
     async def __call__(self, token: str) -> HTTPStatus:
-        """What whoever shows this token is answered: OK if he may read it."""
+        """Return the response status for a token: OK if its user may read the path."""
         if not token or len(token) > LONGEST_TOKEN:
             return HTTPStatus.UNAUTHORIZED
         digest = hashlib.sha256(token.encode(errors="replace")).digest()
@@ -73,7 +73,7 @@ class TokenAccess:
         self._waiting += 1
         try:
             async with self._turn:
-                if (known := self._known(digest)) is None:  # else it was asked about meanwhile
+                if (known := self._known(digest)) is None:  # else another request has reviewed the token meanwhile
                     known = await self._ask(token)
                     self._keep(digest, known)
                 return known

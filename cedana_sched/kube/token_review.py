@@ -1,4 +1,4 @@
-"""Whose a bearer token is, as the API server says it (TokenReview)."""
+"""Authentication of bearer tokens by the API server (TokenReview)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_TOKEN: Final = 16 << 10
 
 
 class User(msgspec.Struct, frozen=True):
-    """Of a token that was authenticated."""
+    """User of an authenticated token."""
 
     username: str = ""
     uid: str = ""
@@ -25,7 +25,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Reviewed(msgspec.Struct, frozen=True):
-    """The status of a TokenReview."""
+    """Status of a TokenReview."""
 
     authenticated: bool = False
     audiences: tuple[str, ...] = ()
@@ -37,15 +37,15 @@ class _TokenReview(msgspec.Struct, frozen=True):
 
 
 async def review_token(api: Api, token: str, audiences: Sequence[str] = ()) -> Reviewed:
-    """What the API server says of a token; it keeps nothing of it.
+    """Have the API server review a token; the TokenReview is not persisted.
 
     Args:
-        api: may create TokenReviews.
+        api: with permission to create TokenReviews.
         token: at most `LONGEST_TOKEN`.
-        audiences: for which it is to be; empty: for the API server itself.
+        audiences: required audiences; empty: the API server itself.
 
     Raises:
-        ApiError: nobody can say now.
+        ApiError: the review failed.
     """
     spec: dict[str, Any] = {"token": token}
     if audiences:

@@ -1,6 +1,6 @@
-"""Watches that never end: what there is, then every change, over broken connections and forgotten versions.
+"""Watches that never end: a list, then every change, across broken connections and expired resource versions.
 
-A `Informer` keeps what a watch has told, so that many may look without asking the API server.
+An `Informer` caches a watch's objects, so that components read them without requests to the API server.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from cedana_sched.model.served import EVERYWHERE, Served
 log = structlog.get_logger(__name__)
 
 WATCH_SECONDS = 300
-"""The API server ends a watch after this long; bookmarks come about once a minute, so that silence is a fault."""
+"""Timeout of a watch on the API server; bookmarks come about once a minute, so longer silence is a fault."""
 SILENT_SECONDS = 90.0
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
 SHORT_SECONDS = 1.0
-"""A watch that ends sooner, and has told nothing, is no good one."""
+"""A watch that ends sooner, without an event, has failed."""
 REFUSED_TIMES = 5
-"""So often a watch is begun again at its version; an API server that knows no such version says so only to a list."""
+"""Attempts to resume a watch at its version; whether the version has expired, an API server may reveal only on a
+list."""
 ABSENT_SECONDS = 60.0
-"""An API server that has just started does not serve all kinds at once."""
+"""Grace period for absent kinds: an API server that has just started does not serve all kinds at once."""
 
 
 class Named(Protocol):
-    """As much of an object's metadata as a mirror needs; `Metadata` has it."""
+    """The metadata that an informer needs; `Metadata` has it."""
 
     @property
     def name(self) -> str: ...
@@ -65,24 +66,24 @@ class HasMetadata(Protocol):
 
 T = TypeVar("T", bound=HasName)
 Key = tuple[str, str]
-"""Namespace (empty where the kind has none) and name."""
+"""Namespace (empty for cluster-scoped kinds) and name."""
 
 
 class Listed(msgspec.Struct, Generic[T], frozen=True):
-    """All that there is; it replaces everything told before."""
+    """The complete list; replaces all earlier changes."""
 
     objects: tuple[T, ...]
     unreadable: tuple[Unreadable, ...] = ()
 
 
 class Changed(msgspec.Struct, Generic[T], frozen=True):
-    """One object as it is now."""
+    """The current version of one object."""
 
     object: T
 
 
 class Deleted(msgspec.Struct, frozen=True):
-    """One object that is no more; of it only the name counts."""
+    """A deleted object; only its name counts."""
 
     object: HasName
 
@@ -91,14 +92,13 @@ Change = Listed[T] | Changed[T] | Deleted | Unreadable
 
 
 class Watch(Generic[T]):
-    """What becomes of the objects of one kind that the selectors match, everywhere or in one namespace.
+    """Follows the objects of one kind that the selectors match, in all namespaces or one.
 
-    This is the border at which objects are read: one that is not of the type `into` is told as `Unreadable`, and costs
-    none of the others.
+    Objects are decoded here: one that does not decode `into` the type yields `Unreadable`, and affects no other object.
 
     Args:
-        only_metadata: nothing else is asked for; selectors look at whole objects all the same.
-        within: objects of other namespaces are as good as not there, also those that cannot be read.
+        only_metadata: request metadata only; selectors match whole objects all the same.
+        within: objects of other namespaces are ignored, also those that cannot be decoded.
     """
 
     def __init__(
@@ -121,13 +121,13 @@ class Watch(Generic[T]):
         self._into = into
         self._only_metadata = only_metadata
         self.problem: ApiError | None = None
-        """Why nothing is heard; None while something is."""
+        """Why the watch receives nothing; None while it works."""
 
     async def changes(self) -> AsyncGenerator[Change[T], None]:
-        """First `Listed`, then what changes; another `Listed` when changes may have been missed. Never ends.
+        """Yield `Listed`, then changes; `Listed` again if changes may have been missed. Never ends.
 
         Raises:
-            AbsentError: the kind is not served, is none of `resources.ESSENTIAL`, and was not served before, or has not
+            AbsentError: the kind is not served, is not in `resources.ESSENTIAL`, and was not served before, or has not
                 been for `ABSENT_SECONDS`.
         """
         pauses, absent_since = _pauses(), -math.inf
@@ -175,10 +175,10 @@ class Watch(Generic[T]):
         return Listed(tuple(objects), tuple(unreadable)), version
 
     async def _follow(self, version: str) -> AsyncGenerator[Changed[T] | Deleted | Unreadable | None, None]:
-        """Changes since `version`, None for a sign of life.
+        """Yield changes since `version`, and None for a bookmark.
 
-        A watch that ends in good order, or breaks, goes on where it was. What else is answered, or what cannot be
-        read, ends it: the list that follows shows what there is.
+        A watch that ends normally, or whose connection breaks, is resumed at its last version. Any other error, or a
+        line that cannot be decoded, ends it: a new list follows.
         """
         pauses, refused = _pauses(), 0
         while True:
@@ -209,7 +209,7 @@ class Watch(Generic[T]):
             raise ApiUnavailableError(f"watch of {self.resource.plural} ended at once", status=200)
 
     def _told(self, line: bytes) -> tuple[str, Changed[T] | Deleted | Unreadable | None]:
-        """The version that a line of a watch brings, and what changed."""
+        """Return the resource version and the change of one line of a watch."""
         told = read_line(self.resource, line)
         if told.type == "ERROR":
             raise read_error(self.resource, told.object)
@@ -231,7 +231,7 @@ class Watch(Generic[T]):
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds between attempts, growing, and different for everyone, so that not all come back at once."""
+    """Yield the backoff in seconds: exponential, with jitter, so that clients do not retry at the same time."""
     pause = FIRST_PAUSE_SECONDS
     while True:
         yield pause * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
@@ -239,14 +239,14 @@ def _pauses() -> Iterator[float]:
 
 
 class Informer(Generic[T]):
-    """The objects of one watch, by namespace and name, and whoever wants to hear of changes.
+    """A cache of a watch's objects, by namespace and name, with subscribers to changes.
 
     Run `run` as a task; `synced` is set from the first list on.
 
     Args:
-        watch: is followed.
-        unreadable: hears of each object that cannot be read. The mirror keeps what it was before, if it could be read
-            then: nobody may take it for gone.
+        watch: the watch to follow.
+        unreadable: receives each object that cannot be decoded. The cache keeps the object's last decoded version, if
+            any: the object must not count as deleted.
     """
 
     def __init__(self, watch: Watch[T], unreadable: UnreadableSink | None = None) -> None:
@@ -258,7 +258,7 @@ class Informer(Generic[T]):
 
     @property
     def awaited(self) -> str | None:
-        """Why it is not synced yet, for `/readyz`; None once it is."""
+        """Why the informer is not synced yet, for `/readyz`; None once it is."""
         if self.synced.is_set():
             return None
         resource, problem = self._watch.resource, self._watch.problem
@@ -266,7 +266,7 @@ class Informer(Generic[T]):
 
     @property
     def refused(self) -> str | None:
-        """Why the API server lets us not follow it (401, 403, 404), synced before or not; None while it does."""
+        """Why the API server refuses the watch (401, 403, 404), synced before or not; None while it works."""
         problem = self._watch.problem
         is_refused = isinstance(problem, RefusedByServerError | AbsentError)
         return explained(problem, self._watch.resource) if problem is not None and is_refused else None
@@ -281,18 +281,18 @@ class Informer(Generic[T]):
         return len(self._objects)
 
     def subscribe(self, sink: Callable[[T | None, T | None], None]) -> None:
-        """`sink(before, now)` hears of every change: None before it was there, None when it is gone. Must not block."""
+        """Call `sink(before, now)` on every change: None before it exists, None once it is deleted. Must not block."""
         self._sinks.append(sink)
 
     def unsubscribe(self, sink: Callable[[T | None, T | None], None]) -> None:
         self._sinks.remove(sink)
 
     def within(self, served: Served) -> Informer[T]:
-        """What it shows of these namespaces. Running this one keeps that one as well."""
+        """Return a view of these namespaces; running this informer updates the view."""
         return _Part(self._watch, self, served)
 
     async def run(self) -> None:
-        """Follow the watch for ever; see `Watch.changes`."""
+        """Follow the watch forever; see `Watch.changes`."""
         async for change in self._watch.changes():
             match change:
                 case Listed(objects, unreadable):
@@ -319,14 +319,14 @@ class Informer(Generic[T]):
 
     def _put(self, now: T) -> None:
         before = self._objects.get(name_of(now))
-        if before is not None and before.metadata.uid != now.metadata.uid:  # deleted and made anew, unseen
+        if before is not None and before.metadata.uid != now.metadata.uid:  # deleted and recreated, unseen
             self._tell(before, None)
             before = None
         self._objects[name_of(now)] = now
         self._tell(before, now)
 
     def _leave(self, one: Unreadable) -> None:
-        """Name it, and go on with what it was; another object that has had its name is gone."""
+        """Report an undecodable object and keep its last version; an older object of that name is deleted."""
         known = self._objects.get(name_of(one))
         if known is not None and known.metadata.uid != one.metadata.uid:
             self._drop(known)
@@ -346,13 +346,13 @@ class Informer(Generic[T]):
         for sink in tuple(self._sinks):
             try:
                 sink(before, now)
-            except Exception:  # a defect that one object shows must cost neither the others nor the component
+            except Exception:  # a defect shown by one object must affect neither the others nor the component
                 names = [one.metadata.name for one in (before, now) if one is not None]
                 log.exception("subscriber failed", kind=self._watch.resource.kind, names=names)
 
 
 class _Part(Informer[T]):
-    """See `Informer.within`."""
+    """A view of an informer; see `Informer.within`."""
 
     def __init__(self, watch: Watch[T], whole: Informer[T], served: Served) -> None:
         super().__init__(watch)
@@ -373,10 +373,10 @@ class _Part(Informer[T]):
 
 
 def awaited(*informers: Informer[Any]) -> str | None:
-    """What the first of them that is not synced waits for, for `/readyz`."""
+    """Return what the first unsynced informer waits for, for `/readyz`."""
     return next((what for one in informers if (what := one.awaited) is not None), None)
 
 
 def name_of(one: HasName) -> Key:
-    """Under which name a mirror has it."""
+    """Return the key under which an informer caches the object."""
     return one.metadata.namespace, one.metadata.name

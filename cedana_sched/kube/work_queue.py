@@ -1,4 +1,4 @@
-"""Work by key: each key by one worker at a time, again when it changed meanwhile, and again later when it failed."""
+"""A work queue by key: one worker per key at a time, again if the key was added meanwhile, retries with backoff."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """Like the queue of a Kubernetes controller: also a defect costs only the key that shows it.
+    """A work queue like those of Kubernetes controllers; a defect, too, affects only its own key.
 
     Args:
-        name: in the log.
-        perform: brings what a key stands for to where it should be; it looks anew each time.
+        name: for the log.
+        perform: reconciles a key; reads the current state each time.
     """
 
     def __init__(self, name: str, perform: Callable[[K], Awaitable[None]]) -> None:
@@ -33,19 +33,19 @@ class WorkQueue(Generic[K]):
         self._perform = perform
         self._ready: asyncio.Queue[K] = asyncio.Queue()
         self._waiting: set[K] = set()
-        """In the queue, or to be put there when the worker that has it is done."""
+        """Keys in the queue, or to be queued when their worker is done."""
         self._active: set[K] = set()
         self._failures: dict[K, int] = {}
 
     def add(self, key: K) -> None:
-        """Have it done; returns at once."""
+        """Queue a key; returns at once."""
         if key not in self._waiting:
             self._waiting.add(key)
             if key not in self._active:
                 self._ready.put_nowait(key)
 
     async def run(self) -> None:
-        """Work, for ever."""
+        """Work, forever."""
         async with asyncio.TaskGroup() as group:
             for number in range(WORKERS):
                 group.create_task(self._work(), name=f"{self._name} {number}")
@@ -63,7 +63,7 @@ class WorkQueue(Generic[K]):
                 pause = self._pause(key)
                 log.warning("failed, tried again", what=self._name, key=key, problem=str(error), pause_seconds=pause)
                 loop.call_later(pause, self.add, key)
-            except Exception:  # a defect that one key shows must not cost the others
+            except Exception:  # a defect shown by one key must not affect the others
                 pause = self._pause(key)
                 log.exception("failed, tried again", what=self._name, key=key, pause_seconds=pause)
                 loop.call_later(pause, self.add, key)

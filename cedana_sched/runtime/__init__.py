@@ -1,1 +1,1 @@
-"""The OCI runtime handler `cedana`: runs on the host, with the standard library alone."""
+"""The OCI runtime handler `cedana`. Runs on the host, with the standard library only."""

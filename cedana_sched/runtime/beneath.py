@@ -1,13 +1,10 @@
-"""Files of a pod, or of whoever else writes into a folder, opened so that none of them leads us elsewhere.
+"""Safe opening of files in folders that pods or other tenants can write.
 
-A process that is not frozen may exchange any name in a volume, at any instant, for a link to a file of the host. So
-root never opens such a file by its path. It holds a descriptor of the folder, and opens names beneath it by openat2(2),
-which refuses every link, whatever leads out of the folder, and whatever is mounted inside. It looks at the file by a
-descriptor that opens nothing (O_PATH), and opens what that descriptor holds, and only a regular file or a folder: a
-device may act as soon as it is opened, a watchdog for one.
-
-Called by whoever reads or lays files of pods: `snapshot.archive`, `runtime.layer`, the agent's side of a node; and by
-`store.tree`, for a folder that is a store.
+A process that is not frozen may replace any name in a volume, at any time, by a link to a file of the host. So root
+never opens such a file by its path. Root holds a descriptor of the folder, and opens names beneath it by openat2(2),
+which refuses every link, every path out of the folder, and every mount inside. Root inspects the file by an O_PATH
+descriptor, which opens nothing, and opens through that descriptor only a regular file or a folder: a device may act as
+soon as it is opened, a watchdog for one.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ _INSIDE = _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS
 _LOOK = os.O_PATH | os.O_NOFOLLOW
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _TRIES = 100
-"""A lookup beneath a folder is to be done again (EAGAIN) where somebody renames another folder at that moment."""
+"""A lookup beneath a folder must be retried (EAGAIN) if another process renames a folder at that moment."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,47 +34,47 @@ class _How(ctypes.Structure):
 
 
 def hold(path: str | os.PathLike[str]) -> int:
-    """A descriptor of a folder that belongs to root as far as its own name; it serves for nothing but lookups.
+    """Return a descriptor of a folder whose own path only root can change; usable for lookups only.
 
     Raises:
-        OSError: it is not there, or is a link or no folder.
+        OSError: the folder does not exist, or is a link or no folder.
     """
     return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def look(folder: int, path: str) -> int:
-    """A descriptor of whatever has this name beneath a folder, also of a link; nothing is opened.
+    """Return an O_PATH descriptor of the file of this name beneath a folder, also of a link.
 
     Raises:
-        OSError: there is none; a link is on the way (ELOOP); it is mounted there or not beneath (EXDEV).
+        OSError: the file does not exist; a link is on the way (ELOOP); the file is a mount or not beneath (EXDEV).
     """
     return _openat2(folder, path, _LOOK, _INSIDE | _RESOLVE_NO_XDEV)
 
 
 def look_at_mount(folder: int, path: str) -> int:
-    """The same of what may be mounted there, or below what is mounted."""
+    """Like `look`, but a mount point, or a path below one, is permitted."""
     return _openat2(folder, path, _LOOK, _INSIDE)
 
 
 def open_folder(folder: int, path: str) -> int:
-    """A folder beneath a folder, to be listed; "." is the folder itself.
+    """Open a folder beneath a folder for listing; "." is the folder itself.
 
     Raises:
-        OSError: as of `look`, or it is no folder (ENOTDIR).
+        OSError: as in `look`, or it is no folder (ENOTDIR).
     """
     return _openat2(folder, path, _FOLDER, _INSIDE | _RESOLVE_NO_XDEV)
 
 
 def open_mounted_folder(folder: int, path: str) -> int:
-    """The same of what may be mounted there, or below what is mounted."""
+    """Like `open_folder`, but a mount point, or a path below one, is permitted."""
     return _openat2(folder, path, _FOLDER, _INSIDE)
 
 
 def open_regular(seen: int, flags: int = os.O_RDONLY) -> int:
-    """Open the file that a descriptor of `look` holds.
+    """Open the file of a descriptor from `look`.
 
     Raises:
-        OSError: it is no regular file (EINVAL), or may not be opened.
+        OSError: the file is no regular file (EINVAL), or may not be opened.
     """
     if not stat.S_ISREG(os.fstat(seen).st_mode):
         raise OSError(errno.EINVAL, "no regular file")
@@ -85,18 +82,18 @@ def open_regular(seen: int, flags: int = os.O_RDONLY) -> int:
 
 
 def path_of(seen: int) -> str:
-    """A path that leads to what a descriptor of this process holds, whatever has happened to its name.
+    """Return a path to the file of this process's descriptor, regardless of changes to its name.
 
-    Calls that want a path must follow links to get there. They do not follow the one that the descriptor may hold.
+    Calls with that path must follow links to reach the file. Such calls do not follow the file itself, if it is a link.
     """
     return f"/proc/self/fd/{seen}"
 
 
 def remove(folder: int, name: str) -> None:
-    """Remove what has this name in a folder, with all that is in it; nothing happens if there is none.
+    """Remove a name in a folder, recursively. Idempotent.
 
     Raises:
-        OSError: something is mounted in it, or somebody else goes on making files there.
+        OSError: the folder contains a mount, or another process keeps creating files there.
     """
     inner = _removed_or_folder(folder, name)
     if inner is None:
@@ -109,10 +106,10 @@ def remove(folder: int, name: str) -> None:
 
 
 def remove_all_in(folder: int) -> None:
-    """Remove all that is in a folder of `open_folder`.
+    """Remove everything in a folder of `open_folder`.
 
     Raises:
-        OSError: as of `remove`.
+        OSError: as in `remove`.
     """
     path = [_Emptied(folder, "", os.listdir(folder))]
     try:
@@ -136,11 +133,11 @@ class _Emptied(NamedTuple):
     folder: int
     name: str
     names: list[str]
-    """Of what is still in it."""
+    """Names still in it."""
 
 
 def _removed_or_folder(folder: int, name: str) -> int | None:
-    """Remove what is no folder; a folder is opened."""
+    """Remove a name that is no folder; a folder is opened and returned."""
     try:
         return open_folder(folder, name)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How containerd's shim calls a runtime: runc's command line, as far as the handler looks at it."""
+"""Command lines by which containerd's shim calls a runtime: runc's, as far as the handler interprets them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class CreateCall:
     """`runc [GLOBAL] create [OPTIONS] ID`.
 
     Raises:
-        ValueError: it is another call, or one that names no bundle.
+        ValueError: the command line is another call, or names no bundle.
     """
 
     def __init__(self, arguments: list[str]) -> None:
@@ -23,7 +23,7 @@ class CreateCall:
         self.global_options = arguments[:at]
         self.id = arguments[-1]
         self.options: list[str] = []
-        """Those that `restore` takes as well."""
+        """Options that `restore` accepts as well."""
         own = arguments[at + 1 : -1]
         for position, word in enumerate(own):
             name, equals, _ = word.partition("=")
@@ -36,9 +36,9 @@ class CreateCall:
             raise ValueError("the call names no bundle")
         self.bundle = bundle
         self.root = _value(self.global_options, "--root") or "/run/runc"
-        """Where runc keeps its state."""
+        """runc's state directory."""
         self.log = _value(self.global_options, "--log")
-        """Where runc says what went wrong, a JSON object a line; the shim shows the last error of it."""
+        """runc's log, one JSON object per line; the shim reports its last error."""
 
 
 def _value(options: list[str], name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The kernel's capabilities by number, as linux/capability.h has them; an OCI specification names them like this."""
+"""Names of the kernel's capabilities by number (linux/capability.h), as in an OCI specification."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KNOWN_CAPABILITIES = tuple(
 
 
 def capabilities_in(mask: int) -> frozenset[str]:
-    """The names of the bits of a set as /proc shows it; one that is newer than this list goes by its number."""
+    """Return the names of the bits in a capability set from /proc; one newer than this list is named by its number."""
     numbers = (number for number in range(mask.bit_length()) if mask >> number & 1)
     return frozenset(_name(number) for number in numbers)
 

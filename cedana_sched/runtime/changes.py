@@ -1,7 +1,7 @@
-"""Waits for files of folders to change: told by inotify, or by looking, where no inotify is to be had.
+"""Waits for changes to files of folders: by inotify, or by polling if inotify is unavailable.
 
-Every container of a node that runs as root counts against one limit of instances, 128 by default: one pod may use them
-up. That must cost a pod that comes back no more than moments. Standard library only.
+All of a node's containers that run as root share one limit of inotify instances, 128 by default: one pod may exhaust
+it. An exhausted limit must delay a restored pod by no more than moments. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from cedana_sched.runtime.kernel import ALL_CHANGES, names_of, watched
 LOOK_SECONDS = 0.2
 
 _Seen = dict[tuple[str, str], tuple[int, int, int]]
-"""By folder and name: what another file, or another content, has not."""
+"""By folder and name: values that differ for another file, or other content."""
 
 
 class Changes:
-    """In these folders, from now on; a context manager."""
+    """Watches these folders from now on; a context manager."""
 
     def __init__(self, *folders: str, events: int = ALL_CHANGES) -> None:
         self._folders = folders
         self._descriptor: int | None = None
         try:
             self._descriptor = watched(*folders, events=events)
-        except OSError:  # whatever keeps us from being told, we look
+        except OSError:  # poll instead, whatever the reason
             self._seen = self._look()
 
     def __enter__(self) -> Self:
@@ -39,7 +39,7 @@ class Changes:
             os.close(self._descriptor)
 
     def wait(self, seconds: float) -> list[str]:
-        """Wait until something has changed since the last call: names of files, or none after so long."""
+        """Wait for a change since the last call; return the names of files, or none after the timeout."""
         deadline = time.monotonic() + seconds
         if self._descriptor is not None:
             waiter = select.poll()
@@ -57,7 +57,7 @@ class Changes:
     def _look(self) -> _Seen:
         found: _Seen = {}
         for folder in self._folders:
-            with suppress(OSError), os.scandir(folder) as entries:  # it is gone, or cannot be read now
+            with suppress(OSError), os.scandir(folder) as entries:  # gone, or not readable now
                 for entry in entries:
                     with suppress(FileNotFoundError):
                         of = entry.stat(follow_symlinks=False)

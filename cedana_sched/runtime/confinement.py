@@ -1,7 +1,6 @@
-"""Reads out of a container's `config.json` what it allows its processes (OCI runtime specification, 1.0).
+"""Extracts from a container's `config.json` what it allows its processes (OCI runtime specification, 1.0).
 
-Containerd has written it. Read by the handler, of a container that it is to create, and by the agent, of one that runs.
-Standard library only.
+Containerd writes that file. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ _READ_ONLY = frozenset({"ro", "rro"})
 
 
 def confinement_of(spec: dict[str, Any]) -> Confinement:
-    """What a specification allows.
+    """Return the confinement of a specification.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the specification is invalid.
     """
     try:
         return _confinement(spec)
@@ -61,18 +60,18 @@ def _confinement(spec: dict[str, Any]) -> Confinement:
 
 
 def _digest(seccomp: Any) -> str:
-    """Of a filter as it is specified; the order of its keys does not count."""
+    """Return the digest of a seccomp filter's specification, independent of the order of its keys."""
     canonical = json.dumps(seccomp, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
 
 
 def _paths(paths: list[str] | None) -> frozenset[str]:
-    """Those that are there once for each processor count once: machines differ, and the kubelet masks what it finds."""
+    """Normalize paths: per-processor paths count once, because machines differ, and the kubelet masks existing ones."""
     return frozenset(_ONE_FOR_EACH_PROCESSOR.sub("/cpu*", path) for path in paths or ())
 
 
 def _devices(rules: Any) -> frozenset[Device]:
-    """What the rules allow, one after the other; what none allows is denied, but for what runc adds for everybody."""
+    """Return the devices that the rules, applied in order, allow; the default is deny, except runc's own defaults."""
     allowed: set[Device] = set()
     for rule in rules:
         kind, access = str(rule.get("type") or "a"), str(rule.get("access") or "")
@@ -88,7 +87,7 @@ def _devices(rules: Any) -> frozenset[Device]:
 
 
 def _number(rule: dict[str, Any], key: str) -> int | None:
-    """None and -1 stand for any."""
+    """Return a number of a rule; missing and -1 mean any."""
     number = rule.get(key)
     return None if number is None or number < 0 else int(number)
 

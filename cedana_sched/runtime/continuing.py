@@ -1,7 +1,7 @@
-"""`create` of a container that continues: its files are laid, and `runc restore` takes the place of `runc create`.
+"""`create` of a restored container: applies its files, and calls `runc restore` instead of `runc create`.
 
-`runc restore` uses the new pod's bundle: its network, cgroup, mounts and log pipes. It looks for CRIU on PATH, which
-the handler's launcher has set.
+`runc restore` uses the new pod's bundle: its network, cgroup, mounts and log pipes. runc finds CRIU in PATH, which the
+handler's launcher has set.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from cedana_sched.runtime.shortages import is_shortage
 from cedana_sched.runtime.signs import LOOKS, Signs
 
 RESTORED = "cedana-restored"
-"""A file among runc's state of a container that was continued: the `start` that follows only publishes its result, the
-path of which stands in it."""
+"""A file among runc's state of a restored container, with the path of its result: the `start` that follows only
+thaws the container and publishes the result."""
 LOG = "restore.log"
 TOO_LONG = 124
-"""The status of a program that was ended because it took too long, as of timeout(1)."""
+"""Exit status of a program that was ended at its timeout, as in timeout(1)."""
 STALLED = 123
-"""The status of one that was ended because it got nowhere."""
+"""Exit status of a program that was ended for lack of progress."""
 LEAST_SECONDS = 0.01
-"""What a restore gets whose time was spent before; 0 would be no bound at all."""
+"""Seconds for a restore whose time is already spent; 0 would mean no bound."""
 
 _CONFIGURATION = "org.criu.config"
 """Annotation by which runc passes a configuration file on to CRIU."""
@@ -54,18 +54,18 @@ def continue_container(
     deadline: float,
     clean_after_failure: bool,
 ) -> Result:
-    """Continue a container in place of creating it; once more where CRIU got nowhere, while there is time.
+    """Restore a container instead of creating it; one retry if CRIU made no progress, within the deadline.
 
     Args:
         runc: path of the real runc.
-        call: what the shim asked for.
-        plan: where its images and files are.
-        spec: the bundle's config.json, which is written anew.
-        deadline: when it must have ended, by the monotonic clock.
-        clean_after_failure: leave the bundle as `create` expects it when the container did not come back.
+        call: the shim's call.
+        plan: has the paths of images and files.
+        spec: the bundle's config.json, which is rewritten.
+        deadline: by the monotonic clock.
+        clean_after_failure: after a failure, reset the bundle to the state that `create` expects.
 
     Raises:
-        OSError: the node lacks something; see `shortages`. Or it is not ready, which says nothing about the snapshot.
+        OSError: the node has a shortage; see `shortages`. Or it is not ready, which does not indict the snapshot.
     """
     rootfs = Rootfs(_root(call, spec))
     status, result = _attempt(runc, call, plan, spec, rootfs, deadline)
@@ -80,7 +80,7 @@ def continue_container(
 
 
 def may_have_run(plan: ContainerPlan) -> bool:
-    """Whether CRIU has let the processes go: what they did must not happen twice."""
+    """Return whether CRIU may have released the processes: what they did must not happen twice."""
     log = f"{plan.work}/{LOG}"
     return any("Tasks resumed" in line for line in _lines(log, max(0, _size(log) - _TAIL_BYTES)))
 
@@ -88,7 +88,7 @@ def may_have_run(plan: ContainerPlan) -> bool:
 def _attempt(
     runc: str, call: CreateCall, plan: ContainerPlan, spec: dict[str, Any], rootfs: Rootfs, deadline: float
 ) -> tuple[int, Result]:
-    """The status of `runc restore`, and what became of the container."""
+    """Run `runc restore` once; return its status, and the container's result."""
     os.makedirs(plan.work, mode=0o700, exist_ok=True)
     log = f"{plan.work}/{LOG}"
     with suppress(FileNotFoundError):
@@ -110,7 +110,7 @@ def _attempt(
             with held(plan.work) as processes:
                 look_before_they_run(processes, plan, spec)
                 take_locks(processes, plan.locks)
-                processes.keep_frozen()  # until its start, as what is created waits for it
+                processes.keep_frozen()  # until `start`, because a created container must not run before
         except (HoldError, OSError) as error:
             why = str(error)
         else:
@@ -123,26 +123,26 @@ def _attempt(
         why = _last_error(call.log, said) or f"runc restore ended with status {status}"
     if status in (TOO_LONG, STALLED):
         detach_below(plan.work)
-    tail = _tail(log) if status not in (0, TOO_LONG, STALLED) else ()  # CRIU does not know why
+    tail = _tail(log) if status not in (0, TOO_LONG, STALLED) else ()  # the cause is not in CRIU's log
     return status, Result(restored=False, why=why, log=log if _size(log) else None, tail=tail)
 
 
 def mark_restored(call: CreateCall, result: str, work: str) -> None:
-    """Leave `start` nothing to do but to thaw what was continued, and to publish the result at this path.
+    """Reduce `start` to a thaw of the restored container and the publication of the result at this path.
 
-    `work` is the folder of its restore.
+    `work` is the work directory of the restore.
     """
     with open(f"{call.root}/{call.id}/{RESTORED}", "w", encoding="utf-8") as file:
         file.write(f"{result}\n{frozen_group(work)}\n")
 
 
 def remove_container(runc: str, call: CreateCall, container_id: str) -> None:
-    """End a container of the pod, this call's or another one, and remove what is left of it.
+    """End a container of the pod, this call's or another one, and remove its state.
 
-    A `runc restore` that was killed leaves the container's root mounted among its state, and `runc delete` would
-    delete all that it finds there, file by file.
+    A killed `runc restore` leaves the container's root mounted in its state directory, and `runc delete` would delete
+    every file in the mount.
     """
-    with suppress(OSError):  # it is not mounted there
+    with suppress(OSError):  # not mounted there
         detach(f"{call.root}/{container_id}/criu-root")
     run(runc, [*call.global_options, "delete", "--force", container_id], quiet=True)
 
@@ -155,18 +155,19 @@ def run(
     seconds: float = 0,
     watch: tuple[str, float] | None = None,
 ) -> int:
-    """Run a program on this process's own standard streams, which are the container's, or none at all.
+    """Run a program with this process's standard streams, which are the container's, or without any.
 
     Args:
         program: its path.
         arguments: its arguments.
-        quiet: on no streams.
-        seconds: how long it may take; 0: as long as it likes.
-        watch: CRIU's log, and for how many seconds the program and all that descends from it may give no sign of life.
+        quiet: without streams.
+        seconds: timeout; 0: none.
+        watch: CRIU's log, and for how many seconds the program and its descendants may make no progress.
 
     Returns:
-        Its exit status; 128 and the signal's number when one killed it; TOO_LONG or STALLED when it was ended, with all
-        that descends from it.
+        Its exit status; 128 plus the signal's number if one killed it; TOO_LONG or STALLED if it was ended, with all
+            its
+        descendants.
     """
     parent = os.getpid()
     child = os.fork()
@@ -183,7 +184,7 @@ def run(
     ended = TOO_LONG
     try:
         ended = _await_end(child, seconds, watch)
-    finally:  # what cannot be watched, where no more files can be opened, must not go on unwatched
+    finally:  # without free descriptors it cannot be watched, and must not run unwatched
         if ended:
             _kill_tree(child)
         _, status = os.waitpid(child, 0)
@@ -192,7 +193,7 @@ def run(
 
 
 def _await_end(child: int, seconds: float, watch: tuple[str, float] | None) -> int:
-    """0 when it has ended by itself; else why it must be ended: TOO_LONG or STALLED."""
+    """Wait for a child; return 0 once it has ended, else why it must be ended: TOO_LONG or STALLED."""
     log, stall = watch or ("", 0.0)
     signs = Signs(child, log, lambda: _tree(child)) if stall else None
     lived = began = time.monotonic()
@@ -218,7 +219,7 @@ def _await_end(child: int, seconds: float, watch: tuple[str, float] | None) -> i
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and all that descends from it."""
+    """Return a process and all its descendants."""
     found = [pid]
     for process in found:
         found += _children(process)
@@ -227,7 +228,7 @@ def _tree(pid: int) -> list[int]:
 
 def _children(process: int) -> list[int]:
     found: list[int] = []
-    with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+    with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
         for thread in os.listdir(f"/proc/{process}/task"):
             with (
                 suppress(FileNotFoundError, ProcessLookupError),
@@ -238,13 +239,13 @@ def _children(process: int) -> list[int]:
 
 
 def _kill_tree(pid: int) -> None:
-    """Kill a process and what descends from it, and wait until all have ended: they hold mounts until then.
+    """Kill a process and its descendants, and wait until all have ended: they hold mounts until then.
 
-    They are stopped first, from the top, so that nobody makes more of them.
+    The processes are stopped first, top down, so that none forks meanwhile.
     """
     found = [pid]
     for process in found:
-        with suppress(ProcessLookupError):  # it ended meanwhile
+        with suppress(ProcessLookupError):  # ended meanwhile
             os.kill(process, signal.SIGSTOP)
         found += _children(process)
     for process in reversed(found):
@@ -254,7 +255,7 @@ def _kill_tree(pid: int) -> None:
 
 
 def _await_exit(processes: list[int]) -> None:
-    """Wait until each has ended, told by its pidfd; not for ever, for one may hang in the kernel."""
+    """Wait by pidfd until each has ended; bounded, because one may hang in the kernel."""
     deadline = time.monotonic() + _DEATH_SECONDS
     for process in processes:
         try:
@@ -285,7 +286,7 @@ def _configure_criu(call: CreateCall, plan: ContainerPlan, spec: dict[str, Any])
 
 
 def write_specification(bundle: str, spec: dict[str, Any]) -> None:
-    """Put a specification in the place of the bundle's own."""
+    """Replace the bundle's specification."""
     written = f"{bundle}/config.json.new"
     with open(written, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
         json.dump(spec, file)
@@ -305,7 +306,7 @@ def _cleaned(rootfs: Rootfs) -> str:
 
 
 def _last_error(log: str | None, since: int) -> str | None:
-    """What runc itself complained about last; it writes a JSON object a line."""
+    """Return runc's last error since an offset of its log, which has a JSON object per line."""
     found = None
     for line in _lines(log, since):
         try:
@@ -318,7 +319,7 @@ def _last_error(log: str | None, since: int) -> str | None:
 
 
 def _tail(log: str) -> tuple[str, ...]:
-    """The errors of CRIU's log and its last lines, as `explain` wants them."""
+    """Return the errors and the last lines of CRIU's log, for `explain`."""
     lines = _lines(log, max(0, _size(log) - _TAIL_BYTES))
     errors = [line for line in lines if re.search(r"\bError\b", line) and not _HARMLESS.search(line)]
     rest = [line for line in lines[-4:] if line not in errors]

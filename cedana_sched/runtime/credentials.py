@@ -1,8 +1,8 @@
-"""What the processes of a container have, from /proc: it is what CRIU writes down, and gives back.
+"""Credentials of a container's processes from /proc, which CRIU records and restores.
 
-Read while they are frozen: what runs may give itself more a moment later. Every thread is read, because each has
-credentials of its own. Ids are turned into those inside of the container's user namespace, as CRIU's images have them.
-Called by the agent at the dump, and by the handler for what came back. Standard library only.
+Read while the processes are frozen: a running process may gain more a moment later. Every thread is read, because each
+has its own credentials. Ids are translated into the container's user namespace, as in CRIU's images. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SETS = {
 
 
 def credentials_of(pids: Iterable[int], container: Confinement, proc: str | os.PathLike[str] = "/proc") -> Credentials:
-    """Of all threads of these processes together; those that have ended are passed over.
+    """Return the union over all threads of these processes; those that have ended are skipped.
 
     Raises:
-        OSError: one cannot be read.
-        ValueError: they have more users and groups than anybody means; each thread may have 65,536 of its own.
+        OSError: a thread cannot be read.
+        ValueError: more users and groups than legitimate; each thread may have 65,536 of its own.
     """
     found = Credentials()
     for pid in pids:
@@ -57,10 +57,10 @@ def _together(one: Credentials, other: Credentials) -> Credentials:
 
 
 def _threads(process: str) -> Iterator[str]:
-    """The folders of its threads; none where it has ended.
+    """Yield the folders of a process's threads; none if it has ended.
 
     Raises:
-        OSError: they cannot be listed.
+        OSError: the threads cannot be listed.
     """
     try:
         yield from [f"{process}/task/{thread}" for thread in os.listdir(f"{process}/task")]
@@ -69,10 +69,10 @@ def _threads(process: str) -> Iterator[str]:
 
 
 def _of_thread(folder: str, container: Confinement) -> Credentials | None:
-    """None of one that has ended, or waits for its parent to hear of its end.
+    """Return a thread's credentials; None if it has ended, or is a zombie.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the thread cannot be read.
     """
     try:
         status = dict(_fields(_content(f"{folder}/status")))
@@ -87,7 +87,7 @@ def _of_thread(folder: str, container: Confinement) -> Credentials | None:
         supplementary_groups=_inside(status["Groups"], container.group_map),
         capabilities=Capabilities(**{name: capabilities_in(int(status[line], 16)) for name, line in _SETS.items()}),
         no_new_privileges=status["NoNewPrivs"] == "1",
-        filtered=status.get("Seccomp", "0") != "0",  # a kernel may be made without
+        filtered=status.get("Seccomp", "0") != "0",  # optional in the kernel
         labels=frozenset({label}),
     )
 
@@ -98,7 +98,7 @@ def _content(path: str) -> bytes:
 
 
 def _fields(status: bytes) -> Iterator[tuple[str, str]]:
-    """The lines of a status; the name of a process need not be text."""
+    """Yield the lines of a status file; a process name need not be valid text."""
     for line in status.decode(errors="replace").split("\n"):
         name, colon, value = line.partition(":")
         if colon:
@@ -106,7 +106,7 @@ def _fields(status: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _label(file: str) -> str:
-    """That of AppArmor, without its mode, or of SELinux; empty where there is none.
+    """Return the AppArmor label, without its mode, or the SELinux one; empty if there is none.
 
     Raises:
         FileNotFoundError, ProcessLookupError: the process has ended.
@@ -126,7 +126,7 @@ def _inside(ids: str, mapped: Map) -> frozenset[int]:
 
 
 def _one_inside(number: int, mapped: Map) -> int:
-    """An id that the namespace does not know stays as it is: nobody in the container is called so."""
+    """Translate an id; an unmapped one is unchanged: no user in the container has that id."""
     for inside, outside, count in mapped:
         if outside <= number < outside + count:
             return inside + number - outside

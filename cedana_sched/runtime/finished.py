@@ -1,6 +1,6 @@
-"""A container that had ended well before the snapshot was taken: it starts a program that ends well at once.
+"""Replacement of a container that had succeeded before the snapshot: it runs a program that succeeds at once.
 
-The program is a few instructions of machine code that need no library, so it runs in every image.
+The program is a few instructions of machine code without libraries, so it runs in every image.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _MACHINES = {
 
 
 def program(machine: str | None = None) -> bytes:
-    """A static ELF executable of some 130 bytes that ends with status 0.
+    """Return a static ELF executable of some 130 bytes that exits with status 0.
 
     Raises:
-        KeyError: nobody has written it for this machine yet.
+        KeyError: this architecture is not supported yet.
     """
     number, code = _MACHINES[machine or platform.machine()]
     size = _HEADERS + len(code)
@@ -35,7 +35,7 @@ def program(machine: str | None = None) -> bytes:
 
 
 def replace_process(spec: dict[str, Any], program_file: str) -> None:
-    """Have a container's specification start the program at `program_file`, and nothing else."""
+    """Make a container's specification run only the program at `program_file`."""
     spec["process"]["args"] = [_PLACE]
     spec["mounts"] = [
         *spec.get("mounts", []),

@@ -1,6 +1,6 @@
-"""What restored processes must be like before their first instruction: CRIU gives back, and asks nobody.
+"""Verification of restored processes before their first instruction, because CRIU restores without any checks.
 
-They are held meanwhile (`runtime.held`). Called by the handler; standard library only.
+The processes are held meanwhile (`runtime.held`). Standard library only.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cedana_sched.runtime.volume_files import objection_to_files, read
 
 
 def look_before_they_run(held: Held, plan: ContainerPlan, spec: dict[str, Any]) -> None:
-    """Compare what came back with what was recorded of it, and with its new container; lower its limits to that one's.
+    """Compare restored processes with their record and their new container; lower their limits to the container's.
 
     Args:
         held: all processes of the container.
-        plan: what is known of its snapshot.
-        spec: the config.json of its new container.
+        plan: has the record of the snapshot.
+        spec: the config.json of the new container.
 
     Raises:
-        HoldError: it must not run.
-        OSError: something of it cannot be read.
+        HoldError: the processes must not run.
+        OSError: some of their state cannot be read.
     """
     try:
         may = confinement_of(spec)

@@ -1,8 +1,8 @@
-"""CRIU's log while CRIU writes it: its beginning and its end are kept, and little of it is read at once.
+"""CRIU's log at run time: its beginning and its end are kept, and little of it is read at once.
 
-CRIU writes a line for each mapping, file and thread of a workload, so a workload decides how long its log becomes. What
-lies between the beginning, where the run id stands, and the end, where the errors stand, is given back to the file
-system: nothing reads it, and positions in the file stay what they are. Standard library only.
+CRIU writes a line for each mapping, file and thread of a workload, so the workload determines the log's size. The part
+between the beginning, which has the run id, and the end, which has the errors, is punched out of the file: no component
+reads it, and offsets in the file stay valid. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 from cedana_sched.runtime.kernel import punch_hole
 
 KEPT_BYTES: Final = 4 << 20
-"""Of the beginning, and at least as many of the end."""
+"""Bytes kept of the beginning, and at least as many of the end."""
 TRIMMED_BYTES: Final = 64 << 20
-"""What comes between is given back whenever it has grown by so many."""
+"""The part in between is punched out whenever it has grown by so many bytes."""
 MOST_READ: Final = 1 << 20
-"""Of what is new, the end."""
+"""Bytes read of the new part, at its end."""
 
 
 class GrowingLog:
-    """One log; `read_new` is called every few seconds."""
+    """One log; `read_new` must be called every few seconds."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -30,7 +30,7 @@ class GrowingLog:
         self._trimmed = KEPT_BYTES
 
     def read_new(self) -> bytes:
-        """What was written since the last call, or its end; empty where there is no log yet."""
+        """Return what was written since the last call, or its end; empty if there is no log yet."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -50,6 +50,6 @@ class GrowingLog:
         try:
             punch_hole(descriptor, self._trimmed, end - self._trimmed)
         except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:  # as on NFS before 4.2: there the log is as long as it is
+            if error.errno != errno.EOPNOTSUPP:  # as on NFS before 4.2: there the log keeps its size
                 raise
         self._trimmed = end

@@ -1,14 +1,15 @@
-"""containerd's runtime handler `cedana`: runc, but a container whose pod has a plan continues from its snapshot.
+"""containerd's runtime handler `cedana`: runc, but restores containers of a pod with a plan from their snapshot.
 
-containerd's shim calls the launcher (`launcher.sh`) in runc's place. The launcher gives everything but `create` to runc
-itself; `create` comes here when any pod of this node has a plan. The status tells the launcher how to go on:
+containerd's shim calls the launcher (`launcher.sh`) instead of runc. The launcher passes everything but `create` to
+runc itself; `create` runs this module if any pod of this node has a plan. The status determines the launcher's next
+step:
 
-    0      the container runs, continued
-    FAILED it failed, and runc's log says why, for the shim to show
-    PASS   give this call to runc, untouched: nothing of it is ours, or the container starts from its beginning
+    0      the container is restored
+    FAILED it failed, and runc's log has the reason, for the shim to report
+    PASS   pass this call to runc, unchanged: it does not concern us, or the container starts cold
 
-Any other status is a crash: the launcher calls again, and then does what the plan says about failures, unless something
-of the pod has come back, or may have. Nothing heavy is imported before a plan is found: most containers have none.
+Any other status is a crash: the launcher retries, and then applies the plan's fallback, unless a container of the pod
+has been restored, or may have been. Heavy imports are deferred until a plan is found: most containers have none.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _SANDBOX_UID = b'"io.kubernetes.cri.sandbox-uid":'
 
 
 def main() -> int:
-    """Entry point of the launcher: `argv` is runc's, the environment names runc and the state's folder."""
+    """Entry point of the launcher: `argv` is runc's; the environment has the paths of runc and of the state folder."""
     runc = os.environ.pop("CEDANA_RUNC")
     state = os.environ.pop("CEDANA_STATE")
     return handle(sys.argv[1:], runc, state, os.environ.pop("CEDANA_FINISHED", ""))
 
 
 def handle(arguments: list[str], runc: str, state: str, finished_program: str) -> int:
-    """Do what the plan of this container's pod says; return the status to end with."""
+    """Apply the plan of this container's pod; return the exit status."""
     bundle = _bundle(arguments)
     if bundle is None:
         return PASS
@@ -43,7 +44,7 @@ def handle(arguments: list[str], runc: str, state: str, finished_program: str) -
 
 
 def sandbox_uid(specification: str) -> str | None:
-    """The uid of a bundle's pod, found without parsing; None where there is none, or none that can be a file's name.
+    """Find a bundle's pod uid without parsing; None if there is none, or it is not valid as a file name.
 
     Raises:
         OSError: the bundle cannot be read now.

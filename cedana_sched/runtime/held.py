@@ -1,12 +1,12 @@
-"""Restored processes, held right before their first instruction: what must be done or seen before they run.
+"""Restored processes, held right before their first instruction, for steps that must precede it.
 
-    pre-resume      CRIU holds all threads right before their first instruction, and runs our script: it puts CRIU
+    pre-resume      CRIU holds all threads right before their first instruction, and runs our script: it moves CRIU
                     into another control group, and freezes that of the processes
-    CRIU ends       it lets the processes go, into the frozen group
-    `held`          is the caller's time; its end thaws the group, unless it is kept frozen, and an exception kills all
-                    that is in it
+    CRIU ends       it detaches from the processes, in the frozen group
+    `held`          the caller's steps; at the end the group is thawed, unless it is kept frozen, and an exception
+                    kills all of it
 
-Used by the handler for containers, and by `snapshot.restore`; standard library only.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ echo "$group" >{held}
 
 
 class HoldError(Exception):
-    """The restored processes could not be held back, or must not run; nothing of them runs."""
+    """The restored processes could not be held, or must not run; none of them runs."""
 
 
 class Held:
-    """Those of one control group, which is frozen until somebody thaws it."""
+    """Processes of one control group, which is frozen until it is thawed."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -59,38 +59,38 @@ class Held:
         self.is_kept = False
 
     def by_number(self) -> dict[int, int]:
-        """The same by the numbers by which they see themselves."""
+        """Return the processes by their own PIDs in their namespace."""
         return {number_inside(process): process for process in self.processes}
 
     def thaw(self) -> None:
-        """Let them run, if nothing else stops them."""
+        """Thaw them; they run unless stopped otherwise."""
         _set_frozen(self._group, is_frozen=False)
 
     def freeze(self) -> None:
-        """Hold them again, before their next instruction: who stops them otherwise may let them go then."""
+        """Freeze them again, before their next instruction; a tracer may detach then."""
         _set_frozen(self._group, is_frozen=True)
 
     def keep_frozen(self) -> None:
-        """Leave them frozen at the end; `frozen_group` says which group is to be thawed."""
+        """Keep them frozen at the end; `frozen_group` returns the group to thaw."""
         self.is_kept = True
 
 
 def frozen_group(work: str) -> str:
-    """The control group of the restored processes of the restore that had this folder.
+    """Return the control group of the processes restored with this work directory.
 
     Raises:
-        OSError: they were not held back.
+        OSError: the processes were not held.
     """
     with open(f"{work}/{_NOTE}", encoding="utf-8") as file:
         return file.read().rstrip("\n")
 
 
 def write_script(work: str, group: str | None = None) -> str:
-    """Write the action script for a CRIU of this process's descendants; returns its path.
+    """Write the action script for a CRIU among this process's descendants; return its path.
 
     Args:
-        work: a folder of this restore's own, where CRIU runs.
-        group: the control group of the restored processes; None: the one that their first process is in.
+        work: a directory for this restore only, CRIU's working directory.
+        group: the control group of the restored processes; None: that of their first process.
     """
     is_v1 = _is_v1(group or f"{_ROOT}/freezer")
     root = _root_of(group) if group else f"{_ROOT}/freezer" if is_v1 else _ROOT
@@ -111,10 +111,10 @@ def write_script(work: str, group: str | None = None) -> str:
 
 @contextmanager
 def held(work: str) -> Iterator[Held]:
-    """Those of the restore that had this folder, once CRIU has ended well.
+    """Yield the processes restored with this work directory, once CRIU has succeeded.
 
     Raises:
-        HoldError: they were not held back; they have been killed.
+        HoldError: the processes were not held; they have been killed.
     """
     try:
         group = frozen_group(work)
@@ -132,14 +132,14 @@ def held(work: str) -> Iterator[Held]:
 
 
 def kill(processes: Iterable[int]) -> None:
-    """Kill those that are still there."""
+    """Kill those that still exist."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
 
 def number_inside(process: int) -> int:
-    """By which a process sees itself; 0 of one that has ended."""
+    """Return a process's PID in its own namespace; 0 if it has ended."""
     with (
         suppress(FileNotFoundError, ProcessLookupError),
         open(f"/proc/{process}/status", encoding="utf-8", errors="replace") as status,
@@ -160,7 +160,7 @@ def _own_group(*, is_v1: bool) -> str:
 
 
 def _is_v1(group: str) -> bool:
-    """Only the root of the v1 hierarchy has no `freezer.state`."""
+    """Return whether a group is v1; only the root of the v1 hierarchy has no `freezer.state`."""
     return os.path.exists(f"{group}/freezer.state") or (
         os.path.exists(f"{group}/cgroup.procs") and not os.path.exists(f"{group}/cgroup.controllers")
     )
@@ -206,7 +206,7 @@ def _set_frozen(group: str, *, is_frozen: bool) -> None:
 
 
 def _kill_group(group: str) -> None:
-    """A frozen process dies when it is thawed, without another instruction."""
+    """Kill a frozen group; its processes die at the thaw, without another instruction."""
     with suppress(OSError):  # the group is gone
         kill(_members(group))
         _set_frozen(group, is_frozen=False)

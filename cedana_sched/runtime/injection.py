@@ -1,10 +1,10 @@
-"""System calls made by other processes: ptrace stops them all, and one makes a call before its next instruction.
+"""Injection of system calls into processes that ptrace has stopped, before their next instruction.
 
-For what only a process can do for itself, like taking a POSIX lock. The processes must be frozen and freshly restored:
-outside of any system call, traced by nobody. Those that should make the call need a `syscall` instruction somewhere
-in their code (the vDSO has one), and eight words of memory at their stack pointer, put back afterwards.
+For what only a process can do for itself, like acquiring a POSIX lock. The processes must be frozen and freshly
+restored: outside of any system call, and not traced. Processes that make the call need a `syscall` instruction
+somewhere in their code (the vDSO has one), and eight words of memory at their stack pointer, restored afterwards.
 
-Numbers are of linux/ptrace.h and the two architectures' `user_regs_struct`. Used by `locks`; standard library only.
+Numbers are from linux/ptrace.h and the two architectures' `user_regs_struct`. Standard library only.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _SEARCHED_BYTES = 64 << 20
 
 
 class InjectionError(Exception):
-    """The processes cannot be made to do it; they are as they were, or dead."""
+    """The injection failed; the processes are unchanged, or dead."""
 
 
 class _Machine(NamedTuple):
-    """Where an architecture keeps what a system call needs, as indexes of 64-bit words in its registers."""
+    """An architecture's registers for system calls, as indexes of 64-bit words."""
 
     words: int
     instruction: bytes
@@ -51,7 +51,7 @@ class _Machine(NamedTuple):
     program_counter: int
     stack_pointer: int
     interrupted: int | None
-    """The word that says which system call was interrupted; -1 is none."""
+    """The word with the number of the interrupted system call; -1 is none."""
 
 
 _MACHINES = {
@@ -71,9 +71,9 @@ _libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 
 
 class Stopped:
-    """All threads of some frozen processes, held by ptrace: a context manager whose end lets them go.
+    """All threads of frozen processes, stopped by ptrace; a context manager that detaches at its end.
 
-    They are killed if this process dies meanwhile.
+    The processes are killed if this process dies meanwhile.
     """
 
     def __init__(self, processes: Iterable[int]) -> None:
@@ -97,22 +97,22 @@ class Stopped:
         return self
 
     def wait_stopped(self) -> None:
-        """Wait until all stand still; to be called when they are not frozen any more.
+        """Wait until all are stopped; the processes must be thawed before.
 
         Raises:
-            InjectionError: one has ended, or does not come.
+            InjectionError: a thread has ended, or does not stop.
         """
         deadline = time.monotonic() + _STOP_SECONDS
         for thread in self._threads:
             while (status := _status(thread)) is None:
                 if time.monotonic() > deadline:
                     raise InjectionError(f"thread {thread} does not stop")
-                time.sleep(_LOOK_SECONDS)  # waitpid(2) knows no time, and a thread has no pidfd
+                time.sleep(_LOOK_SECONDS)  # waitpid(2) has no timeout, and a thread has no pidfd
             if status >> 16 != _EVENT_STOP:
                 raise InjectionError(f"thread {thread} came to another stop (status {status:#x})")
 
     def fcntl(self, process: int, descriptor: int, command: int, structure: bytes) -> int:
-        """Have a process call it; returns the result, or a negative errno. `structure` is not read back."""
+        """Make a process call it; return the result, or a negative errno. `structure` is not read back."""
         try:
             return self._call(process, descriptor, command, structure)
         except OSError as error:
@@ -134,11 +134,11 @@ class Stopped:
         _reap(killed)
 
     def _call(self, process: int, descriptor: int, command: int, structure: bytes) -> int:
-        """The call itself.
+        """Make the call.
 
         Raises:
             FileNotFoundError, ProcessLookupError: the process has ended.
-            OSError: it does not let itself be changed.
+            OSError: its registers or memory cannot be changed.
         """
         machine = self._machine
         saved = _registers(process, machine.words)
@@ -169,7 +169,7 @@ class Stopped:
         return result - (1 << 64) if result >> 63 else result
 
     def _to_system_call(self, process: int) -> None:
-        """Let it go on to the beginning or the end of a system call. A stop signal comes first, and is kept."""
+        """Run it to the entry or exit of a system call. A stop signal precedes that, and is kept."""
         while True:
             _ptrace(_PTRACE_SYSCALL, process)
             _, status = os.waitpid(process, _WALL)
@@ -183,7 +183,7 @@ class Stopped:
 
 
 def _seize(thread: int) -> None:
-    """With seccomp suspended, where that is allowed: a filter may not know of the call."""
+    """Seize a thread, if permitted with seccomp suspended: a filter may refuse the call."""
     options = _O_TRACESYSGOOD | _O_EXITKILL
     try:
         _ptrace(_PTRACE_SEIZE, thread, 0, options | _O_SUSPEND_SECCOMP)
@@ -195,7 +195,7 @@ def _seize(thread: int) -> None:
 
 
 def _reap(threads: set[int]) -> None:
-    """The dead are their tracer's first: who has them for children, or is PID 1 of their namespace, waits for that."""
+    """Reap dead threads; until the tracer does, their parent, or PID 1 of their namespace, cannot."""
     deadline = time.monotonic() + _STOP_SECONDS
     while threads and time.monotonic() < deadline:
         for thread in list(threads):
@@ -244,7 +244,7 @@ def _set_signal_mask(thread: int, value: int) -> None:
 
 
 def _find(process: int, instruction: bytes) -> int:
-    """The address of an instruction in the code of a process; the vDSO is looked at first, being small."""
+    """Return the address of an instruction in a process's code; searches the vDSO first, which is small."""
     areas = []
     with open(f"/proc/{process}/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
@@ -254,7 +254,7 @@ def _find(process: int, instruction: bytes) -> int:
                 areas.append((fields[-1] != "[vdso]", end - begin, begin))
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         for _, size, begin in sorted(areas):
-            with suppress(OSError):  # it cannot be read: a device
+            with suppress(OSError):  # not readable: a device
                 memory.seek(begin)
                 code = memory.read(min(size, _SEARCHED_BYTES))
                 if (at := code.find(instruction)) >= 0:

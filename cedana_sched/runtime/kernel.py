@@ -1,7 +1,7 @@
-"""The Linux calls that the standard library does not offer, for the handler and the restore container.
+"""Linux system calls that the standard library lacks, for the handler and the restore container.
 
-A refused call raises OSError. The same calls exist for other parts in `snapshot`; the handler's folder on a host holds
-this package alone.
+A failed call raises OSError. `snapshot` has the same calls for other components; the handler's folder on a host has
+only this package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x80, 0x100, 0x200
 ALL_CHANGES = IN_CREATE | IN_MODIFY | IN_MOVED_TO
-"""What becomes of a file that somebody writes."""
+"""Events of a file that another process writes."""
 _IN_ONLYDIR = 0x01000000
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
@@ -24,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when this process's parent dies; at once, when it is no longer `parent`."""
+    """Have this process killed when its parent dies; at once, if the parent is no longer `parent`."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -39,17 +39,17 @@ def mount(source: str, target: str, fstype: str, flags: int, options: str) -> No
 
 
 def unmount(target: str) -> None:
-    """Take a mount away; it must not be busy."""
+    """Unmount a filesystem; it must not be busy."""
     _check(_libc.umount2(os.fsencode(target), 0), f"unmount of {target}")
 
 
 def detach(target: str) -> None:
-    """Take a mount away from where it is, although somebody may still look into it."""
+    """Unmount a filesystem lazily: it may still be in use."""
     _check(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"unmount of {target}")
 
 
 def punch_hole(descriptor: int, offset: int, length: int) -> None:
-    """Give back the blocks of a part of a file, which then reads as zeros; its size stays (fallocate(2))."""
+    """Deallocate a range of a file, which then reads as zeros; its size is unchanged (fallocate(2))."""
     result = _libc.fallocate(
         descriptor, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(length)
     )
@@ -57,10 +57,10 @@ def punch_hole(descriptor: int, offset: int, length: int) -> None:
 
 
 def mount_lines() -> list[str]:
-    """Lines of this process's mountinfo.
+    """Return the lines of this process's mountinfo.
 
-    The kernel ends a line with a newline alone: whatever else Python takes for an end of one may stand in a name, as of
-    a folder that a pod has mounted by subPath and renamed.
+    The kernel terminates a line only by a newline: Python's other line separators may occur in a name, as of a folder
+    that a pod has mounted by subPath and renamed.
     """
     with open("/proc/self/mountinfo", "rb") as table:
         return table.read().decode(errors="surrogateescape").removesuffix("\n").split("\n")
@@ -74,7 +74,7 @@ def detach_below(folder: str) -> None:
 
 
 def watched(*folders: str, events: int = ALL_CHANGES) -> int:
-    """A descriptor from which events of files in these folders are read, from now on."""
+    """Return an inotify descriptor for events of files in these folders, from now on."""
     descriptor = _check(_libc.inotify_init1(os.O_CLOEXEC), "inotify")
     try:
         for folder in folders:
@@ -87,7 +87,7 @@ def watched(*folders: str, events: int = ALL_CHANGES) -> int:
 
 
 def names_of(descriptor: int) -> Iterator[str]:
-    """Names of files that have changed in a watched folder; waits for the first one."""
+    """Yield the names of changed files from an inotify descriptor; waits for the first one."""
     data = os.read(descriptor, 4096)
     at = 0
     while at < len(data):

@@ -1,6 +1,6 @@
 #!/bin/sh
 # containerd's runtime handler `cedana` (options.BinaryName): runc, but `create` of a container whose pod has a plan
-# continues it from a snapshot; see cedana_sched/runtime/handler.py. The installation fills in the places.
+# restores it from a snapshot; see cedana_sched/runtime/handler.py. The installation substitutes the placeholders.
 here=@HERE@
 runc=@RUNC@
 state=@STATE@
@@ -14,7 +14,7 @@ sys.path.insert(0, '$here/handler')
 $code" "$@"
 }
 
-if [ "$1" = cedana-check ]; then # said by the installation: can it run here?
+if [ "$1" = cedana-check ]; then # by the installation: can the handler run here?
     code='from cedana_sched.runtime import planned'
     python
     exit
@@ -33,14 +33,14 @@ for word; do
     previous=$word
 done
 
-id=$previous # the last word
+id=$previous # the last argument
 
-remove() { # the container, which may have been continued, so that nothing of it runs
+remove() { # the container, perhaps a restored one, with its processes
     umount "$root/$id/criu-root" 2>/dev/null
     "$runc" --root "$root" delete --force "$id" >/dev/null 2>&1
 }
 
-thaw() { # the group of what was continued; none in a mark of an older version, which froze nothing
+thaw() { # the restored container's group; missing in a marker of an older version, which froze none
     if [ -z "$group" ]; then
         return 0
     elif [ -e "$group/freezer.state" ]; then
@@ -50,13 +50,13 @@ thaw() { # the group of what was continued; none in a mark of an older version, 
     fi
 }
 
-end_frozen() { # without another instruction
+end_frozen() { # no process executes another instruction
     [ -n "$group" ] || return 0
     for process in $(find "$group" -name cgroup.procs -exec cat {} + 2>/dev/null); do kill -9 "$process" 2>/dev/null; done
     thaw
 }
 
-refuse() { # fail, and say why where runc says it: the kubelet tries again, where its pod's policy lets it
+refuse() { # fail, with the reason in runc's log: the kubelet retries, if the pod's restartPolicy permits it
     why=$1
     shift
     previous=''
@@ -68,7 +68,7 @@ refuse() { # fail, and say why where runc says it: the kubelet tries again, wher
 }
 
 case $command in
-    start) # what was continued is frozen; from now on it runs, and counts as continued
+    start) # a restored container is frozen; from now on it runs, and counts as restored
         if [ -e "$root/$id/cedana-restored" ]; then
             result='' group=''
             { read -r result && read -r group; } <"$root/$id/cedana-restored"
@@ -85,7 +85,7 @@ case $command in
         exec "$runc" "$@"
         ;;
     create) ;;
-    delete) # a restore that was killed leaves the root mounted here, and runc would delete all that is in it
+    delete) # a killed restore leaves the root mounted here, and runc would delete every file in it
         if [ -e "$root/$id/criu-root" ]; then umount "$root/$id/criu-root" 2>/dev/null; fi
         exec "$runc" "$@"
         ;;
@@ -105,7 +105,7 @@ if [ -n "$uid" ] && ! [ -e "$pod/plan.json" ]; then exec "$runc" "$@"; fi
 
 code='from cedana_sched.runtime.handler import main
 sys.exit(main())'
-for try in 1 2 3; do # what kills it, memory that is short for one, may be over in a moment
+for try in 1 2 3; do # the cause of a crash, such as a shortage of memory, may be transient
     [ "$try" = 1 ] || sleep 1
     python "$@"
     status=$?
@@ -116,20 +116,20 @@ for try in 1 2 3; do # what kills it, memory that is short for one, may be over 
     esac
 done
 
-# The handler crashes. What nobody has decided against begins anew, unless the plan forbids it, and that is told; but
-# never beside what has come back, or may have.
+# The handler crashes. The container starts cold, and that is reported, unless the plan or a decision forbids it; but
+# never beside a container of the pod that has been restored, or may have been.
 name=$(annotation container-name)
 why="the runtime handler ended with status $status"
 if [ -z "$uid" ] || ! [ -e "$pod/plan.json" ]; then exec "$runc" "$@"; fi
 if [ "$(annotation container-type)" = sandbox ] || [ "$name" = cedana-restore ]; then exec "$runc" "$@"; fi
 says() { grep -q "\"$1\": *$2" "$3" 2>/dev/null; }
 if says sandbox '"[^"]' "$pod/plan.json" && ! says sandbox "\"$(annotation sandbox-id)\"" "$pod/plan.json"; then
-    refuse "$why" "$@" # what becomes of the pod in this one is not decided yet
+    refuse "$why" "$@" # no decision for this sandbox yet
 fi
 if says decision '"\(fail\|forgo\)"' "$pod/plan.json"; then refuse "$why" "$@"; fi
 for file in "$pod"/results/*; do
     case $file in
-        "$pod/results/$name.json") ;; # it had its turn
+        "$pod/results/$name.json") ;; # it had its attempt
         *.json) if says restored true "$file"; then refuse "$why" "$@"; fi ;;
         *.begun | *.lost)
             [ ! -e "${file%.*}" ] || continue

@@ -1,13 +1,13 @@
-"""Lays an archive of files over a directory: what a container had changed over its image, or a volume's content.
+"""Unpacks an archive over a directory: a container's changes to its image, or a volume's content.
 
-The archive is a tar without compression, as `snapshot.archive` writes it. A file that had been removed from the image
-is a character device 0:0 or has overlayfs' attribute `whiteout`; a directory that hides what lies below has `opaque`.
-Names that images use for the same (`.wh.NAME`) mean nothing here: a container may call its files so.
+The archive is an uncompressed tar of `snapshot.archive`. A file that had been removed from the image is a character
+device 0:0 or has overlayfs' attribute `whiteout`; a directory that hides the lower one has `opaque`. The whiteout names
+of images (`.wh.NAME`) have no meaning here: a container may use such names.
 
-The archive was written by the agent, but its names were chosen by a workload, and a process of the pod may be at work
-in the volume meanwhile: the kubelet starts a debug container whenever somebody asks for one. So every name is looked up
-beneath the directory (`runtime.beneath`), and no link is followed: neither one of the archive's own nor one that was
-there, nor one that comes between two looks. Numbers of owners are kept as they are.
+The agent wrote the archive, but a workload chose its names, and a process of the pod may run in the volume meanwhile:
+the kubelet starts a debug container whenever a user requests one. So every name is resolved beneath the directory
+(`runtime.beneath`), and no link is followed: neither one of the archive's own nor an existing one, nor one created
+between two steps. Numeric owners are preserved.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _CAPABILITIES = "security.capability"
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
 _COPIED_BYTES = 1 << 20
 _LONGEST_HEADER = 16 << 20
-"""Bytes of a member's names and attributes; Linux takes 64 KiB of names, and as much of each value."""
+"""Bytes of a member's names and attributes; Linux allows 64 KiB of names, and as much for each value."""
 
 
 class LayerError(Exception):
-    """A layer cannot be laid, or taken away again; says why."""
+    """A layer cannot be unpacked, or removed again; has the reason."""
 
 
 def lay(archive: str, root: str, *, instead: bool = False, is_harmless: bool = False) -> None:
-    """Lay the files of an archive below `root`.
+    """Unpack an archive below `root`.
 
     Args:
         archive: its path.
         root: a folder.
-        instead: of what is there, which goes first.
-        is_harmless: programs give nobody privileges any more: no user, no group, no capabilities.
+        instead: remove the existing content first.
+        is_harmless: strip privileges from programs: set-user-ID, set-group-ID and capabilities.
 
     Raises:
-        OSError: the archive or `root` is not there, or the node lacks room, or whatever else.
-        LayerError: not all of it could be laid; some of it is.
+        OSError: the archive or `root` does not exist, the node is out of space, or another system error.
+        LayerError: the archive was only partly unpacked.
     """
     with open(archive, "rb") as file:
         held = hold(root)
@@ -57,7 +57,7 @@ def lay(archive: str, root: str, *, instead: bool = False, is_harmless: bool = F
             _Laying(held, is_harmless=is_harmless).lay(file)
         except LayerError:
             raise
-        except Exception as error:  # whatever a workload's names bring about
+        except Exception as error:  # a workload's names may cause any error
             if is_shortage(error):
                 raise
             raise LayerError(f"{type(error).__name__}: {error}") from error
@@ -66,7 +66,7 @@ def lay(archive: str, root: str, *, instead: bool = False, is_harmless: bool = F
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose headers are as long as they may be: tarfile reads as many bytes at once as they say."""
+    """A member with bounded headers: tarfile reads as many bytes at once as a header declares."""
 
     def _proc_gnulong(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         self._bound()
@@ -82,24 +82,24 @@ class _Member(tarfile.TarInfo):
 
 
 class _Laying:
-    """One archive, laid beneath the folder that is held."""
+    """The unpacking of one archive beneath a held folder."""
 
     def __init__(self, root: int, *, is_harmless: bool) -> None:
         self._root = root
         self._is_harmless = is_harmless
 
     def lay(self, file: BinaryIO) -> None:
-        """One by one: there may be millions of them, and whoever lays them has little memory."""
+        """Unpack the members one by one: there may be millions, and the process has little memory."""
         folders: list[tuple[str, int]] = []
         with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as archive:
             for member in archive:
                 archive.members.clear()  # type: ignore[attr-defined]  # where tarfile keeps each that it has read
-                if archive.offset <= member.offset:  # a size below zero, and it would be read for ever
+                if archive.offset <= member.offset:  # a negative size would be read forever
                     raise LayerError(f"{member.name!r} leads back in the archive")
                 path = _path(member.name)
                 if path is None:
                     continue
-                while folders and not path.startswith(f"{folders[-1][0]}/"):  # a folder comes with all that is in it
+                while folders and not path.startswith(f"{folders[-1][0]}/"):  # a folder's members follow it
                     self._date(*folders.pop())
                 self._lay_member(archive, member, path)
                 if member.isdir():
@@ -108,7 +108,7 @@ class _Laying:
             self._date(*folders.pop())
 
     def _date(self, path: str, mtime: int) -> None:
-        """What was laid into a folder has touched its time."""
+        """Set a folder's time, which unpacking its members has changed."""
         with _opened(open_folder(self._root, path)) as folder:
             os.utime(folder, ns=(mtime, mtime))
 
@@ -132,7 +132,7 @@ class _Laying:
                     _describe(member, made)
 
     def _folder(self, path: str) -> int:
-        """A folder beneath the root; those that are missing are made."""
+        """Open a folder beneath the root; missing ones are created."""
         try:
             return open_folder(self._root, path or ".")
         except FileNotFoundError:
@@ -148,7 +148,7 @@ class _Laying:
             os.symlink(member.linkname, name, dir_fd=folder)
             os.chown(name, member.uid, member.gid, dir_fd=folder, follow_symlinks=False)
             os.utime(name, ns=(_mtime(member), _mtime(member)), dir_fd=folder, follow_symlinks=False)
-        elif member.islnk():  # it is the other file's owner, mode and time that count
+        elif member.islnk():  # owner, mode and time are those of the other file
             self._link(member, folder, name)
         elif member.isfifo() or member.ischr() or member.isblk():
             _make_special(member, folder, name)
@@ -172,7 +172,7 @@ def _opened(descriptor: int) -> Iterator[int]:
 
 
 def _path(name: str) -> str | None:
-    """Where a member belongs, from the root on; None for the root itself."""
+    """Return a member's path from the root; None for the root itself."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or name.startswith("/"):
         raise LayerError(f"{name!r} leads out of the container")
@@ -180,7 +180,7 @@ def _path(name: str) -> str | None:
 
 
 def _overlay(member: tarfile.TarInfo, name: str) -> str | None:
-    """An attribute of overlayfs' own; where users may mount overlays, it has another prefix."""
+    """Return an overlayfs attribute; where users may mount overlays, it has another prefix."""
     found = (member.pax_headers.get(f"{_XATTR}{prefix}{name}") for prefix in _OVERLAY)
     return next((value for value in found if value is not None), None)
 
@@ -191,14 +191,14 @@ def _is_whiteout(member: tarfile.TarInfo) -> bool:
 
 
 def _mtime(member: tarfile.TarInfo) -> int:
-    """Nanoseconds; tarfile itself keeps a float, which cannot hold them."""
+    """Return nanoseconds; tarfile itself has a float, which is too imprecise."""
     seconds, _, fraction = member.pax_headers.get("mtime", str(int(member.mtime))).partition(".")
     sign = -1 if seconds.startswith("-") else 1
     return sign * (abs(int(seconds)) * 10**9 + int(fraction.ljust(9, "0")[:9]))
 
 
 def _make_special(member: tarfile.TarInfo, folder: int, name: str) -> None:
-    """A FIFO or a device. It is never opened, so it is described by a path that leads to this very one."""
+    """Create a FIFO or a device; it is never opened: metadata are set by a path that refers to exactly this file."""
     kind = stat.S_IFIFO if member.isfifo() else stat.S_IFCHR if member.ischr() else stat.S_IFBLK
     device = 0 if member.isfifo() else os.makedev(member.devmajor, member.devminor)
     os.mknod(name, 0o600 | kind, device, dir_fd=folder)
@@ -209,9 +209,9 @@ def _make_special(member: tarfile.TarInfo, folder: int, name: str) -> None:
 
 
 def _describe(member: tarfile.TarInfo, made: int | str) -> None:
-    """Owner, mode, attributes and time of what was made, by its descriptor where it may be opened."""
+    """Set owner, mode, attributes and time of a new file, by its descriptor if it may be opened."""
     os.chown(made, member.uid, member.gid)
-    os.chmod(made, member.mode)  # after the owner, which takes set-user-id bits away
+    os.chmod(made, member.mode)  # after chown, which clears set-user-ID bits
     for key, value in member.pax_headers.items():
         attribute = key.removeprefix(_XATTR)
         if key.startswith(_XATTR) and not attribute.startswith(_OVERLAY):
@@ -221,7 +221,7 @@ def _describe(member: tarfile.TarInfo, made: int | str) -> None:
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name: str) -> None:
-    """A regular file, with its holes."""
+    """Write a regular file, with its holes."""
     content = archive.extractfile(member)
     if content is None:
         raise LayerError(f"{member.name!r} has no content in the archive")
@@ -236,7 +236,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name:
 
 
 def _runs(member: tarfile.TarInfo) -> list[tuple[int, int]]:
-    """Where a file has content, and how much: one run after the other, within the file."""
+    """Return offset and length of a file's data extents, in order, within the file."""
     sparse: list[tuple[int, int]] | None = getattr(member, "sparse", None)
     runs = [(0, member.size)] if sparse is None else sparse
     ends = 0
@@ -269,10 +269,10 @@ def _empty(folder: int, name: str) -> None:
 
 
 def main() -> NoReturn:
-    """`python -m cedana_sched.runtime.layer [--volume] ARCHIVE ROOT`, for callers with an event loop.
+    """Entry point `python -m cedana_sched.runtime.layer [--volume] ARCHIVE ROOT`, for callers with an event loop.
 
-    Of a volume, what is there goes first: nothing of it is in use. And nobody knows yet what the pod's containers may:
-    they may come to begin anew, with less than what was saved had.
+    The existing content of a volume is removed first: it is not in use. And the privileges of the pod's containers are
+    unknown at that time: they may start cold, with fewer than at the snapshot.
     """
     *options, archive, root = sys.argv[1:]
     try:

@@ -1,8 +1,8 @@
-"""Resource limits and the out-of-memory killer's order: of restored processes no better than of their new container.
+"""Resource limits and OOM scores of restored processes, capped by those of their new container.
 
-CRIU gives processes back the limits that they had, and their place among those that are killed for memory, though the
-new container may be one of lower limits, or of a pod that goes before others. They lose what is more, in silence: it is
-what their container's next process would begin with. Standard library only; called by `runtime.first_look`.
+CRIU restores the limits that processes had, and their OOM score adjustments, but the new container may have lower
+limits, or belong to a pod of higher priority. Excess is removed silently: the result is what the container's next
+process would start with. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _NAMES = (
     "CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE", "MEMLOCK", "AS", "LOCKS", "SIGPENDING",
     "MSGQUEUE", "NICE", "RTPRIO", "RTTIME",
 )  # fmt: skip
-"""By number, as of asm-generic/resource.h; /proc/PID/limits has a line for each, in this order."""
+"""By number, as in asm-generic/resource.h; /proc/PID/limits has a line for each, in this order."""
 _MAY_RAISE = "CAP_SYS_RESOURCE"
 _UNLIMITED = "unlimited"
-_COLUMN = 26  # fs/proc/base.c, proc_pid_limits: names of limits are this wide
+_COLUMN = 26  # fs/proc/base.c, proc_pid_limits: column width of names
 
 
 def cap_limits(processes: Iterable[int], spec: Mapping[str, Any]) -> None:
-    """Lower what restored processes have above their new container's `config.json`; those that have ended have nothing.
+    """Lower what restored processes have above their new container's `config.json`; skips those that have ended.
 
-    A limit that is not named there is that of this process, as for any container that runc makes. Whoever may raise
-    limits keeps them.
+    A limit that the file omits is that of this process, as for any container of runc's. Processes that may raise limits
+    keep theirs.
 
     Raises:
-        OSError: one cannot be lowered.
+        OSError: a limit cannot be lowered.
     """
     process: Mapping[str, Any] = spec.get("process") or {}
     permitted = (process.get("capabilities") or {}).get("permitted") or ()
@@ -38,21 +38,21 @@ def cap_limits(processes: Iterable[int], spec: Mapping[str, Any]) -> None:
     most = _most(process)
     lowest = process.get("oomScoreAdj")
     for pid in processes:
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # ended
             _lower(pid, most)
             if lowest is not None:
                 _raise_score(pid, int(lowest))
 
 
 def _most(process: Mapping[str, Any]) -> list[int]:
-    """The hard limits of a container, by number."""
+    """Return a container's hard limits, by number."""
     named = {str(one["type"]): int(one["hard"]) for one in process.get("rlimits") or ()}
     own = (resource.getrlimit(number)[1] for number in range(len(_NAMES)))
     return [_signed(named.get(f"RLIMIT_{name}", hard)) for name, hard in zip(_NAMES, own, strict=True)]
 
 
 def _signed(limit: int) -> int:
-    """RLIM_INFINITY is the largest number in config.json, and -1 here."""
+    """Convert a limit: RLIM_INFINITY is the largest number in config.json, and -1 here."""
     return resource.RLIM_INFINITY if limit >= 1 << 63 else limit
 
 
@@ -68,10 +68,10 @@ def _is_more(limit: int, allowed: int) -> bool:
 
 
 def _limits(pid: int) -> list[tuple[int, int]]:
-    """Soft and hard ones, by number. To read them by prlimit(2) takes a right that to read /proc does not.
+    """Return soft and hard limits, by number. Reading by prlimit(2) requires a privilege that /proc does not.
 
     Raises:
-        FileNotFoundError, ProcessLookupError: it has ended.
+        FileNotFoundError, ProcessLookupError: the process has ended.
     """
     with open(f"/proc/{pid}/limits", encoding="ascii") as file:
         lines = file.read().splitlines()[1 : len(_NAMES) + 1]
@@ -83,10 +83,10 @@ def _number(word: str) -> int:
 
 
 def _raise_score(pid: int, lowest: int) -> None:
-    """Have it killed for memory no later than others of its container.
+    """Raise the OOM score adjustment to that of the container.
 
     Raises:
-        FileNotFoundError, ProcessLookupError: it has ended.
+        FileNotFoundError, ProcessLookupError: the process has ended.
     """
     with open(f"/proc/{pid}/oom_score_adj", "r+", encoding="ascii") as file:
         if int(file.read()) < lowest:

@@ -1,14 +1,13 @@
-"""POSIX locks of restored processes: taken by the processes themselves, before their first instruction.
+"""POSIX locks of restored processes, acquired by the processes themselves before their first instruction.
 
 A process loses all its POSIX locks on a file when it closes *any* descriptor of it (fcntl(2)). CRIU 4.2.1 restores
-locks first and maps files afterwards, by descriptors of its own, which it closes: who has locked a file and mapped it,
-as SQLite does with the `-shm` of a WAL, comes back without its lock. And CRIU waits without end for a lock that
-somebody else has taken meanwhile (F_SETLKW). So the agent takes POSIX locks out of CRIU's images, and here they are
-taken when CRIU has done all else: `take_locks` seizes all threads of processes that are held (`runtime.held`), thaws
-them into ptrace's arms, has each owner call fcntl(2), and lets all go into the frozen group again.
+locks first and maps files afterwards, by descriptors of its own, which it closes: a process that has locked a file and
+mapped it, as SQLite does with the `-shm` of a WAL, is restored without its lock. And CRIU waits forever for a lock that
+another process has acquired meanwhile (F_SETLKW). So the agent removes POSIX locks from CRIU's images, and this module
+acquires them after CRIU has done everything else: `take_locks` seizes all threads of the held processes
+(`runtime.held`) by ptrace, thaws them, makes each owner call fcntl(2), and detaches into the frozen group again.
 
-A lock that cannot be had makes the restore fail: no process runs without its lock. Used by the handler for containers,
-and by `snapshot.restore`; standard library only.
+If a lock is unavailable, the restore fails: no process runs without its lock. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _KINDS = {fcntl.F_RDLCK: "a read lock", fcntl.F_WRLCK: "a write lock"}
 
 
 class PosixLock(NamedTuple):
-    """One lock, as its process sees itself."""
+    """One lock, in its process's own terms."""
 
     pid: int
     """In its own PID namespace."""
@@ -39,14 +38,14 @@ class PosixLock(NamedTuple):
     """F_RDLCK or F_WRLCK."""
     start: int
     length: int
-    """0: up to the end, however far that goes."""
+    """0: up to the end of the file, however it grows."""
 
 
 def take_locks(held: Held, locks: Sequence[PosixLock]) -> None:
-    """Give processes that are held their locks; they are frozen again then.
+    """Make held processes acquire their locks; they are frozen again afterwards.
 
     Raises:
-        HoldError: a lock cannot be had.
+        HoldError: a lock is unavailable.
     """
     if not locks:
         return
@@ -87,7 +86,7 @@ def _refusal(process: int, lock: PosixLock, code: int) -> str:
 
 
 def _holder(process: int, lock: PosixLock) -> int:
-    """Who has it; 0 when nobody can be named."""
+    """Return the lock's holder; 0 if unknown."""
     wanted = struct.pack(_FLOCK, lock.kind, os.SEEK_SET, lock.start, lock.length, 0)
     try:
         seen = os.open(f"/proc/{process}/fd/{lock.descriptor}", os.O_PATH | os.O_CLOEXEC)
@@ -95,7 +94,7 @@ def _holder(process: int, lock: PosixLock) -> int:
         return 0
     try:
         descriptor = open_regular(seen)
-    except OSError:  # a pipe would keep us for ever, and a device may act
+    except OSError:  # a pipe would block forever, and a device may act
         return 0
     finally:
         os.close(seen)

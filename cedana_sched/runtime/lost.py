@@ -1,14 +1,13 @@
-"""Containers that containerd has lost: it ended before it had written down their `create`.
+"""Containers that containerd has lost: it ended before it had recorded their `create`.
 
-When it comes back it kills them (`cleaning leaked shim process` in its log), and the kubelet has them created anew.
-They have run: the volumes of the pod are not those of the snapshot any more. So before any container of the pod is
-continued after that, the lost ones are dead, and the agent has laid the volumes anew. The `create` waits for the agent,
-because a refusal ends a pod with `restartPolicy: Never`.
+After its restart containerd kills them (`cleaning leaked shim process` in its log), and the kubelet creates them again.
+Lost containers have run: the pod's volumes differ from the snapshot. So before any further container of the pod is
+restored, the lost ones must be dead, and the agent must have unpacked the volumes again. The `create` waits for the
+agent, because an error fails a pod with `restartPolicy: Never`.
 
-A containerd that ends while it starts a container may leave it running, and forget it (containerd issue 7680): the
-kubelet has it created anew beside what runs. Then the pod's sandbox ends as well: the whole pod begins again, or fails
-by its `restartPolicy: Never`, and its successor continues.
-Standard library only.
+A containerd that ends while it starts a container may leave the container running, without a record (containerd issue
+7680): the kubelet creates it again beside the running one. Then the pod's sandbox is ended as well: the whole pod
+starts again, or fails by its `restartPolicy: Never`, and its successor is restored. Standard library only.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ BEGINS_AGAIN = "containerd ended while it started this container, which ran on u
 
 @contextmanager
 def turn(folder: str, *, wait: bool = True) -> Iterator[None]:
-    """One `create` of a pod at a time, and no decision of the agent's beside it.
+    """Serialize the `create` calls of a pod, and the agent's decisions about it.
 
-    A `create` that containerd has left alone may still be under way.
+    A `create` abandoned by containerd may still be in flight.
 
     Raises:
-        BlockingIOError: it is somebody else's, and nobody is to be waited for.
+        BlockingIOError: the lock is held, and `wait` is false.
     """
     descriptor = os.open(f"{results_folder(folder)}/{_TURN}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -63,9 +62,9 @@ def turn(folder: str, *, wait: bool = True) -> Iterator[None]:
 
 
 def end_lost(plan: Plan, runc: str, call: CreateCall, folder: str) -> None:
-    """End what a `create` of the pod has begun and no `start` has followed. Those that have run are marked as lost.
+    """End containers whose `create` began and whose `start` did not follow; mark those that have run as lost.
 
-    The kubelet starts one container of a pod after the other, so whatever it creates now, it has given up the others.
+    The kubelet starts a pod's containers one after the other, so by this `create` it has given up the others.
     """
     for name, container in plan.containers.items():
         begun = read_begun(folder, name)
@@ -80,10 +79,10 @@ def end_lost(plan: Plan, runc: str, call: CreateCall, folder: str) -> None:
 
 
 def end_forgotten(container_id: str, sandbox_id: str, runc: str, call: CreateCall) -> bool:
-    """End a container that has come back, and its pod's sandbox; False, and nothing is done, where it has ended.
+    """End a restored container that containerd has no record of, and its pod's sandbox.
 
-    A kubelet creates no container anew beside one that it sees running. The sandbox ends first: nothing is created in
-    it any more, whatever keeps the rest from being done.
+    Returns False, without any effect, if the container has ended already. The kubelet creates no container again that
+    it considers running. The sandbox ends first: after that nothing is created in it, even if a later step fails.
     """
     with first_process(f"{call.root}/{container_id}") as forgotten:
         if forgotten is None:
@@ -98,7 +97,7 @@ def end_forgotten(container_id: str, sandbox_id: str, runc: str, call: CreateCal
 
 @contextmanager
 def first_process(state: str) -> Iterator[int | None]:
-    """A pidfd of the first process of a container, of which runc keeps its state in this folder; None: it has ended."""
+    """Yield a pidfd of a container's first process, from runc's state in this folder; None if it has ended."""
     try:
         with open(f"{state}/state.json", encoding="utf-8") as file:
             content = json.load(file)
@@ -118,7 +117,7 @@ def _kill(descriptor: int) -> None:
 
 
 def wait_until_laid(folder: str, is_over: Callable[[], bool], seconds: float) -> bool:
-    """Wait for `is_over`, which is called whenever a file of the pod goes or comes; False where it takes longer."""
+    """Wait for `is_over`, checked at every change of the pod's files; return False on timeout."""
     if is_over():
         return True
     deadline = time.monotonic() + seconds
@@ -130,12 +129,12 @@ def wait_until_laid(folder: str, is_over: Callable[[], bool], seconds: float) ->
 
 
 def give_up(plan: Plan, folder: str, *, beside: bool) -> None:
-    """Publish the lost ones as failures: nobody lays their volumes, for another container has had its turn.
+    """Publish lost containers as failures: after another one's attempt, their volumes are not unpacked again.
 
     Args:
         plan: the pod's.
         folder: the pod's.
-        beside: whether that one runs on; else they begin anew, where the plan allows it.
+        beside: whether that container runs; else the lost ones start cold, if the plan allows it.
     """
     why = f"{WHY}, and another container of the pod {'runs on' if beside else 'did not come back'}"
     for name in lost_of(folder, plan):

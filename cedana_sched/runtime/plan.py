@@ -1,14 +1,14 @@
-"""What is to become of a pod's containers, as the agent leaves it for the handler, and what the handler answers.
+"""The agent's plan for a pod's containers, and the handler's results.
 
-Both are files below the folder of one pod, `STATE/pods/UID`:
+Both are files in the folder of one pod, `STATE/pods/UID`:
 
-    plan.json                   written by the agent in one step: it is whole or absent
-    results/NAME.json           written by the handler, one for each container that the plan continues, in one step too
-    results/NAME.json.begun     the same, while a container is continued, and until its `start` publishes it
+    plan.json                   written by the agent, atomically
+    results/NAME.json           written by the handler, one per container that the plan restores, atomically
+    results/NAME.json.begun     the same, while a container is being restored, and until its `start` publishes it
     results/NAME.json.lost      the same, of a container that has run and that containerd has lost: see `runtime.lost`
 
-A container whose result is there is done with: when the kubelet starts it again later, it is runc's alone. Standard
-library only: the handler runs on the host, where nothing else is.
+A container with a result is done: if the kubelet starts it again later, runc handles it alone. Standard library only:
+the handler runs on the host, without other packages.
 """
 
 from __future__ import annotations
@@ -27,65 +27,65 @@ from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.runtime.whole import write_whole
 
 VERSION = 1
-"""Of both files. A handler that does not know a plan's version leaves the pod to runc."""
+"""Of both files. A handler that does not support a plan's version leaves the pod to runc."""
 
 _BEGUN, _LOST = ".begun", ".lost"
-"""What the name of a result ends with; the launcher has the first as well."""
+"""Suffixes of a result's name; the launcher has the first as well."""
 
 RESTORE, COLD, FAIL, FORGO = "restore", "cold", "fail", "forgo"
-"""The decisions; COLD and FAIL are also what becomes of a container that could not be continued. FORGO: the pod was
-deleted on its way back, the handler creates none of its containers and removes one that it has just continued."""
+"""The decisions; COLD and FAIL are also the fallbacks for a container that could not be restored. FORGO: the pod was
+deleted during its restore; the handler creates none of its containers and removes one that was just restored."""
 
 
 class ContainerPlan(NamedTuple):
-    """One container that continues."""
+    """One container to restore."""
 
     images: str
     """Folder of CRIU's images, with runc's `descriptors.json`."""
     work: str
-    """Folder for CRIU's log; made when it is missing."""
+    """Folder for CRIU's log; created if missing."""
     layer: str | None = None
-    """Tar of the files that it had changed in its image."""
+    """Tar of the container's changes to its image."""
     criu: tuple[str, ...] = ()
-    """More options for CRIU, a line each, as in its configuration files."""
+    """More options for CRIU, one per line, as in its configuration files."""
     locks: tuple[PosixLock, ...] = ()
-    """POSIX locks that its processes take before their first instruction."""
+    """POSIX locks that its processes acquire before their first instruction."""
     seconds: float = 110.0
-    """It must be back within this time: less than what the kubelet gives a call of its runtime (120 s by default)."""
+    """Timeout of the restore: less than the kubelet's timeout of a runtime call (120 s by default)."""
     stall_seconds: float = STALL_SECONDS
-    """CRIU is ended, and tried once more, when it gives no sign of life for so long."""
+    """Without progress for so long, CRIU is ended, and retried once."""
     privileges: Privileges | None = None
-    """What its processes had, and their container allowed; None where the snapshot does not say it."""
+    """What its processes had, and their container allowed; None if the snapshot lacks the record."""
 
 
 class Plan(NamedTuple):
-    """What is to become of one pod."""
+    """The plan for one pod."""
 
     decision: str
     """RESTORE, COLD, FAIL or FORGO."""
     why: str = ""
     fallback: str = COLD
-    """COLD or FAIL: what becomes of a container that could not be continued."""
+    """COLD or FAIL: the fallback for a container that could not be restored."""
     containers: Mapping[str, ContainerPlan] = MappingProxyType({})
     skip: tuple[str, ...] = ()
-    """Containers that had ended well when the snapshot was taken; they do nothing this time."""
+    """Containers that had succeeded before the snapshot; they do nothing this time."""
     sandbox: str = ""
-    """The pod's sandbox that it was made for: in another one all begins again. Empty: in any."""
+    """The pod's sandbox for which the plan was made: another one needs a new plan. Empty: any."""
 
 
 class Result(NamedTuple):
-    """What became of one container."""
+    """The result of one container."""
 
     restored: bool
     why: str = ""
     cold: bool = False
-    """Whether it was started from its beginning instead."""
+    """Whether it was started cold instead."""
     log: str | None = None
-    """CRIU's log, where there is one."""
+    """CRIU's log, if any."""
     tail: tuple[str, ...] = ()
-    """What CRIU said last; without a log, where our own program failed."""
+    """CRIU's last lines; without a log, the traceback of our own program."""
     id: str = ""
-    """The runtime's name of the container that has come back or, before its `start`, of the one that is to."""
+    """The runtime's id of the restored container or, before its `start`, of the one being restored."""
 
 
 def pod_folder(state: str, uid: str) -> str:
@@ -101,17 +101,17 @@ def results_folder(folder: str) -> str:
 
 
 def write_plan(folder: str, plan: Plan) -> None:
-    """Lay a plan into a pod's folder, in place of the one that is there."""
+    """Write a plan into a pod's folder, replacing the existing one."""
     os.makedirs(results_folder(folder), mode=0o700, exist_ok=True)
     containers = {name: _written(container) for name, container in plan.containers.items()}
     _write(plan_path(folder), plan._asdict() | {"version": VERSION, "containers": containers})
 
 
 def read_plan(folder: str) -> Plan | None:
-    """The plan of a pod; None when there is none, or none that is understood.
+    """Read the plan of a pod; None if there is none, or its format is unknown.
 
     Raises:
-        OSError: it cannot be read now; that says nothing about it.
+        OSError: the plan cannot be read now; it may exist all the same.
     """
     content = _read(plan_path(folder))
     if content is None:
@@ -133,44 +133,44 @@ def read_plan(folder: str) -> Plan | None:
 
 
 def write_result(folder: str, container: str, result: Result) -> None:
-    """Publish what became of a container to the agent."""
+    """Publish a container's result to the agent."""
     _write_result(result_path(folder, container), result)
 
 
 def read_result(folder: str, container: str) -> Result | None:
-    """What became of a container; None as long as it is not decided, or not started."""
+    """Read a container's result; None while it is not decided, or not started."""
     return _read_result(result_path(folder, container))
 
 
 def write_begun(folder: str, container: str, result: Result) -> None:
-    """Keep the name of a container that is being continued, then the result that its start is to publish."""
+    """Record the id of a container that is being restored, then the result that its `start` is to publish."""
     _write_result(result_path(folder, container) + _BEGUN, result)
 
 
 def read_begun(folder: str, container: str) -> Result | None:
-    """That of a container that has not been started yet, whether it has come back or not."""
+    """Read the record of a container that has not been started yet, restored or not."""
     return _read_result(result_path(folder, container) + _BEGUN)
 
 
 def forget_begun(folder: str, container: str) -> None:
-    """It has not come back, or nothing of it is left."""
+    """Delete that record: the container was not restored, or is removed."""
     with suppress(FileNotFoundError):
         os.unlink(result_path(folder, container) + _BEGUN)
 
 
 def mark_lost(folder: str, container: str) -> None:
-    """Have the agent lay anew what a container has changed; it must be dead."""
+    """Request that the agent unpack a container's changes again; the container must be dead."""
     path = result_path(folder, container)
     os.replace(path + _BEGUN, path + _LOST)
 
 
 def lost_of(folder: str, plan: Plan) -> list[str]:
-    """Containers of a plan that containerd has lost, and whose volumes are not laid anew yet."""
+    """Return the plan's containers that containerd has lost, and whose volumes are not unpacked again yet."""
     return [name for name in plan.containers if os.path.exists(result_path(folder, name) + _LOST)]
 
 
 def forget_lost(folder: str, container: str) -> None:
-    """Let it come back once more."""
+    """Permit another restore."""
     with suppress(FileNotFoundError):
         os.unlink(result_path(folder, container) + _LOST)
 
@@ -218,10 +218,10 @@ def _container(entry: dict[str, Any]) -> ContainerPlan:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """What is there; None where nothing is, or nothing that is understood.
+    """Read a JSON file; None if it is missing or its format is unknown.
 
     Raises:
-        OSError: that cannot be told now.
+        OSError: the file cannot be read now.
     """
     try:
         with open(path, encoding="utf-8") as file:

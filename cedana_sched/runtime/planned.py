@@ -40,21 +40,22 @@ from cedana_sched.runtime.privileges import objection_to
 from cedana_sched.runtime.shortages import is_shortage, wait_out
 
 GLANCE_SECONDS = 55.0
-"""So long nobody may be able to read what is to become of a container; the kubelet waits twice as long."""
+"""Timeout for reading a plan; the kubelet waits twice as long."""
 KEEP_SECONDS = 5.0
-"""So long what has come back may be impossible to write down."""
+"""Timeout for recording a restored container."""
 _CONTAINER_NAME = "io.kubernetes.cri.container-name"
 _CONTAINER_TYPE = "io.kubernetes.cri.container-type"
 _SANDBOX = "io.kubernetes.cri.sandbox-id"
 _RESTORE_CONTAINER = "cedana-restore"
-"""`model.objects.names.RESTORE_CONTAINER`, which is not installed here: it decides nothing, it waits."""
+"""`model.objects.names.RESTORE_CONTAINER`, which is not installed on the host: that container only waits for the
+decision."""
 
 
 def create(arguments: list[str], runc: str, folder: str, finished_program: str) -> int:
     """See `handler.handle`.
 
-    What fails before anything is restored is waited out, or fails the call: nobody has decided that the container
-    begins anew. What fails in its restore is the policy's matter.
+    Failures before the restore are waited out, or fail the call: a cold start was not decided. Failures of the restore
+    are handled by the policy.
     """
     try:
         call = CreateCall(arguments)
@@ -68,7 +69,7 @@ def create(arguments: list[str], runc: str, folder: str, finished_program: str) 
         seconds = given.plan.containers[given.name].seconds if given.name in given.plan.containers else GLANCE_SECONDS
         make = partial(_create, given, call, runc, folder, finished_program, began + seconds)
         return wait_out(make, seconds / 2)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not start a container from its beginning
+    except Exception as error:  # noqa: BLE001 - no error may cause a cold start
         _say(call, f"the runtime handler failed: {error!r}")
         return FAILED
 
@@ -88,7 +89,7 @@ class _Given(NamedTuple):
 
 
 def _given(call: CreateCall, folder: str) -> _Given | None:
-    """What is to be created; None where nothing of it is ours."""
+    """Return the container to create; None if it does not concern us."""
     plan = read_plan(folder)
     if plan is None or (plan.decision == COLD and not plan.sandbox):
         return None
@@ -105,14 +106,14 @@ def _given(call: CreateCall, folder: str) -> _Given | None:
 
 
 def _create(given: _Given, call: CreateCall, runc: str, folder: str, finished_program: str, deadline: float) -> int:
-    """Do what the plan says. It may be called again after it has raised: nothing of the container runs then."""
+    """Apply the plan. May be retried after an error: no process of the container runs then."""
     plan, name, spec = given.plan, given.name, given.spec
     status = _status_of_others(plan, name, call, spec, finished_program)
     if status is None and (known := read_result(folder, name)) is not None:
         status = _again(plan, name, known, call, spec, runc, folder)
     if status is not None:
         return status
-    die_with_parent(os.getppid())  # a shim that gives up kills its runtime: nothing of it may come alive later
+    die_with_parent(os.getppid())  # a shim that times out kills its runtime: no process may be restored after that
     with turn(folder):
         return _in_turn(name, deadline, call, spec, runc, folder)
 
@@ -120,7 +121,7 @@ def _create(given: _Given, call: CreateCall, runc: str, folder: str, finished_pr
 def _status_of_others(
     plan: Plan, name: str, call: CreateCall, spec: dict[str, Any], finished_program: str
 ) -> int | None:
-    """The status of a container that the plan does not continue; None for one that it does, or did."""
+    """Return the status for a container that the plan does not restore; None for one that it does, or did."""
     if plan.sandbox and spec["annotations"].get(_SANDBOX, plan.sandbox) != plan.sandbox:
         _say(call, "the pod's sandbox was made anew, and what becomes of the pod in it is not decided yet")
         return FAILED
@@ -133,7 +134,7 @@ def _status_of_others(
 
 
 def _again(plan: Plan, name: str, known: Result, call: CreateCall, spec: dict[str, Any], runc: str, folder: str) -> int:
-    """The kubelet starts a container that had its turn: as any other, unless it must not begin anew, or still runs."""
+    """Handle another start of a container with a result: by runc, unless it must not start cold, or still runs."""
     if known.restored and end_forgotten(known.id, spec["annotations"].get(_SANDBOX, plan.sandbox), runc, call):
         _say(call, BEGINS_AGAIN)
         return FAILED
@@ -144,7 +145,7 @@ def _again(plan: Plan, name: str, known: Result, call: CreateCall, spec: dict[st
 
 
 def _in_turn(name: str, deadline: float, call: CreateCall, spec: dict[str, Any], runc: str, folder: str) -> int:
-    """Continue a container once nothing of the pod that containerd has lost is left, and its volumes are laid."""
+    """Restore a container once the pod's lost containers are gone, and its volumes are unpacked."""
     plan = read_plan(folder)
     if plan is not None:
         end_lost(plan, runc, call, folder)
@@ -170,7 +171,7 @@ def _in_turn(name: str, deadline: float, call: CreateCall, spec: dict[str, Any],
 
 
 def _may_go_on(folder: str) -> bool:
-    """Whether nothing is lost, or whether what is lost does not come back any more."""
+    """Return whether no container is lost, or lost ones will not be restored any more."""
     plan = read_plan(folder)
     if plan is None or plan.decision != RESTORE or not lost_of(folder, plan):
         return True
@@ -189,7 +190,7 @@ def _restore(
         result = continue_container(runc, call, container, spec, deadline=deadline, clean_after_failure=may_begin_anew)
     except Exception as error:
         if is_shortage(error) and not may_have_run(container):
-            raise  # it is found begun, and is ended, before it is tried again
+            raise  # the next attempt finds the record, and ends the container first
         trace = traceback.format_exc().splitlines()
         result = Result(restored=False, why=f"the runtime handler failed: {error!r}", tail=tuple(trace[-20:]))
         if may_begin_anew:
@@ -200,7 +201,7 @@ def _restore(
 
 
 def _give_up(name: str, result: Result, call: CreateCall, folder: str) -> int:
-    """Publish that a container does not come back; it begins anew where the result says so."""
+    """Publish that a container is not restored; it starts cold if the result permits it."""
     write_result(folder, name, result)
     forget_begun(folder, name)
     if result.cold:
@@ -210,7 +211,7 @@ def _give_up(name: str, result: Result, call: CreateCall, folder: str) -> int:
 
 
 def _keep(name: str, result: Result, call: CreateCall, runc: str, folder: str, work: str) -> int:
-    """Leave what has come back to its `start`; remove it if it must not run any more, or cannot be written down."""
+    """Hand a restored container over to its `start`; remove it if it must not run any more, or cannot be recorded."""
     try:
         wait_out(lambda: write_begun(folder, name, result), KEEP_SECONDS)
         plan = wait_out(lambda: read_plan(folder), KEEP_SECONDS)
@@ -222,13 +223,13 @@ def _keep(name: str, result: Result, call: CreateCall, runc: str, folder: str, w
         forget_begun(folder, name)
     except OSError as error:
         why = f"it came back, and that cannot be written down: {error}"
-        remove_container(runc, call, call.id)  # found begun, it counts as lost, and comes back once more
+        remove_container(runc, call, call.id)  # its record makes it lost, and it is restored once more
     _say(call, why)
     return FAILED
 
 
 def _give_up_beside_failed(plan: Plan, name: str, folder: str) -> None:
-    """Publish a container's failure that has not had its turn, where another one of the pod has failed."""
+    """Publish a container's failure before its attempt, if another container of the pod has failed."""
     results = [read_result(folder, other) for other in plan.containers if other != name]
     if plan.decision == RESTORE and any(result is not None and not result.restored for result in results):
         why = "another container of the pod did not come back"
@@ -238,16 +239,16 @@ def _give_up_beside_failed(plan: Plan, name: str, folder: str) -> None:
 
 
 def _others_continued(plan: Plan, name: str, folder: str) -> bool:
-    """Whether another container of the pod came back: beside it, this one must not begin anew."""
+    """Return whether another container of the pod was restored: beside it, this one must not start cold."""
     results = (read_result(folder, other) for other in plan.containers if other != name)
     return any(result is not None and result.restored for result in results)
 
 
 def _say(call: CreateCall, why: str) -> None:
-    """Write the error that the kubelet is to show where runc would write its own."""
+    """Write the error for the kubelet into runc's log."""
     if call.log is None:
         return
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     entry = {"level": "error", "msg": f"cedana: not continued from its snapshot: {why}", "time": now}
-    with suppress(OSError), open(call.log, "a", encoding="utf-8") as file:  # then it is unsaid, and true all the same
+    with suppress(OSError), open(call.log, "a", encoding="utf-8") as file:  # best-effort
         file.write(json.dumps(entry) + "\n")

@@ -1,8 +1,8 @@
-"""What is recorded of a container's privileges, as JSON values: in a snapshot's manifest, and in a plan.
+"""The record of a container's privileges, as JSON values: in a snapshot's manifest, and in a plan.
 
     {"version": 1, "container": {…}, "processes": {…}}      the fields are those of `runtime.privileges`
 
-Sets are sorted lists. A field that is missing or of another kind makes the record unreadable: nothing of it is guessed.
+Sets are sorted lists. A field that is missing or of another type makes the record unreadable: no default is assumed.
 Standard library only.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 from cedana_sched.runtime.privileges import Capabilities, Confinement, Credentials, Device, Map, Privileges
 
 VERSION = 1
-"""Raised when a reader of before would take a record for less than it says."""
+"""Incremented when an older reader would underestimate the privileges in a record."""
 
 
 def encode(privileges: Privileges) -> dict[str, Any]:
-    """JSON values that `decode` reads."""
+    """Encode to JSON values for `decode`."""
     container, processes = privileges
     return {
         "version": VERSION,
@@ -28,10 +28,10 @@ def encode(privileges: Privileges) -> dict[str, Any]:
 
 
 def decode(content: Any) -> Privileges:
-    """What `encode` wrote.
+    """Decode the result of `encode`.
 
     Raises:
-        ValueError: this is no record, or one of a newer version.
+        ValueError: not a record, or one of a newer version.
     """
     try:
         version = _int(content["version"])

@@ -1,9 +1,9 @@
-"""What a container allows its processes, what they have, and whether a restore would give them more than it allows.
+"""Comparison of a container's confinement with its processes' credentials: a restore must not exceed what it allows.
 
-CRIU restores processes as they were: with the users, capabilities and filters that they had, whatever the container
-that they come back in allows. So before CRIU sees a byte, what was recorded at the dump is compared with the new
-container: by the handler, which refuses, and by the agent, which looks once more. Pure; standard library only. Read by
-`runtime.confinement` and `runtime.credentials`, kept by `runtime.privilege_record`.
+CRIU restores processes with the users, capabilities and filters that they had, whatever the new container allows. So
+before CRIU reads a byte, the record of the dump is compared with the new container: by the handler, which refuses, and
+by the agent, which checks once more. Pure; standard library only. `runtime.confinement` and `runtime.credentials` read
+the values, `runtime.privilege_record` encodes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHOWN = 6
 _FIELDS_SHOWN = 3
 
 Map = tuple[tuple[int, int, int], ...]
-"""Of a user namespace: ids inside from, ids outside from, how many (user_namespaces(7))."""
+"""Of a user namespace: first id inside, first id outside, count (user_namespaces(7))."""
 
 
 class Capabilities(NamedTuple):
@@ -33,7 +33,7 @@ class Capabilities(NamedTuple):
 
 
 class Device(NamedTuple):
-    """Devices that may be used. `kind` is c, b, or a for both; a number that is None stands for any."""
+    """Permitted devices. `kind` is c, b, or a for both; a number that is None stands for any."""
 
     kind: str
     major: int | None
@@ -43,38 +43,38 @@ class Device(NamedTuple):
 
 
 class Confinement(NamedTuple):
-    """What a container's `config.json` allows. Ids are those inside of its user namespace."""
+    """What a container's `config.json` allows. Ids are those inside its user namespace."""
 
     user: int = 0
     group: int = 0
     groups: frozenset[int] = frozenset()
-    """Supplementary ones."""
+    """Supplementary groups."""
     capabilities: Capabilities = Capabilities()
     no_new_privileges: bool = False
     seccomp: str = ""
-    """Digest of its filter; empty where there is none. So with the next two."""
+    """Digest of the filter; empty if there is none. The next two likewise."""
     apparmor: str = ""
     selinux: str = ""
     masked_paths: frozenset[str] = frozenset()
     read_only_paths: frozenset[str] = frozenset()
     read_only_root: bool = False
     read_only_mounts: frozenset[str] = frozenset()
-    """Where they are mounted. CRIU mounts what the new container brings as the old one had it, writable or not."""
+    """Their mount points. CRIU mounts the new container's volumes with the old container's options, writable or not."""
     devices: frozenset[Device] = frozenset()
     own_namespaces: frozenset[str] = frozenset()
-    """Kinds of namespaces that are made for it."""
+    """Kinds of namespaces that are created for it."""
     joined_namespaces: frozenset[str] = frozenset()
     """Those of its pod, which may be the node's."""
     user_map: Map = ()
-    """Of its user namespace; empty where it has none of its own."""
+    """Of its user namespace; empty if it has none of its own."""
     group_map: Map = ()
 
 
 class Credentials(NamedTuple):
-    """What the processes of a container have, all of their threads together."""
+    """Credentials of a container's processes, the union over all their threads."""
 
     users: frozenset[int] = frozenset()
-    """Real, effective, saved, and of file accesses."""
+    """Real, effective, saved, and filesystem ones."""
     groups: frozenset[int] = frozenset()
     """Likewise."""
     supplementary_groups: frozenset[int] = frozenset()
@@ -82,20 +82,20 @@ class Credentials(NamedTuple):
     no_new_privileges: bool = True
     """Whether each of them has it."""
     filtered: bool = True
-    """Whether a seccomp filter, or strict mode, is on each of them."""
+    """Whether each of them has a seccomp filter, or strict mode."""
     labels: frozenset[str] = frozenset()
-    """Of AppArmor or SELinux; an empty one is none."""
+    """Of AppArmor or SELinux; empty if there is none."""
 
 
 class Privileges(NamedTuple):
-    """Of a container as it was dumped."""
+    """Privileges of a container at its dump."""
 
     container: Confinement
     processes: Credentials
 
 
 class Excess(NamedTuple):
-    """One thing that would be stronger than the new container allows."""
+    """One privilege that would exceed what the new container allows."""
 
     field: str
     old: str
@@ -108,15 +108,15 @@ class Excess(NamedTuple):
 
 
 Difference = tuple[str, str] | None
-"""The old and the new value, as a person reads them; None where the old one is not stronger."""
+"""The old and the new value, human-readable; None if the old one is not stronger."""
 
 
 def excesses(had: Privileges, may: Confinement) -> list[Excess]:
-    """What a snapshot has and a container does not allow; empty when it may continue there.
+    """Return what a snapshot has and a container does not allow; empty if it may be restored there.
 
-    The old container must have been confined at least as the new one is: what CRIU restores besides the processes, its
-    mounts for one, is the old container's. And no process may have what no process of the new one could get: it may
-    have got more than its container allowed.
+    The old container must have been confined at least as the new one is: CRIU restores more than the processes from it,
+    mounts for one. And no process may have what no process of the new container could acquire: it may have acquired
+    more than its container allowed.
     """
     of_container = ((field, check(had.container, may)) for field, check in _OF_CONTAINER)
     of_processes = ((field, check(had.processes, may)) for field, check in _OF_PROCESSES)
@@ -124,9 +124,9 @@ def excesses(had: Privileges, may: Confinement) -> list[Excess]:
 
 
 def objection_to(had: Privileges | None, may: Confinement) -> str | None:
-    """Why a snapshot must not continue in a container, and what helps; None where it may.
+    """Return why a snapshot must not be restored in a container, with a remedy; None if it may.
 
-    `had` is None of a snapshot of an earlier version, which says nothing: it may have had everything.
+    `had` is None for a snapshot of an earlier version, without a record: it may have had every privilege.
     """
     found = excesses(had or _everything(may), may)
     if not found:
@@ -144,7 +144,7 @@ def objection_to(had: Privileges | None, may: Confinement) -> str | None:
 
 
 def _everything(may: Confinement) -> Privileges:
-    """The most that a snapshot can have; its namespaces, as CRIU knows them, fit or fail."""
+    """Return the most that a snapshot can have; its namespaces, which CRIU checks, fit or fail."""
     every = frozenset(KNOWN_CAPABILITIES)
     capabilities = may.capabilities._replace(bounding=every, effective=every, permitted=every)
     container = Confinement(
@@ -163,9 +163,9 @@ def _everything(may: Confinement) -> Privileges:
 
 
 def _obtainable(may: Confinement) -> frozenset[str]:
-    """The capabilities that a process of it can come by (capabilities(7), "Transformation of capabilities").
+    """Return the capabilities that its processes can acquire (capabilities(7), "Transformation of capabilities").
 
-    Programs with capabilities or the set-user-ID bit give them where NoNewPrivileges does not forbid it.
+    Programs with capabilities or the set-user-ID bit grant them unless NoNewPrivileges forbids it.
     """
     sets = may.capabilities
     if not may.no_new_privileges:
@@ -206,7 +206,7 @@ def _no_new_privileges(had: Confinement | Credentials, may: Confinement) -> Diff
 
 
 def _same_word(name: str, had: Confinement, may: Confinement) -> Difference:
-    """Of two filters or profiles nobody can say which is the stronger one: only the same one will do, or none."""
+    """Compare two filters or profiles, whose strength has no order: only an equal one is allowed, or none."""
     old, new = getattr(had, name), getattr(may, name)
     return (old or "none", new) if new and new != old else None
 
@@ -299,7 +299,7 @@ def _process_filter(had: Credentials, may: Confinement) -> Difference:
 
 
 def _process_apparmor(had: Credentials, may: Confinement) -> Difference:
-    """A profile may lead into profiles below it."""
+    """Compare AppArmor profiles; a profile may transition into its child profiles."""
     profile = may.apparmor
     beyond = {label for label in had.labels if label != profile and not label.startswith(f"{profile}//")}
     return (_labels(beyond), profile) if profile and beyond else None

@@ -1,8 +1,8 @@
-"""The files of a container that is being created: its image, and over it what the snapshot had changed.
+"""Root files of a container that is being created: its image, and over it the snapshot's changes.
 
-containerd mounts them before it calls the handler. When the container does not come back and begins anew instead, it
-must not find the snapshot's files: the overlay's upper directory, which was empty when containerd mounted it, is
-emptied again, with the overlay taken away meanwhile, because changing it below a mounted overlay is undefined.
+containerd mounts them before it calls the handler. If the restore fails and the container starts cold instead, it must
+not find the snapshot's files: the overlay's upper directory, which was empty when containerd mounted it, is emptied
+again, with the overlay unmounted meanwhile, because changes below a mounted overlay are undefined.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _FLAGS = {
 
 
 class Overlay(NamedTuple):
-    """An overlay as the kernel tells of it."""
+    """An overlay mount from mountinfo."""
 
     flags: int
     options: str
 
     def folder(self, name: str) -> str | None:
-        """The value of `upperdir` or `workdir`."""
+        """Return the value of `upperdir` or `workdir`."""
         found = re.search(rf"(?:^|,){name}=((?:[^,\\]|\\.)*)", self.options)
         return found.group(1) if found else None
 
     @property
     def is_relative(self) -> bool:
-        """Whether its lower directories are named from where containerd stood, which nobody knows any more."""
+        """Whether its lower directories are relative to containerd's working directory, which is unknown."""
         lower = self.folder("lowerdir") or ""
         return not all(layer.startswith("/") for layer in lower.split(":"))
 
@@ -53,21 +53,21 @@ class Rootfs:
         self._is_laid = False
 
     def lay(self, layer: str) -> None:
-        """Lay the files of a snapshot over the image's.
+        """Unpack a snapshot's files over the image's.
 
         Raises:
-            OSError: the layer or the directory is not there.
-            LayerError: it cannot be laid.
+            OSError: the layer or the directory does not exist.
+            LayerError: the layer cannot be unpacked.
         """
         self._is_laid = True
         lay(layer, self._path)
 
     def clean(self) -> None:
-        """Take away what was laid; nothing happens if nothing was.
+        """Remove what was unpacked. Idempotent.
 
         Raises:
             OSError: the overlay is in use, or cannot be mounted again.
-            LayerError: its directories are not known, so nothing was done.
+            LayerError: its directories are unknown, so nothing was done.
         """
         if not self._is_laid:
             return
@@ -83,7 +83,7 @@ class Rootfs:
 
 
 def find_overlay(mountinfo: Iterable[str], path: str) -> Overlay | None:
-    """The topmost mount at `path`, if it is an overlay (proc_pid_mountinfo(5))."""
+    """Return the topmost mount at `path`, if it is an overlay (proc_pid_mountinfo(5))."""
     found = None
     for line in mountinfo:
         own, _, rest = line.partition(" - ")

@@ -1,8 +1,8 @@
-"""A process that somebody has written down, by its number and its start: whether it still runs, and is that one.
+"""Identity of a recorded process, by PID and start time, and whether it still runs.
 
-It runs until the last of its threads has ended. One whose first thread ends before the others (`pthread_exit` in
-`main`) is a zombie by /proc/PID/stat, and a pidfd says what is true: it becomes readable when no thread is left.
-Standard library only.
+A process runs until the last of its threads has ended. One whose first thread ends before the others (`pthread_exit` in
+`main`) is a zombie by /proc/PID/stat, but its pidfd is exact: it becomes readable when no thread is left. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import select
 from typing import Final
 
 _NO_PROCESS: Final = frozenset({errno.ESRCH, errno.EINVAL, errno.ENOENT})
-"""By pidfd_open(2): the number is free, or a thread's; for the latter kernels have different words."""
+"""Errors of pidfd_open(2) if the number is free, or a thread's; for the latter kernels differ."""
 
 
 def open_running(pid: int, started: int) -> int | None:
-    """A pidfd of the process, which the caller closes; None: it has ended, also where nobody has waited for it yet.
+    """Return a pidfd of the process, which the caller closes; None if it has ended, also if it was not reaped yet.
 
     `started` is field 22 of /proc/PID/stat, in clock ticks since the boot.
     """
@@ -39,7 +39,7 @@ def open_running(pid: int, started: int) -> int | None:
 
 
 def runs(pid: int, started: int) -> bool:
-    """The same, where the answer is enough."""
+    """Return whether the process runs."""
     descriptor = open_running(pid, started)
     if descriptor is None:
         return False
@@ -56,6 +56,6 @@ def _start_of(pid: int) -> int | None:
 
 
 def _has_ended(descriptor: int) -> bool:
-    waiter = select.poll()  # select(2) takes no descriptor above 1023
+    waiter = select.poll()  # select(2) accepts no descriptor above 1023
     waiter.register(descriptor, select.POLLIN)
     return bool(waiter.poll(0))

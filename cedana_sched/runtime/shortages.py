@@ -1,7 +1,6 @@
-"""What a node lacks for a moment, files or memory or room, is waited out: it says nothing about a snapshot.
+"""Retries during transient shortages of a node (files, memory, disk space), which do not indict a snapshot.
 
-Before anything of a container has been restored, nothing is lost by waiting, and its work by beginning anew. Standard
-library only.
+Before any process of a container is restored, waiting loses nothing, and a cold start its work. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def wait_out(act: Callable[[], T], seconds: float) -> T:
-    """Return what `act` returns, which is called again after an OSError or a MemoryError.
+    """Return the result of `act`, retried after an OSError or a MemoryError.
 
     Raises:
-        OSError, MemoryError: so it still ends after so many seconds.
+        OSError, MemoryError: `act` still fails after so many seconds.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -1,8 +1,7 @@
-"""Signs of life of a CRIU at work: whether it, or a process that it makes or takes, has done anything of late.
+"""Signs of progress of a running CRIU: whether it, or a process that it creates or seizes, has recently been active.
 
-A sign is any of: a line in CRIU's log that was not there a moment ago (CRIU repeats itself where it tries again), a
-core that is kept busy, much that is read or written, a process that changes its state. Standard library only: the
-handler runs on the host.
+A sign is any of: a line in CRIU's log that is not among its recent ones (CRIU repeats lines when it retries), a busy
+core, many bytes read or written, a process that changes its state. Standard library only: the handler runs on the host.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from contextlib import suppress
 from cedana_sched.runtime.growing_log import GrowingLog
 
 STALL_SECONDS = 30.0
-"""So long CRIU may go without a sign of life, whatever the policy allows the whole."""
+"""Seconds without progress after which CRIU is ended, whatever timeout the policy allows."""
 LOOKS = 10
-"""How often in that time somebody looks: nothing announces most of the signs."""
+"""Polls within that time: most signs have no notification."""
 
-_BUSY = 0.2  # of a core: a loop that waits and tries again uses less
-_MUCH_BYTES = 1 << 20  # such a loop reads a few files
+_BUSY = 0.2  # of a core: a retry loop uses less
+_MUCH_BYTES = 1 << 20  # a retry loop reads a few files
 _LINES_KNOWN = 1000
 _STAMP = re.compile(rb"^\(\d+\.\d+\)\s*")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Signs:
-    """Of one CRIU, whose states mean nothing: it sleeps and wakes where it waits."""
+    """Signs of one CRIU, whose own state is ignored: it sleeps and wakes while it waits."""
 
     def __init__(self, leader: int, log: str, processes: Callable[[], Collection[int]]) -> None:
-        """`leader` is CRIU, or who has started it."""
+        """Watch the tree of `leader`, which is CRIU, or its parent."""
         self._leader = leader
         self._log = GrowingLog(log)
         self._processes = processes
@@ -43,7 +42,7 @@ class Signs:
         self._looked = time.monotonic()
 
     def look(self) -> bool:
-        """Whether there was one since the last look."""
+        """Return whether there was a sign since the last call."""
         now = time.monotonic()
         seconds, self._looked = now - self._looked, now
         signs = (self._has_said_something(), self._has_worked(seconds), self._has_moved_bytes())
@@ -73,10 +72,10 @@ class Signs:
         return has_changed or used > _BUSY * seconds * _TICKS
 
     def _has_moved_bytes(self) -> bool:
-        """Memory that is restored from slow storage keeps no core busy, and is no line in the log."""
+        """Return whether bytes moved: memory restored from slow storage causes neither a busy core nor a log line."""
         moved = {}
         for pid in {self._leader, *self._processes()}:
-            with suppress(OSError), open(f"/proc/{pid}/io", encoding="ascii") as file:  # it may have ended
+            with suppress(OSError), open(f"/proc/{pid}/io", encoding="ascii") as file:  # may have ended
                 moved[pid] = sum(int(line.split()[1]) for line in file.read().splitlines()[:2])  # rchar, wchar
         since = sum(count - self._moved.get(pid, count) for pid, count in moved.items())
         self._moved = moved

@@ -1,8 +1,8 @@
 """A `gzip` that does not compress: standard input to standard output, in stored blocks.
 
-CRIU saves the files of a tmpfs, like a job's /dev/shm, through `tar --gzip`, while the job stands still. Compressing
-takes a minute for each GiB, and the store compresses anyway. It stands before the real one in CRIU's PATH; what it
-writes is ordinary gzip, so any CRIU restores it.
+CRIU saves the files of a tmpfs, like a job's /dev/shm, through `tar --gzip`, while the job is frozen. Compression takes
+a minute per GiB, and the store compresses anyway. This program precedes the real one in CRIU's PATH; its output is
+ordinary gzip, so any CRIU restores it.
 """
 
 import sys

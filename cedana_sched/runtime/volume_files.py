@@ -1,11 +1,11 @@
-"""Files of volumes that processes hold: what they were at the dump, and what CRIU has opened for them.
+"""Comparison of the volume files that processes had open at the dump with those that CRIU has opened for them.
 
-CRIU opens files again by their names, as root. Who can write to a volume may meanwhile have put another file in the
-place of one, or a link on the way to it, which leads to what only root may open. So the agent writes down, of frozen
-containers, what each file is that a process has open, maps, executes or stands in, and the handler compares that with
-the restored processes before their first instruction:
+CRIU reopens files by their names, as root. A tenant that can write to a volume may meanwhile have replaced a file, or
+put a link on its path, to a file that only root may open. So the agent records, of frozen containers, each file that a
+process has open, maps, executes or has as a directory, and the handler compares that with the restored processes before
+their first instruction:
 
-    path        in the container: where a link was on the way, it is another one
+    path        in the container: differs if a link was on the way
     mode        with the type of the file
     user        its owner
     group       the same, or one of the container's own: the kubelet gives volumes to the pod's `fsGroup`
@@ -33,26 +33,26 @@ VOLUME_FILES = "volume-files.json"
 """Beside CRIU's images of a container."""
 VERSION = 1
 MOST_FILES = 1 << 15
-"""That are written down of one container; a process holds 1024 where nobody allows it more."""
+"""Files recorded of one container; a process may have 1024 by default."""
 MOST_PLACES = 1 << 18
-"""That are looked at for them: descriptors of pipes and sockets as well."""
+"""Descriptors inspected for that: those of pipes and sockets as well."""
 MOST_BYTES = 16 << 20
-"""Of what is written down of all containers of a pod: a path has 4 KiB where somebody wants it so."""
+"""Bytes of the records of all containers of a pod: a path may have 4 KiB."""
 _BYTES_BESIDE_PATH = 64
 
 _DELETED = " (deleted)"
 _DELETED_BY_CRIU = (".cr_link", ".ghost")
-"""Ends of names under which CRIU opens what was deleted before the dump, where the old name is taken."""
+"""Suffixes of names under which CRIU opens files that were deleted before the dump, if the old name is taken."""
 _DESCRIPTORS, _MAPPINGS = "fd/", "map_files/"
 _SINGLE = {"cwd": "working directory", "root": "root directory", "exe": "program"}
 _PLACE = re.compile(rf"{_DESCRIPTORS}[0-9]{{1,10}}|{_MAPPINGS}[0-9a-f]{{1,16}}|{'|'.join(_SINGLE)}")
 
 
 class VolumeFile(NamedTuple):
-    """What one process holds in one place."""
+    """One file that a process holds in one place."""
 
     pid: int
-    """As the process sees itself."""
+    """In the process's own PID namespace."""
     place: str
     """Below /proc/PID: `fd/3`, `cwd`, `root`, `exe`, or `map_files/` and the first address of a mapping."""
     path: str
@@ -62,30 +62,30 @@ class VolumeFile(NamedTuple):
 
 
 class VolumeFiles(NamedTuple):
-    """Of one container."""
+    """Volume files of one container."""
 
     volumes: tuple[str, ...]
-    """Where they are mounted; as in `path`, no link leads there."""
+    """Their mount points, resolved like `path`."""
     files: tuple[VolumeFile, ...]
 
 
 def is_within(path: str, volumes: Iterable[str]) -> bool:
-    """Whether a file is in one of these volumes, or is itself mounted."""
+    """Return whether a file is in one of these volumes, or is itself a mount point."""
     name = path.removesuffix(_DELETED)
     return any(name == volume or name.startswith(f"{volume.rstrip('/')}/") for volume in volumes)
 
 
 def files_of(processes: Iterable[int], volumes: Collection[str], most_bytes: int = MOST_BYTES) -> VolumeFiles:
-    """What frozen processes hold; those that have ended hold nothing.
+    """Return the volume files of frozen processes; those that have ended have none.
 
     Args:
         processes: as this process sees them.
-        volumes: where they are mounted.
-        most_bytes: of what `encode` makes of it.
+        volumes: their mount points.
+        most_bytes: bound of the result's `encode`.
 
     Raises:
-        OSError: something cannot be read.
-        ValueError: they hold more than can be written down.
+        OSError: the state of a file or process cannot be read.
+        ValueError: the processes have more than can be recorded.
     """
     found: list[VolumeFile] = []
     looked = written = 0
@@ -101,22 +101,22 @@ def files_of(processes: Iterable[int], volumes: Collection[str], most_bytes: int
                         raise ValueError(f"what they hold in volumes takes more than {most_bytes} bytes to write down")
                     found.append(_look(pid, place, entry))
         except (FileNotFoundError, ProcessLookupError):
-            if not _has_ended(process):  # a file system may say so of a file that is open
+            if not _has_ended(process):  # a file system may return that for an open file
                 raise
     return VolumeFiles(tuple(volumes), tuple(found))
 
 
 def encode(files: VolumeFiles) -> str:
-    """What `read` reads. Names that are no text stay what they are."""
+    """Encode for `read`. Names that are not valid text are preserved."""
     return json.dumps({"version": VERSION, **files._asdict()})
 
 
 def read(images: str) -> VolumeFiles | None:
-    """What was written down beside these images; None where nothing was.
+    """Read the record beside these images; None if there is none.
 
     Raises:
-        OSError: it cannot be read now.
-        ValueError: it was written down in another way.
+        OSError: the record cannot be read now.
+        ValueError: the record's format is unknown.
     """
     try:
         with open(f"{images}/{VOLUME_FILES}", encoding="utf-8") as file:
@@ -140,7 +140,7 @@ def _text(written: object) -> str:
 
 
 def _file(written: Iterable[object]) -> VolumeFile:
-    """One whose place is one of those where a process holds files, and leads nowhere else."""
+    """Decode one file; its place must be one where processes hold files, and nothing else."""
     pid, place, path, *numbers = written
     if not _PLACE.fullmatch(_text(place)) or not all(type(one) is int for one in (pid, *numbers)):
         raise TypeError(f"{written!r:.100} is no file that a process holds")
@@ -148,15 +148,15 @@ def _file(written: Iterable[object]) -> VolumeFile:
 
 
 def objection_to_files(held: VolumeFiles | None, processes: Mapping[int, int], groups: Collection[int]) -> str | None:
-    """Why restored processes must not run with what CRIU has opened for them, and what helps; None where they may.
+    """Return why restored processes must not run with the files that CRIU opened, with a remedy; None if they may.
 
     Args:
-        held: at the dump; None of a snapshot of an earlier version, which says nothing.
-        processes: by the numbers by which they see themselves.
+        held: at the dump; None for a snapshot of an earlier version, without a record.
+        processes: by their PIDs in their own namespace.
         groups: of their new container.
 
     Raises:
-        OSError: something cannot be read.
+        OSError: the state of a file or process cannot be read.
     """
     if held is None:
         return (
@@ -196,7 +196,7 @@ def _difference(held: VolumeFile, now: VolumeFile | None, groups: Collection[int
 
 
 def _is_same_path(held: str, now: str) -> bool:
-    """What was deleted comes out of the snapshot, and may bear a name of CRIU's that is deleted as well."""
+    """Compare paths; a deleted file is restored from the snapshot, perhaps under a deleted name of CRIU's."""
     if now == held:
         return True
     name, other = held.removesuffix(_DELETED), now.removesuffix(_DELETED)
@@ -211,10 +211,10 @@ def _in_words(place: str) -> str:
 
 
 def _held(process: int) -> Iterator[tuple[int, str, str]]:
-    """All places where a process may hold a file: its own number, the place, and the link that leads there.
+    """Yield all places where a process may hold a file: its own PID, the place, and the link in /proc.
 
     Raises:
-        FileNotFoundError, ProcessLookupError: it has ended.
+        FileNotFoundError, ProcessLookupError: the process has ended.
     """
     pid, entries = number_inside(process), _Entries(process)
     descriptors = (f"{_DESCRIPTORS}{number}" for number in os.listdir(f"/proc/{process}/fd"))
@@ -229,13 +229,13 @@ def _has_ended(process: int) -> bool:
 
 
 class _Entries:
-    """Where /proc shows what a process holds. Two mappings of before may be one now: they are found by an address."""
+    """A process's entries in /proc. Two mappings may have been merged by the restore: they are found by an address."""
 
     def __init__(self, process: int) -> None:
-        """Of this process.
+        """Read the entries of a process.
 
         Raises:
-            FileNotFoundError, ProcessLookupError: it has ended.
+            FileNotFoundError, ProcessLookupError: the process has ended.
         """
         self._process = process
         self._areas: list[tuple[int, int, str]] = []
@@ -249,7 +249,7 @@ class _Entries:
             yield f"{_MAPPINGS}{begin:x}"
 
     def entry(self, place: str) -> str:
-        """The link that leads there; there is none where nothing is."""
+        """Return the link of a place; it does not exist if the place is empty."""
         if not place.startswith(_MAPPINGS):
             return f"/proc/{self._process}/{place}"
         address = int(place.removeprefix(_MAPPINGS), 16)

@@ -1,19 +1,18 @@
-"""The restore container: waits until the agent has decided what becomes of its pod, and says so in the pod's log.
+"""The restore container: waits for the agent's decision on its pod, and prints it to the pod's log.
 
-It is the first init container of a pod that continues from a snapshot; the others wait for its end. It shares a folder
-with the agent:
+The restore container is the first init container of a pod that is restored from a snapshot; the others wait for its
+end. The container shares a folder with the agent:
 
     waiting         written here, with this run's own number: the container runs, so all volumes of the pod are mounted
-    progress        lines for people, as they come; printed
-    alive           touched by the agent now and then: it knows of this pod
-    decision.NUMBER `restore`, `cold` or `fail`, and the reason in the lines after it; written in one step. `decision`,
-                    as earlier agents write it, counts if it comes after this run has begun
-    taken.NUMBER    written here, when it was read
+    progress        human-readable lines, printed as they arrive
+    alive           touched by the agent now and then: the agent has seen this pod
+    decision.NUMBER `restore`, `cold` or `fail`, and the reason in the lines after it; written atomically. `decision`,
+                    of earlier agents, counts if it is written after this run has begun
+    taken.NUMBER    written here, once the decision is read
 
-The folder outlives the container: what was decided for an earlier run of it says nothing about this one. `restore` and
-`cold` let the pod go on, `fail` ends it. Where no sign of an agent comes for long, the container ends, so that the pod
-shows that something is wrong, and the kubelet starts it again. Any user, no privilege, no network, standard library
-only.
+The folder outlives the container: a decision for an earlier run does not apply to this one. `restore` and `cold` let
+the pod proceed, `fail` ends it. Without a sign of the agent for long, the container ends, so that the pod's status
+shows a failure, and the kubelet restarts it. Any user, no privilege, no network, standard library only.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ from cedana_sched.runtime.changes import Changes
 FOLDER = "/run/cedana-restore"
 WAITING, PROGRESS, DECISION, TAKEN, ALIVE = "waiting", "progress", "decision", "taken", "alive"
 SILENT_SECONDS = 900.0
-"""The agent shows itself every half minute. It may be away for as long as an upgrade of it takes."""
+"""The agent touches `alive` every half minute. The agent may be away for as long as its upgrade takes."""
 SILENT = 75
-"""The status where nobody has shown himself: EX_TEMPFAIL of sysexits(3)."""
+"""The status without a sign of an agent: EX_TEMPFAIL of sysexits(3)."""
 _SAID = {"restore": "continuing from the snapshot", "cold": "starting from the beginning", "fail": "not started"}
 _STATUS = {"restore": 0, "cold": 0, "fail": 1}
 
 
 def main() -> NoReturn:
-    """Entry point `cedana-sched-restore-wait`; arguments name another folder, and another patience in seconds."""
+    """Entry point `cedana-sched-restore-wait`; arguments override the folder, and the timeout in seconds."""
     signal.signal(signal.SIGTERM, _terminated)
     folder = sys.argv[1] if len(sys.argv) > 1 else FOLDER
     sys.exit(wait(folder, float(sys.argv[2]) if len(sys.argv) > 2 else SILENT_SECONDS))
 
 
 def wait(folder: str, silent_seconds: float = SILENT_SECONDS) -> int:
-    """Return the status to end with."""
+    """Wait for a decision; return the exit status."""
     _say("waiting for the snapshot to be laid on this node")
     number = os.urandom(8).hex()
-    with Changes(folder) as changes:  # before the first look: nothing is missed
-        told = _size(f"{folder}/{PROGRESS}")  # what an earlier run has printed
+    with Changes(folder) as changes:  # before the first read: nothing is missed
+        told = _size(f"{folder}/{PROGRESS}")  # printed by an earlier run
         with open(f"{folder}/.{WAITING}.{number}", "w", encoding="utf-8") as file:
             file.write(number)
         os.rename(f"{folder}/.{WAITING}.{number}", f"{folder}/{WAITING}")
@@ -60,14 +59,14 @@ def wait(folder: str, silent_seconds: float = SILENT_SECONDS) -> int:
             if (mine or name == DECISION) and (status := _decided(f"{folder}/{name}")) is not None:
                 if mine:
                     with open(f"{folder}/{TAKEN}.{number}", "w", encoding="utf-8"):
-                        pass  # the decision is root's, and the folder sticky: it cannot be taken away
+                        pass  # the decision is root's, and the folder sticky: it cannot be deleted
                 return status
     _say(f"no sign of this node's agent for {silent_seconds:g} s: does it run? Ending, to be started again")
     return SILENT
 
 
 def _names(changes: Changes, silent_seconds: float) -> Iterator[str]:
-    """Names of files that somebody else has made or changed; ends when there is none for so long."""
+    """Yield the names of files that other processes have created or changed; ends after the timeout without any."""
     deadline = time.monotonic() + silent_seconds
     while names := changes.wait(deadline - time.monotonic()):
         for name in names:
@@ -84,7 +83,7 @@ def _size(path: str) -> int:
 
 
 def _tell_progress(folder: str, told: int) -> int:
-    """Print the whole lines after the first `told` bytes; returns how much has been told."""
+    """Print the whole lines after the first `told` bytes; return the new number of printed bytes."""
     try:
         with open(f"{folder}/{PROGRESS}", "rb") as file:
             file.seek(told)

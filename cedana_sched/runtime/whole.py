@@ -1,7 +1,7 @@
-"""Files that are whole or absent, whoever is killed while one is written, and however full its disk is.
+"""Atomic writes of files, which are complete or absent even if their writer is killed or the disk is full.
 
-What is read after a restart is written like this: by the agent, by the runtime handler, by a store that notes where it
-is. Standard library only: the handler runs on the host, where nothing else is.
+For all files that are read after a restart. Standard library only: the handler runs on the host, without other
+packages.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from contextlib import suppress
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o600) -> None:
-    """Give a file its content in one step, in place of the one that is there; it is on the disk when this returns.
+    """Replace a file's content atomically; it is durable on return.
 
-    Any number may write it at a time: the last one counts. Until then it lies beside, under a hidden name that begins
-    with a dot and the file's own name; who is killed leaves that behind.
+    Concurrent writers are safe: the last one wins. The new content is first written to a hidden temporary file in the
+    same folder, whose name is a dot and the file's own name; a killed writer leaves it behind.
 
     Args:
-        path: of the file; its folder is there.
+        path: of the file; its folder must exist.
         content: all of it.
-        mode: of a new file; one that was there passes on its own, and its owner.
+        mode: of a new file; an existing one's mode and owner are preserved.
 
     Raises:
-        OSError: it cannot be written, and nothing has changed.
+        OSError: the file cannot be written, and nothing has changed.
     """
     folder, name = os.path.split(os.fspath(path))
     folder = folder or "."
@@ -44,19 +44,19 @@ def write_whole(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o6
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file of this name is one that is being written, or was when its writer was killed."""
+    """Return whether a file of this name is temporary, perhaps of a killed writer."""
     return name.startswith(".")
 
 
 def name_of(name: str) -> str:
-    """What the file is called, or will be when it is whole."""
+    """Return the file's name, or its final name if it is temporary."""
     return name[1:].rpartition(".")[0] if is_hidden(name) else name
 
 
 def _pass_on(known: os.stat_result, descriptor: int) -> None:
-    """Give the new file the owner and the mode of the one that is there."""
+    """Copy owner and mode of the existing file to the new one."""
     made = os.fstat(descriptor)
-    if (made.st_uid, made.st_gid) != (known.st_uid, known.st_gid):  # who is not root may not
+    if (made.st_uid, made.st_gid) != (known.st_uid, known.st_gid):  # only root may chown
         os.fchown(descriptor, known.st_uid, known.st_gid)
     os.fchmod(descriptor, known.st_mode & 0o7777)
 

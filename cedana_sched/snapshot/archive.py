@@ -1,24 +1,23 @@
-"""A folder as a tar archive, while it is read: what a container has changed in its root, or one of its volumes.
+"""Streaming of a folder as a tar archive: a container's changes to its root, or one of its volumes.
 
-The archive is POSIX.1-2001 (pax) with GNU's extension for sparse files, as GNU tar writes and reads it too. It holds
-whatever makes a file what it is: owner as numbers, mode, time to the nanosecond, extended attributes
-(`SCHILY.xattr.…`), hard links, holes, devices. Names come in order, so that two archives of a folder differ only where
-the folder does. Left out: sockets, whose programs make them anew; other filesystems that are mounted inside; and the
-names that CRIU gives to files during a dump.
+The archive is POSIX.1-2001 (pax) with GNU's extension for sparse files, as in GNU tar. The archive has all metadata of
+a file: numeric owner, mode, time to the nanosecond, extended attributes (`SCHILY.xattr.…`), hard links, holes, devices.
+Names are sorted, so that two archives of a folder differ only where the folder does. Excluded: sockets, which programs
+create anew; other filesystems mounted inside; and temporary names of CRIU's during a dump.
 
-Of an overlay the *upper* directory is archived as it is: a file that was removed is a character device 0:0, and a
-directory that hides what lies below has the attribute `opaque`. What overlayfs writes beside that is about inodes of
-this machine, and is left out. Renamed folders and files without content of their own (mount options `redirect_dir` and
-`metacopy`, which no container runtime uses) are refused.
+Of an overlay the *upper* directory is archived verbatim: a removed file is a character device 0:0, and a directory that
+hides the lower one has the attribute `opaque`. Other attributes of overlayfs refer to inodes of this machine, and are
+excluded. Renamed folders and files without content of their own (mount options `redirect_dir` and `metacopy`, which no
+container runtime uses) are refused.
 
-The content of a large file begins on a page of the stream, so that the store recognises it in the next generation
-wherever it has moved to.
+The content of a large file is page-aligned in the stream, so that the store deduplicates it in the next generation at
+any offset.
 
-The folder should not change meanwhile: its processes are frozen. One that runs all the same spoils the archive, and
-gets nothing else into it: the folder is walked by descriptors (`runtime.beneath`), links are archived as links, and
-nothing is opened but folders and regular files.
+The folder should not change meanwhile: its processes are frozen. A process that runs all the same corrupts the archive,
+but cannot add foreign files to it: the folder is walked by descriptors (`runtime.beneath`), links are archived as
+links, and only folders and regular files are opened.
 
-Used by the agent's dump; `runtime.layer` lays it back.
+`runtime.layer` unpacks it.
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ _XATTR = "SCHILY.xattr."
 _OVERLAY = re.compile(r"(?:trusted|user)\.overlay\.(.+)")
 _OVERLAY_KEPT = frozenset({"opaque", "whiteout"})
 _OVERLAY_REFUSED = frozenset({"redirect", "metacopy"})
-_OF_THIS_CONTAINER = frozenset({"security.selinux"})  # its label keeps containers apart; the new one has another
+_OF_THIS_CONTAINER = frozenset({"security.selinux"})  # the label isolates containers; the new one has another
 _EXCHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _LINK_REMAP = re.compile(r"link_remap\.\d+")  # criu/files-reg.c
 
 
 class _Data(NamedTuple):
-    """A run of a file that is no hole."""
+    """A data extent of a file, not a hole."""
 
     offset: int
     length: int
 
 
 def write_archive(root: Path, stream: StreamWriter) -> int:
-    """Write all of a folder as an archive, and close the stream; returns its bytes.
+    """Write a folder as an archive, and close the stream; return its bytes.
 
     Raises:
-        DumpError: it holds what an archive cannot say, or a file became shorter while it was read.
-        OSError: it cannot be read.
+        DumpError: an archive cannot represent its contents, or a file was truncated while it was read.
+        OSError: a file cannot be read.
     """
     held = hold(root)
     try:
@@ -73,7 +72,7 @@ def write_archive(root: Path, stream: StreamWriter) -> int:
 
 
 class _Archive:
-    """Names begin with `./`: a member is called so, and it is the way to it from the root."""
+    """Names begin with `./`: the name of a member is also its path from the root."""
 
     def __init__(self, root: Path, held: int, stream: StreamWriter) -> None:
         self._root = root
@@ -86,7 +85,7 @@ class _Archive:
         self._names: dict[int, str] = {}
 
     def add_all(self) -> None:
-        """The root, and all that is in it."""
+        """Add the root, and everything in it."""
         self._add(self._held, "./")
         waiting = self._children("./")
         while waiting:
@@ -103,7 +102,7 @@ class _Archive:
                 ) from error
 
     def _children(self, name: str) -> list[str]:
-        """Names in a folder, the last one first."""
+        """Return the names in a folder, in descending order."""
         folder = open_folder(self._held, name)
         try:
             children = sorted(os.listdir(folder), reverse=True)  # noqa: PTH208 - it is a descriptor
@@ -112,7 +111,7 @@ class _Archive:
         return [name + child for child in children if not _LINK_REMAP.fullmatch(child)]
 
     def _add_child(self, name: str) -> bool:
-        """Whether it is a folder, and what is in it is to be added."""
+        """Add a file; return whether it is a folder whose contents must be added."""
         try:
             seen = look(self._held, name)
         except OSError as error:
@@ -127,7 +126,7 @@ class _Archive:
         return stat.S_ISDIR(status.st_mode) and status.st_dev == self._device
 
     def _add_mount_point(self, name: str) -> None:
-        """What is mounted inside is not the folder's; where a folder is mounted, one must be again."""
+        """Add an empty folder for a mount point: the mount's contents are excluded, but its target must exist again."""
         seen = look_at_mount(self._held, name)
         try:
             if stat.S_ISDIR(os.fstat(seen).st_mode):
@@ -136,14 +135,14 @@ class _Archive:
             os.close(seen)
 
     def _add(self, seen: int, name: str) -> os.stat_result:
-        """One file, without what is in it if it is a folder; returns what it was when it was looked at."""
+        """Add one file, for a folder without its contents; return its status as archived."""
         status = os.fstat(seen)
         if stat.S_ISSOCK(status.st_mode):
             return status
         info = _describe(name, status)
         info.pax_headers = {**info.pax_headers, **_attributes(seen, self._shown(name))}
         if stat.S_ISLNK(status.st_mode):
-            info.linkname = os.readlink("", dir_fd=seen)  # as it is written
+            info.linkname = os.readlink("", dir_fd=seen)  # verbatim
         elif status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode) and not _is_whiteout(status):
             if first := self._names.get(status.st_ino):
                 info.type, info.linkname, info.pax_headers = tarfile.LNKTYPE, first, {}
@@ -155,11 +154,11 @@ class _Archive:
         return status
 
     def _shown(self, name: str) -> Path:
-        """For people."""
+        """Return the path for messages."""
         return self._root / name
 
     def finish(self) -> int:
-        """End the archive."""
+        """Write the end of the archive."""
         self._put(bytes(2 * _BLOCK))
         self._flush()
         self._stream.close()
@@ -239,7 +238,7 @@ def _describe(name: str, status: os.stat_result) -> tarfile.TarInfo:
 
 
 def _is_whiteout(status: os.stat_result) -> bool:
-    """Overlayfs makes one inode serve for many."""
+    """Return whether a file is a whiteout; overlayfs links many to one inode."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
@@ -267,7 +266,7 @@ def _attributes(seen: int, shown: Path) -> dict[str, str]:
 
 
 def _data_of(descriptor: int, size: int) -> Iterator[_Data]:
-    """The runs of a file that are no holes, in order."""
+    """Yield the data extents of a file, in order."""
     offset = 0
     while offset < size:
         try:
@@ -281,7 +280,7 @@ def _data_of(descriptor: int, size: int) -> Iterator[_Data]:
 
 
 def _make_sparse(info: tarfile.TarInfo, data: list[_Data], size: int) -> bytes:
-    """Turn a member into one of GNU's sparse format 1.0; returns the map that stands before its data."""
+    """Turn a member into GNU's sparse format 1.0; return the map that precedes its data."""
     entries = [*data, _Data(size, 0)]
     text = "".join(f"{number}\n" for number in (len(entries), *(part for run in entries for part in run)))
     sparse_map = text.encode().ljust(-(-len(text) // _BLOCK) * _BLOCK, b"\0")
@@ -297,7 +296,7 @@ def _make_sparse(info: tarfile.TarInfo, data: list[_Data], size: int) -> bytes:
 
 
 def _longer_header(info: tarfile.TarInfo, blocks_bytes: int) -> bytes:
-    """The header, longer by some blocks: a comment whose record (length, key, value) fills them."""
+    """Return a header longer by some blocks: a comment whose record (length, key, value) fills them."""
     frame = f"{blocks_bytes} comment=\n"
     info.pax_headers = {**info.pax_headers, "comment": " " * (blocks_bytes - len(frame))}
     return _header(info)

@@ -1,7 +1,7 @@
-"""Control groups of a few processes, on cgroup v1 and v2: limits, usage, killing all of it, leaving nothing.
+"""Control groups on cgroup v1 and v2: limits, usage, kill and removal.
 
-One has a directory in each hierarchy that it needs; where these are is its maker's business. Standard library only: the
-supervisor of each run imports it.
+A `Cgroup` has a directory in each required hierarchy; its creator chooses where. Standard library only: the supervisor
+of each run imports this module.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _TRIES = 20
 _LEAVING_SECONDS = 1.0
 _YOUNG_SECONDS = 60.0
 _REMOVED = (errno.ENOENT, errno.ENODEV)  # before a file of the group is open, and after
-_NO_SWAP = "it may swap"  # a machine without swap accounting has no such file, and mostly no swap
+_NO_SWAP = "it may swap"  # a machine without swap accounting lacks the file, and usually swap
 
 
 class CgroupError(CedanaSchedError):
-    """A control group cannot be made, or its processes do not end."""
+    """A control group cannot be created, or its processes do not end."""
 
 
 class Limits(NamedTuple):
-    """What the processes may use; None is no limit. CPUs may be fractions."""
+    """Resource limits of the processes; None is no limit. CPUs may be fractions."""
 
     cpus: float | None = None
     memory_bytes: int | None = None
@@ -51,7 +51,7 @@ class Cgroup:
 
     Args:
         directories: by controller (v1), or of `unified` (v2).
-        controllers: which of v2's they need, as far as there are such.
+        controllers: required controllers of v2, as far as available.
     """
 
     def __init__(self, directories: Mapping[str, str], controllers: tuple[str, ...] = _V2_CONTROLLERS) -> None:
@@ -64,7 +64,7 @@ class Cgroup:
 
     @property
     def freezer(self) -> Path:
-        """The directory that stops all of them: v1 freezer, or v2."""
+        """The directory that freezes all of them: v1 freezer, or v2."""
         return self.directories[UNIFIED if self.version == 2 else FREEZER]
 
     @property
@@ -74,10 +74,10 @@ class Cgroup:
         return tuple(dict.fromkeys(self.directories[name] for name in names))
 
     def create(self) -> None:
-        """Make the groups, with their controllers delegated to them. Idempotent.
+        """Create the groups, with their controllers delegated to them. Idempotent.
 
         Raises:
-            CgroupError: the kernel refused; says which directory and why.
+            CgroupError: the kernel refused; names the directory and the reason.
         """
         for path in self.paths:
             _make(path, self._controllers)
@@ -88,10 +88,10 @@ class Cgroup:
             _write(path / "cgroup.procs", str(pid))
 
     def create_with(self, pid: int) -> None:
-        """Make the groups and move a process into them. Another engine may remove them while they are empty.
+        """Create the groups and move a process into them. Another engine may remove them while they are empty.
 
         Raises:
-            CgroupError: the kernel refused; says which directory and why.
+            CgroupError: the kernel refused; names the directory and the reason.
             OSError: the process cannot be moved.
         """
         for _ in range(_TRIES):
@@ -106,7 +106,7 @@ class Cgroup:
         raise CgroupError(f"{self.paths[0]} vanishes again and again", remedy="run one engine only")
 
     def limit(self, limits: Limits) -> list[str]:
-        """Apply the limits; returns in words what this machine cannot do. Memory is meant without swap."""
+        """Apply the limits; return descriptions of those that this machine does not support. Memory excludes swap."""
         settings = (_v2_settings if self.version == 2 else _v1_settings)(limits)
         problems = [self._set(*setting) for setting in settings]
         return [problem for problem in problems if problem]
@@ -121,26 +121,26 @@ class Cgroup:
         return Usage(nanoseconds / 1e9, now, peak)
 
     def oom_kills(self) -> int:
-        """How many of its processes the kernel killed because the memory limit was reached."""
+        """How many of its processes the kernel killed at the memory limit."""
         if self.version == 2:
             return _table(self.freezer / "memory.events").get("oom_kill", 0)
         memory = self.directories.get("memory")
         return _table(memory / "memory.oom_control").get("oom_kill", 0) if memory else 0
 
     def members(self) -> set[int]:
-        """PIDs in any of the groups."""
+        """Return the PIDs in any of the groups."""
         return {pid for path in self.paths for pid in _members(path)}
 
     def kill(self) -> None:
-        """Kill every process, also frozen ones, and wait for their end. A frozen one executes nothing any more.
+        """Kill every process, also frozen ones, and wait for their end. A frozen one executes no further instruction.
 
         Raises:
-            FreezerError: some do not end within 10 s (they wait for a device, or CRIU holds them).
+            FreezerError: some processes do not end within 10 s (they wait for a device, or CRIU holds them).
         """
         freezer.kill(self.freezer)
 
     def remove(self) -> None:
-        """Remove the groups; they must be empty. Those that are gone already are fine.
+        """Remove the groups; they must be empty. Idempotent.
 
         Raises:
             CgroupError: there are processes in one.
@@ -165,7 +165,7 @@ class Cgroup:
 
 
 def abandoned(parent: Path) -> list[Path]:
-    """Groups below another one that are older than a minute.
+    """Return the groups below another one that are older than a minute.
 
     A younger one may be waiting for its first process, of this program or another one on this machine.
     """
@@ -173,11 +173,11 @@ def abandoned(parent: Path) -> list[Path]:
         groups = [path for path in parent.iterdir() if path.is_dir()]
         return [path for path in groups if time.time() - path.stat().st_mtime > _YOUNG_SECONDS]
     except FileNotFoundError:
-        return []  # somebody else is tidying up as well
+        return []  # another engine is cleaning up as well
 
 
 def find_roots(mountinfo: Iterable[str]) -> dict[str, Path]:
-    """From /proc/self/mountinfo the root of each v1 controller's hierarchy, or `{"unified": root}` for v2.
+    """Return the root of each v1 controller's hierarchy from /proc/self/mountinfo, or `{"unified": root}` for v2.
 
     A hybrid machine (v1 controllers, and a v2 hierarchy that has none) counts as v1.
 
@@ -228,7 +228,7 @@ def _v2_settings(limits: Limits) -> Iterable[tuple[str, str, str]]:
 
 
 def _remove(path: Path) -> None:
-    """A process that has been waited for may still leave its group, so a refusal is only believed after a second."""
+    """Remove a group, with retries for a second: a reaped process may still be leaving its group."""
     deadline = time.monotonic() + _LEAVING_SECONDS
     while True:
         try:
@@ -249,7 +249,7 @@ def _quota(cpus: float) -> int:
 
 
 def _make(path: Path, controllers: tuple[str, ...]) -> None:
-    """Make `parent/path`; another engine may be removing the empty parent at the same time."""
+    """Create `parent/path`; another engine may be removing the empty parent at the same time."""
     for _ in range(_TRIES):
         try:
             path.parent.mkdir(exist_ok=True)
@@ -269,9 +269,9 @@ def _make(path: Path, controllers: tuple[str, ...]) -> None:
 
 
 def _delegate(directory: Path, controllers: tuple[str, ...]) -> None:
-    """Let the children of a v2 group have these controllers, as far as the group itself has them.
+    """Delegate these controllers to the children of a v2 group, as far as the group itself has them.
 
-    A container's v2 root holds processes, and a group with processes cannot delegate: they move to a leaf first.
+    A container's v2 root has processes, and a group with processes cannot delegate: they move to a leaf first.
     """
     available = set((directory / "cgroup.controllers").read_text().split())
     enabled = set((directory / "cgroup.subtree_control").read_text().split())
@@ -294,7 +294,7 @@ def _move(pid: int, group: Path) -> None:
     try:
         _write(group / "cgroup.procs", str(pid))
     except ProcessLookupError:
-        return  # it ended meanwhile
+        return  # ended meanwhile
 
 
 def _members(path: Path) -> list[int]:
@@ -309,7 +309,7 @@ def _listed(pids: Iterable[int]) -> str:
 
 
 def _write(path: Path, value: str) -> None:
-    with path.open("wb", buffering=0) as file:  # one write call, whose error is the kernel's answer
+    with path.open("wb", buffering=0) as file:  # a single write call, whose error is the kernel's result
         file.write(value.encode())
 
 

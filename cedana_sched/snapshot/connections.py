@@ -1,13 +1,13 @@
-"""TCP connections of processes that are about to be killed, or that a killed CRIU left half dumped.
+"""TCP repair mode for processes about to be killed, or left half dumped by a killed CRIU.
 
-A TCP socket in *repair mode* (`TCP_REPAIR`, tcp(7), made for CRIU) says nothing to its peer, also when it is closed:
-it just vanishes. CRIU relies on this when it kills what it dumped. Here the kill comes later, after the commit; an
-ordinary close would tell the peers that it is over, and leave the addresses taken for a minute (TIME_WAIT), so that
-the restore fails with `Address already in use`. And when CRIU is killed in the middle of a dump, sockets stay in
-repair mode, and the workload's connections would hang.
+A TCP socket in *repair mode* (`TCP_REPAIR`, tcp(7), made for CRIU) sends nothing to its peer, even when it is closed:
+it vanishes. CRIU relies on this when it kills the processes that it dumped. Here the kill comes later, after the
+commit; an ordinary close would end the connection for its peers, and keep the addresses in use for a minute
+(TIME_WAIT), so that the restore fails with `Address already in use`. And when CRIU is killed in the middle of a dump,
+sockets stay in repair mode, and the workload's connections would hang.
 
-Both are done from outside: a descriptor of the process is taken by pidfd_getfd(2), which a frozen process allows too.
-Called by `freezer.kill` and by `aftermath`.
+Both are done from outside: pidfd_getfd(2) duplicates a descriptor of the process, which works for a frozen process,
+too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REPAIR_OFF_NO_PROBE = -1  # off, without the window probe that a restore sends
 
 
 def silence_connections(pids: Iterable[int]) -> int:
-    """Make the TCP connections of these processes vanish silently when they are closed; returns how many."""
+    """Make the TCP connections of these processes vanish silently on close; return how many."""
     count = 0
     for connection in _tcp_sockets(pids):
         if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -36,7 +36,7 @@ def silence_connections(pids: Iterable[int]) -> int:
 
 
 def wake_connections(pids: Iterable[int]) -> int:
-    """Let TCP connections speak again that a killed CRIU left in repair mode; returns how many it found."""
+    """Reset TCP connections that a killed CRIU left in repair mode; return how many."""
     count = 0
     for connection in _tcp_sockets(pids):
         if connection.getsockopt(socket.IPPROTO_TCP, _TCP_REPAIR):
@@ -46,7 +46,7 @@ def wake_connections(pids: Iterable[int]) -> int:
 
 
 def _tcp_sockets(pids: Iterable[int]) -> Iterator[socket.socket]:
-    """Each TCP socket once, however many processes share it, as an object of this process; closed after its turn."""
+    """Yield each TCP socket once, even if processes share it, duplicated into this process; closed after its turn."""
     seen: set[str] = set()
     for pid in pids:
         with ExitStack() as stack, suppress(ProcessLookupError, FileNotFoundError):  # ended meanwhile
@@ -57,7 +57,7 @@ def _tcp_sockets(pids: Iterable[int]) -> Iterator[socket.socket]:
 
 
 def _as_tcp_socket(pidfd: int, entry: Path, seen: set[str]) -> Iterator[socket.socket]:
-    with suppress(OSError):  # closed meanwhile by a process that runs
+    with suppress(OSError):  # closed meanwhile by a running process
         name = str(entry.readlink())
         if not name.startswith("socket:") or name in seen:
             return

@@ -1,10 +1,10 @@
-"""Package files of a Debian suite, without touching this machine's own packages.
+"""Downloads package files of a Debian suite, without touching this machine's own packages.
 
-A fresh machine of any Debian release runs CRIU from the suite that ships a recent one. `apt-get` itself does the
-download and checks the signatures, with state, cache and sources of its own, so that neither the machine's package
-lists nor its installed packages change. The mirror is the one that the machine is already set up for.
+A fresh machine of any Debian release runs CRIU from the suite that ships a recent one. `apt-get` itself downloads and
+verifies the signatures, with state, cache and sources of its own, so that neither the machine's package lists nor its
+installed packages change. The mirror is the machine's own.
 
-Whoever knows the digest of a package file needs no index (`download_from`): any archive that has the file will do.
+With the digest of a package file no index is needed (`download_from`): any archive that has the file will do.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _MIRROR_LIST = "mirror+file:"
 
 
 class DebianPackagesError(CedanaSchedError):
-    """Package files could not be had; the evidence is apt's own output."""
+    """Package files are unavailable; the evidence is apt's own output."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """One package as the suite's signed index names it."""
+    """A package in the suite's signed index."""
 
     name: str
     version: str
     file: str
-    """Its path in the archive, such as `pool/main/c/criu/criu_4.2.1-1_amd64.deb`."""
+    """Path in the archive, such as `pool/main/c/criu/criu_4.2.1-1_amd64.deb`."""
     sha256: str
 
     def file_in(self, folder: Path) -> Path:
-        """Where `download_from` lays its file."""
+        """Return where `download_from` puts the file."""
         return folder / PurePosixPath(self.file).name
 
     def is_in(self, folder: Path) -> bool:
-        """Whether its file lies in a folder, with the content that it must have."""
+        """Return whether the file is in a folder, with the expected content."""
         try:
             return hashlib.sha256(self.file_in(folder).read_bytes()).hexdigest() == self.sha256
         except FileNotFoundError:
@@ -78,29 +78,29 @@ class DebianSuite:
         self._suite = suite
         self._folder = folder
         self.mirror = ""
-        """Base address of the mirror that serves the suite."""
+        """Base URL of the mirror that serves the suite."""
         self._environment = os.environ | {"APT_CONFIG": str(folder / "apt.conf")} | _ENGLISH
         self._write_configuration()
         self._update()
 
     @property
     def date(self) -> datetime:
-        """When the index was made, as it says itself (UTC)."""
+        """Return the index's own date (UTC)."""
         [release] = (self._folder / "state" / "lists").glob("*Release")
         [said] = re.findall(r"^Date: (.+) (?:UTC|GMT|[+]0000)$", release.read_text(encoding="utf-8"), re.MULTILINE)
         return datetime.strptime(said, "%a, %d %b %Y %H:%M:%S").replace(tzinfo=UTC)
 
     def closure(self, *names: str) -> list[str]:
-        """Names of the packages that `names` need to run, themselves included.
+        """Return the names of `names` and of all their dependencies.
 
         Raises:
-            DebianPackagesError: one of `names` is not served, or something that it needs.
+            DebianPackagesError: one of `names` or a dependency is not served.
         """
         plan = self._apt("apt-get", "install", "--simulate", "--yes", *names)
         return sorted(line.split()[1] for line in plan.splitlines() if line.startswith("Inst "))
 
     def packages(self, *names: str) -> list[Package]:
-        """Version and digest of each, from the signed index.
+        """Return version and digest of each, from the signed index.
 
         Raises:
             DebianPackagesError: naming those that the suite does not serve.
@@ -116,10 +116,10 @@ class DebianSuite:
         return found
 
     def download(self, packages: list[Package], into: Path) -> list[Path]:
-        """Download the packages' files into `into`, each checked against the signed index.
+        """Download the packages' files into `into`, each verified by the signed index.
 
         Raises:
-            DebianPackagesError: naming the file that could not be had or does not match.
+            DebianPackagesError: naming the file that is unavailable or does not match.
         """
         into.mkdir(parents=True, exist_ok=True)
         self._apt("apt-get", "download", *(f"{p.name}={p.version}" for p in packages), cwd=into)
@@ -173,10 +173,10 @@ class DebianSuite:
 
 
 def debian_mirrors() -> list[str]:
-    """Base addresses of the Debian archives that this machine's apt is set up for, in its own order.
+    """Return the base URLs of the Debian archives in this machine's apt configuration, in its own order.
 
-    Labels are known only after the machine's first `apt-get update`; before that, every archive that is
-    not a security or vendor one by its suite's name is a candidate.
+    Labels are known only after the machine's first `apt-get update`; before that, every archive is a candidate whose
+    suite is not named as a security or vendor one.
     """
     output = _run("apt-get", "indextargets", "--format", "$(REPO_URI)|$(LABEL)|$(RELEASE)|$(COMPONENT)")
     mirrors: dict[str, None] = {}
@@ -194,15 +194,15 @@ def debian_mirrors() -> list[str]:
 
 
 def machine_architecture() -> str:
-    """What Debian calls this machine's kind, such as `amd64`."""
+    """Return Debian's name of this machine's architecture, such as `amd64`."""
     return _run("dpkg", "--print-architecture").strip()
 
 
 def plain_addresses(mirrors: Iterable[str]) -> list[str]:
-    """Base addresses that files can be named below: a list of mirrors in a file is replaced by those in it.
+    """Return base URLs for files: a list of mirrors in a file is replaced by its entries.
 
     Raises:
-        DebianPackagesError: apt's settings name a list that cannot be read.
+        DebianPackagesError: apt's configuration names a list that cannot be read.
     """
     addresses: dict[str, None] = {}
     for mirror in mirrors:
@@ -214,12 +214,12 @@ def plain_addresses(mirrors: Iterable[str]) -> list[str]:
 
 
 def download_from(archive: str, packages: Sequence[Package], into: Path) -> list[str]:
-    """Download package files by their paths below an archive's base address; what is in `into` afterwards is whole.
+    """Download package files by their paths below an archive's base URL; only complete files remain in `into`.
 
-    Each is checked against its digest, so that the archive need not be trusted.
+    Each is verified by its digest, so that the archive need not be trusted.
 
     Returns:
-        Why those that are missing could not be had, in apt's words.
+        apt's reasons for the missing ones.
     """
     into.mkdir(parents=True, exist_ok=True)
     wanted: list[str] = []
@@ -232,7 +232,7 @@ def download_from(archive: str, packages: Sequence[Package], into: Path) -> list
         failures = [line for line in error.evidence if line.startswith(_FETCH_FAILED)] or [error.message]
     for package in packages:
         if not package.is_in(into):
-            package.file_in(into).unlink(missing_ok=True)  # the part of it that came
+            package.file_in(into).unlink(missing_ok=True)  # the partial download
     return failures
 
 
@@ -274,10 +274,10 @@ def _checked_file(package: Package, folder: Path) -> Path:
 
 
 def require_tools() -> None:
-    """Make sure that this machine has apt and dpkg.
+    """Require apt and dpkg on this machine.
 
     Raises:
-        DebianPackagesError: it has not; says which of their programs is missing.
+        DebianPackagesError: one of their programs is missing, with its name.
     """
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
@@ -288,7 +288,7 @@ def require_tools() -> None:
 
 
 def archive_keyring() -> Path:
-    """Return the keys that sign Debian's package indexes.
+    """Return the keyring for Debian's package indexes.
 
     Raises:
         DebianPackagesError: this machine has none.

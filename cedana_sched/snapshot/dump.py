@@ -1,15 +1,15 @@
-"""Runs `criu dump --stream` on a process tree and sees to it that the tree is as it was if that fails.
+"""Runs `criu dump --stream` on a process tree; after a failure the tree is as it was before.
 
-The agent freezes the tree's cgroup first. CRIU finds it frozen, seizes every task with ptrace, thaws the cgroup
-while the tasks are trapped (its own code must run inside them), and freezes it again before it lets the tasks go
-(criu/seize.c, `freezer_restore_state`). So the workload executes nothing between the agent's freeze and whatever the
-agent does after the dump: kill, or thaw.
+The agent freezes the tree's cgroup first. CRIU finds it frozen, seizes every task with ptrace, thaws the cgroup while
+the tasks are trapped (its own code must run inside them), and freezes it again before it detaches (criu/seize.c,
+`freezer_restore_state`). So the workload executes nothing between the agent's freeze and the agent's next step after
+the dump: kill, or thaw.
 
-Only the command line can stream: CRIU aborts when asked to by RPC (4.2.1 opens its images directory with mode -1).
+Only the command line can stream: with RPC, CRIU aborts (4.2.1 opens its images directory with mode -1).
 
-When CRIU is stopped (a failing sink, `cancel`, the deadline) it is first denied the stream: its next write fails, it
-undoes everything and exits. Only a CRIU that does not exit within `_ORDERLY_SECONDS` is killed. What a killed CRIU
-leaves behind, and what can be done about it, is told in `aftermath`.
+To stop CRIU (a failing sink, `cancel`, the deadline), the stream is closed first: CRIU's next write fails, it undoes
+everything and exits. Only a CRIU that does not exit within `_ORDERLY_SECONDS` is killed. See `aftermath` for the
+cleanup after that.
 """
 
 from __future__ import annotations
@@ -48,57 +48,57 @@ _ORDERLY_SECONDS = 3.0
 
 
 class DumpInterruptedError(DumpError, RetryableError):
-    """CRIU was killed by somebody else, hung, or came at a bad moment: the same dump may succeed when tried again."""
+    """CRIU was killed from outside, hung, or met a transient state: a retry of the dump may succeed."""
 
 
 class After(enum.StrEnum):
-    """What the tasks do when the dump has succeeded."""
+    """State of the tasks after a successful dump."""
 
     LEAVE_RUNNING = "--leave-running"
-    """They go on; in a cgroup that was frozen before, they stay frozen until it is thawed."""
+    """Tasks run on; in a cgroup that was frozen before, they stay frozen until it is thawed."""
     LEAVE_STOPPED = "--leave-stopped"
-    """They are stopped as by SIGSTOP. Only for trees without a freezer cgroup."""
+    """Tasks are stopped as by SIGSTOP. Only for trees without a freezer cgroup."""
 
 
 class DumpRequest(msgspec.Struct, frozen=True):
-    """What to dump, and how."""
+    """Parameters of a dump."""
 
     root_pid: int
-    """The first process of the tree, in this process's PID namespace."""
+    """The root process of the tree, in this process's PID namespace."""
     workdir: Path
-    """A directory of this dump's own: CRIU's log and statistics stay there, and the stream's socket."""
+    """A directory for this dump only: CRIU's log and statistics stay there, and the stream's socket."""
     freeze_cgroup: Path | None = None
-    """The cgroup (v1 freezer or v2) that holds the whole tree, and nothing else; frozen by the caller."""
+    """The cgroup (v1 freezer or v2) of the whole tree, and nothing else; frozen by the caller."""
     after: After = After.LEAVE_RUNNING
     externals: tuple[str, ...] = ()
     """`--external` items, for instance `Externals.items()`."""
     root: Path = Path("/")
-    """Where the tree's root directory lies, when CRIU cannot find it by itself."""
+    """The tree's root directory, if CRIU cannot find it."""
     tcp_established: bool = True
     file_locks: bool = True
     link_remap: bool = True
-    """Let files be open in /dev/shm under a name that was deleted while they have another (see `remaps`)."""
+    """Permit open files in /dev/shm whose opened name was deleted while another exists (see `remaps`)."""
     ext_unix_sk: bool = False
-    """Let sockets connected to processes outside be dumped; restored they are connected to nothing."""
+    """Permit sockets connected to processes outside; after the restore they are disconnected."""
     shell_job: bool = False
-    """The tree's terminal and session belong to somebody outside."""
+    """The tree's terminal and session belong to a process outside."""
     ghost_limit_bytes: int = 64 << 20
     """Deleted files that are still open are part of the snapshot up to this size each."""
     manage_cgroups: str = "ignore"
     network_lock: str = "nftables"
-    """How CRIU keeps the packets of established connections away during the dump; `skip` for none."""
+    """How CRIU blocks the packets of established connections during the dump; `skip` for none."""
     saves_shared_memory: bool = True
     """Whether /dev/shm is a mount of the tree's own, whose files are in the images (see `remaps`)."""
     timeout_seconds: float = 600.0
     stall_seconds: float = STALL_SECONDS
-    """How long the dump may go without a sign of life; see `progress`."""
+    """Seconds that the dump may go without progress; see `progress`."""
     launcher: tuple[str, ...] = ()
-    """The words before CRIU's own, like `nsenter --mount=/proc/1/ns/mnt --`: `workdir` and `/run/cedana-sched` must
-    have the same paths where it leads, and the other paths in this request are those of there."""
+    """Prefix of CRIU's command line, like `nsenter --mount=/proc/1/ns/mnt --`: `workdir` and `/run/cedana-sched`
+    must have the same paths there, and the other paths in this request are resolved there."""
 
 
 class DumpResult(msgspec.Struct, frozen=True):
-    """What a successful dump was like."""
+    """Result of a successful dump."""
 
     seconds: float
     bytes: int
@@ -107,7 +107,7 @@ class DumpResult(msgspec.Struct, frozen=True):
 
 
 class Dump:
-    """One dump. `run` blocks; `cancel` may be called from another thread at any time."""
+    """One dump. `run` blocks; `cancel` is thread-safe, at any time."""
 
     def __init__(self, toolchain: Toolchain, request: DumpRequest, sink: StreamSink) -> None:
         self._toolchain = toolchain
@@ -124,11 +124,11 @@ class Dump:
 
     @property
     def bytes_received(self) -> int:
-        """How much of the snapshot has come so far."""
+        """Bytes of the snapshot received so far."""
         return self._receiver.bytes_received
 
     def cancel(self, why: str = "the dump was cancelled") -> None:
-        """Make `run` raise DumpError soon, with the tree running on. Harmless after the end."""
+        """Make `run` raise DumpError soon, with the tree running on. No effect after the end."""
         self._why_stopped = self._why_stopped or why
         self._receiver.abort()
         self._tell_stop()
@@ -137,9 +137,9 @@ class Dump:
         """Dump the tree into the sink.
 
         Raises:
-            DumpInterruptedError: CRIU was killed, or something was under way that ends by itself.
-            DumpError: it failed, or was cancelled, or took too long. The processes run on (a frozen cgroup is thawed),
-                and the cause is the sink's own exception if there was one.
+            DumpInterruptedError: CRIU was killed, or met a transient state.
+            DumpError: the dump failed, was cancelled, or exceeded its time. The processes run on (a frozen cgroup is
+                thawed), and the cause is the sink's own exception if there was one.
         """
         try:
             return self._run()
@@ -154,7 +154,7 @@ class Dump:
             criu = self._start_criu(stderr)
             status = self._wait(criu)
         if status:
-            self._clean_up(status)  # at once: a sink whose store does not answer may take long to finish
+            self._clean_up(status)  # at once: a sink whose store is unavailable may take long to finish
         self._receiver.finish(complete=status == 0)
         if status or self._receiver.failure or self._why_stopped:
             if not status:
@@ -179,7 +179,7 @@ class Dump:
         """Put the frozen processes into a state in which CRIU can seize them.
 
         Raises:
-            DumpError: a debugger has one. CRIU would try again and again until its time is over.
+            DumpError: a debugger is attached to one. CRIU would retry until its timeout.
         """
         if self._request.freeze_cgroup is None:
             return
@@ -230,7 +230,7 @@ class Dump:
         os.eventfd_write(self._stop, 1)
 
     def _wait(self, criu: subprocess.Popen[bytes]) -> int:
-        """CRIU's exit status, negative if a signal ended it. Stops it when it must not go on."""
+        """Return CRIU's exit status, negative if a signal ended it. Stops CRIU when it must not go on."""
         ended = os.pidfd_open(criu.pid)
         waiter = select.poll()
         waiter.register(ended, select.POLLIN)
@@ -240,16 +240,16 @@ class Dump:
             waiter.unregister(self._stop)
             if not waiter.poll(_ORDERLY_SECONDS * 1000):
                 if self._request.freeze_cgroup:
-                    request_freeze(self._request.freeze_cgroup)  # nothing runs until the clean-up has undone all
+                    request_freeze(self._request.freeze_cgroup)  # nothing runs until the cleanup has finished
                 criu.kill()
                 waiter.poll()
         os.close(ended)
-        # Before it is reaped, so that the number is still its own: a killed CRIU leaves helpers, some of them stopped.
+        # before CRIU is reaped, while the number is still its own: a killed CRIU leaves helpers, some of them stopped
         os.killpg(criu.pid, signal.SIGKILL)
         return criu.wait()
 
     def _poll(self, waiter: select.poll, criu: int) -> dict[int, int]:
-        """What is ready first. Cancels the dump when its time is over, or when nothing happens any more."""
+        """Wait for events. Cancels the dump at its deadline, or without progress."""
         request = self._request
         deadline = time.monotonic() + request.timeout_seconds
         progress = Progress(
@@ -293,16 +293,16 @@ class Dump:
 
 
 def spare_from_oom_killer(pid: int) -> None:
-    """Make CRIU the last choice: it is small, and killing it can hurt the workload (see `aftermath`).
+    """Make CRIU the last choice: it is small, and killing it can harm the workload (see `aftermath`).
 
-    But a choice: a control group at its limit in which nothing may be killed (-1000) has its processes wait for ever.
+    But not exempt: in a control group at its limit without any process to kill (-1000), processes wait forever.
     """
-    with contextlib.suppress(PermissionError, FileNotFoundError, ProcessLookupError):  # a capability; it has ended
+    with contextlib.suppress(PermissionError, FileNotFoundError, ProcessLookupError):  # a capability; ended
         Path(f"/proc/{pid}/oom_score_adj").write_text("-999")
 
 
 def _socket_directory() -> Path:
-    """What CRIU takes for its images directory: the stream's socket is in it, whose path has 107 characters at most."""
+    """Return CRIU's images directory: it has the stream's socket, whose path is limited to 107 characters."""
     _SOCKETS.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(dir=_SOCKETS))
 

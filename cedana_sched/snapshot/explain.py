@@ -1,9 +1,7 @@
-"""A CRIU failure in plain words: what its log means, and what to do about it.
+"""Explanations of CRIU failures in plain words, with remedies.
 
-CRIU's own log is written for its authors. This finds the line that decided, says it in a sentence with a remedy, and
-keeps the last lines as evidence. What the table does not know is reported with CRIU's own first error.
-
-Called by `dump` and `restore` for every failure.
+CRIU's own log is written for its authors. This module finds the decisive line, translates it into a sentence with a
+remedy, and keeps the last lines as evidence. Unknown failures are reported by CRIU's own first error.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ from cedana_sched.model.errors import EVIDENCE_LINES
 from cedana_sched.snapshot.failures import FAILURES
 
 _NOISE = re.compile(
-    r"rlimit: Can't setup RLIMIT_NOFILE"  # harmless: CRIU wants more descriptors than it is allowed
+    r"rlimit: Can't setup RLIMIT_NOFILE"  # harmless: CRIU requests more descriptors than permitted
     r"|Dumping FAILED|Restoring FAILED|Unable to open .*kdat"
-    r"|cgroupd: recv req error"  # a helper's farewell, after whatever went wrong
+    r"|cgroupd: recv req error"  # a helper's last line, after any failure
 )
 _STAMP = re.compile(r"^\(\d+\.\d+\)\s*(?:\d+:\s*)?")
 _TAIL_BYTES = 256 << 10
@@ -27,32 +25,32 @@ _TAIL_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class Explanation:
-    """The sentence, what to do, and CRIU's own last lines."""
+    """A sentence, a remedy, and CRIU's own last lines."""
 
     message: str
     remedy: str
     evidence: tuple[str, ...]
     passes: bool = False
-    """Whether the same may succeed in a moment, without anybody changing anything."""
+    """Whether the failure is transient: a retry may succeed without any change."""
 
 
 def explain(log: Path, status: int, stderr: Path | None = None) -> Explanation:
     """Explain how CRIU ended.
 
     Args:
-        log: CRIU's log file; may be missing if CRIU never began.
-        status: its exit status as `subprocess` tells it, negative for a signal.
-        stderr: what it said on its standard error, where it complains before the log is open.
+        log: CRIU's log file; may be missing if CRIU never started.
+        status: its exit status as in `subprocess`, negative for a signal.
+        stderr: its standard error, which has the errors from before the log is open.
     """
     lines = _tail(log) + (_tail(stderr) if stderr else [])
     return explain_lines(lines, status)
 
 
 def explain_lines(lines: list[str], status: int) -> Explanation:
-    """`explain` for a log that is already read."""
+    """Explain a log that is already read; see `explain`."""
     errors = [line for line in lines if re.search(r"\bError\b", line) and not _NOISE.search(line)]
     evidence = tuple((errors + [line for line in lines[-4:] if line not in errors])[:EVIDENCE_LINES])
-    # The first match in the order of the table: causes stand before the errors that follow from them.
+    # the first match in the order of the table: causes precede the errors that follow from them
     text = "\n".join(errors)
     for failure in FAILURES:
         if found := failure.pattern.search(text):
@@ -66,7 +64,7 @@ def explain_lines(lines: list[str], status: int) -> Explanation:
 
 
 def last_lines(log: Path) -> tuple[str, ...]:
-    """The end of a log, as evidence for what CRIU itself does not know."""
+    """Return the end of a log, as evidence for causes unknown to CRIU itself."""
     return tuple(_tail(log)[-EVIDENCE_LINES:])
 
 

@@ -1,7 +1,7 @@
-"""The table of CRIU's error lines that people meet, each with its meaning and its remedy.
+"""The table of common CRIU error lines, each with its meaning and its remedy.
 
-The order matters: causes stand before the errors that follow from them. Patterns are of CRIU 4.2's sources; the unit
-tests hold excerpts of real logs. Read by `explain`.
+The order matters: causes precede the errors that follow from them. Patterns are from CRIU 4.2's sources; the unit tests
+have excerpts of real logs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Failure:
     sentence: str
     remedy: str
     passes: bool = False
-    """Whether it is about something that is over by itself in a moment."""
+    """Whether the failure is transient."""
 
     def say(self, found: re.Match[str]) -> str:
-        """The sentence about this very occurrence."""
+        """Return the sentence for one occurrence."""
         groups = found.groupdict()
         values = {key: value or groups.get("other") or "?" for key, value in groups.items()}
-        if "path" in values and not values["path"].startswith("/"):  # CRIU leaves it out inside a mount namespace
+        if "path" in values and not values["path"].startswith("/"):  # CRIU omits it inside a mount namespace
             values["path"] = "/" + values["path"]
         return self.sentence.format(**values)
 
@@ -141,7 +141,7 @@ FAILURES = (
         "close it before the snapshot, or run the program without it",
     ),
     _failure(
-        r"io_uring|send_fds failed \(-22\)",  # the kernel refuses to pass its descriptors on, and nothing else's
+        r"io_uring|send_fds failed \(-22\)",  # the kernel refuses to pass io_uring descriptors, and no others
         "the processes use io_uring, which cannot be saved",
         "switch it off in the program (for libuv: UV_USE_IO_URING=0)",
     ),
@@ -200,7 +200,7 @@ FAILURES = (
         "have the first thread wait for the others (pthread_join) instead of ending",
     ),
     _failure(
-        r"cg: BUG at",  # CRIU 4.2 has no cgroup for a root that is a zombie, and stops at an assertion
+        r"cg: BUG at",  # CRIU 4.2 has no cgroup for a zombie root, and fails an assertion
         "the job has ended already",
         "there is nothing left to take a snapshot of",
     ),

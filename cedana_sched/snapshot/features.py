@@ -1,7 +1,7 @@
-"""What CRIU and the kernel of this machine can do together, as plain facts for `doctor`.
+"""Capabilities of CRIU with this machine's kernel, as facts for `doctor`.
 
-Asked of CRIU's own command line (`criu check`), one short process for each feature; the same knowledge that pycriu
-offers, whose calls fork inside the asking process.
+Uses CRIU's command line (`criu check`), one short process per feature; pycriu has the same information, but its calls
+fork inside the calling process.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _FEATURES = {
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """One thing that this machine can or cannot do."""
+    """One capability of this machine."""
 
     name: str
     good: bool
     sentence: str
     needed: bool = False
-    """Without it no snapshot can be taken or restored at all."""
+    """Without it no snapshot can be taken or restored."""
 
 
 def check_features(toolchain: Toolchain) -> list[Fact]:
-    """Ask CRIU; takes a fraction of a second. Run as root."""
+    """Check CRIU's features; takes a fraction of a second. Run as root."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         checked = pool.map(lambda name: _check_feature(toolchain, name), _FEATURES)
         return [_check_basics(toolchain), _check_limits(toolchain), *checked]

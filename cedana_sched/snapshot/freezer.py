@@ -1,17 +1,17 @@
-"""Stops, continues and kills every process of a cgroup, without letting any of them notice.
+"""Freezes, thaws and kills all processes of a cgroup, invisibly to them.
 
-Both generations of the kernel's interface are served, recognised by the files in the directory:
+Supports both generations of the kernel's interface, detected by the files in the directory:
 
-    v2 (`cgroup.freeze`)    the kernel tells when all are frozen, and when the last has gone: `cgroup.events`, poll(2)
-    v1 (`freezer.state`)    nothing is told, so the state is read again every 2 ms within the time allowed. The v1
-                            freezer also misses processes that are being forked: writing FROZEN once more
-                            collects them (what CRIU and runc do too). It also stops the threads that an exec(2) is
-                            waiting for to end, and then never freezes: letting all run for a moment helps (runc too)
+    v2 (`cgroup.freeze`)    the kernel reports when all are frozen, and when the last has gone: `cgroup.events`, poll(2)
+    v1 (`freezer.state`)    without notification, so the state is polled every 2 ms until the timeout. The v1
+                            freezer also misses processes that are being forked: writing FROZEN again
+                            catches them (as CRIU and runc do). It also stops the threads that an exec(2) is
+                            waiting for to end, and then never freezes: thawing all for a moment helps (as in runc)
 
-A frozen process executes nothing, not even a signal handler; SIGKILL stays pending until the cgroup is thawed (v1)
-and then takes effect before any instruction of the program. So `kill` of a frozen cgroup runs none of its code.
+A frozen process executes nothing, not even a signal handler; SIGKILL stays pending until the cgroup is thawed (v1) and
+then takes effect before any instruction of the program. So `kill` of a frozen cgroup executes none of its code.
 
-Called by the agent around `dump`, and by `restore` to remove what a failed one left.
+
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from cedana_sched.snapshot.vfork import held_by_vfork
 _NAMED = 3  # control groups in a sentence
 _REREAD_SECONDS = 0.002
 _VFORK_SECONDS = 0.002
-_REWRITE_EVERY = 16  # re-reads after which FROZEN is written again, about every 30 ms
-_RELEASE_EVERY = 64  # re-reads after which all that is not frozen may run for a moment, about every 130 ms
+_REWRITE_EVERY = 16  # polls after which FROZEN is written again, about every 30 ms
+_RELEASE_EVERY = 64  # polls after which all that is not frozen may run for a moment, about every 130 ms
 _RELEASE_SECONDS = 0.01
 
 
 class FreezerError(SnapshotError):
-    """A cgroup did not reach the state that was asked for in time."""
+    """A cgroup did not reach the requested state in time."""
 
 
 @contextlib.contextmanager
 def while_it_exists() -> Iterator[None]:
-    """Leave what is done with a cgroup that somebody removes meanwhile: it has no members."""
+    """Suppress errors of a cgroup that is removed meanwhile: it has no members."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def while_it_exists() -> Iterator[None]:
 
 
 def is_frozen(cgroup: Path) -> bool:
-    """True when every process in the cgroup is frozen (also when it has none, or is gone)."""
+    """Return whether every process in the cgroup is frozen (also if it has none, or is gone)."""
     frozen = True
     with while_it_exists():
         if _is_v2(cgroup):
@@ -63,27 +63,27 @@ def is_frozen(cgroup: Path) -> bool:
 
 
 def members(cgroup: Path) -> list[int]:
-    """PIDs in the cgroup and in those below it."""
+    """Return the PIDs in the cgroup and below."""
     found: list[int] = []
-    for folder, _, _ in os.walk(cgroup):  # which passes over what is removed meanwhile
-        with contextlib.suppress(OSError):  # it is removed meanwhile, or threaded: its domain lists its members
+    for folder, _, _ in os.walk(cgroup):  # skips what is removed meanwhile
+        with contextlib.suppress(OSError):  # removed meanwhile, or threaded: its domain lists its members
             found.extend(int(line) for line in Path(folder, "cgroup.procs").read_text().split())
     return found
 
 
 def freeze(cgroup: Path, timeout_seconds: float = 10.0) -> None:
-    """As `freeze_together`, for one."""
+    """Freeze one cgroup; see `freeze_together`."""
     freeze_together((cgroup,), timeout_seconds)
 
 
 def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> None:
-    """Freeze cgroups and return when nothing in them runs any more, and nothing waits in vfork (see `vfork`).
+    """Freeze cgroups; on return none of their processes runs or waits in vfork (see `vfork`).
 
-    All are asked before any is waited for: those that talk to one another stop at nearly the same moment.
+    All freezes are requested before any is awaited, so that communicating processes stop at nearly the same moment.
 
     Raises:
-        FreezerError: one did not freeze in time; all are thawed again.
-        FileNotFoundError: one is gone; the others are thawed again.
+        FreezerError: a cgroup did not freeze in time; all are thawed again.
+        FileNotFoundError: a cgroup is gone; the others are thawed again.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:
@@ -101,7 +101,7 @@ def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> N
         elif time.monotonic() > deadline:
             remedy = f"process {held[0]} has started another by vfork, which does not go on to its program"
         else:
-            time.sleep(_VFORK_SECONDS)  # nothing tells when the child has reached its program
+            time.sleep(_VFORK_SECONDS)  # no notification exists of the child's exec
             continue
         places = _named(late or cgroups)
         raise FreezerError(
@@ -112,13 +112,13 @@ def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> N
 
 
 def _named(cgroups: Sequence[Path]) -> str:
-    """The first few; a pod may have as many containers as it likes."""
+    """Return the first few names; a pod may have any number of containers."""
     more = len(cgroups) - _NAMED
     return ", ".join(map(str, cgroups[:_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 def request_freeze(cgroup: Path) -> None:
-    """Ask for the freeze without waiting: processes that are held elsewhere freeze when they are let go."""
+    """Request a freeze without waiting: processes held elsewhere, as by ptrace, freeze when they are released."""
     with while_it_exists():
         if _is_v2(cgroup):
             _write(cgroup / "cgroup.freeze", "1")
@@ -127,7 +127,7 @@ def request_freeze(cgroup: Path) -> None:
 
 
 def thaw(cgroup: Path) -> None:
-    """Let the cgroup run on. Does nothing if it runs, or is gone."""
+    """Thaw a cgroup. Idempotent; no effect if it is gone."""
     with while_it_exists():
         if _is_v2(cgroup):
             _write(cgroup / "cgroup.freeze", "0")
@@ -136,7 +136,7 @@ def thaw(cgroup: Path) -> None:
 
 
 def thaw_together(cgroups: Sequence[Path]) -> None:
-    """Let all of them run on."""
+    """Thaw all of them."""
     for cgroup in cgroups:
         thaw(cgroup)
 
@@ -144,17 +144,17 @@ def thaw_together(cgroups: Sequence[Path]) -> None:
 def kill(cgroup: Path, timeout_seconds: float = 10.0) -> None:
     """SIGKILL every process of the cgroup, frozen or not, and return when all have gone.
 
-    A frozen one executes no instruction in between, and its TCP connections vanish without a word to the peers: a
-    restored incarnation takes them up again (see `connections`). Zombies whose parent has not waited count as gone.
+    A frozen process executes no instruction in between, and its TCP connections vanish silently: a restored incarnation
+    resumes them (see `connections`). Zombies whose parent has not waited count as gone.
 
     Raises:
-        FreezerError: some process did not go in time.
+        FreezerError: some process did not end in time.
     """
     deadline = time.monotonic() + timeout_seconds
     if members(cgroup) and is_frozen(cgroup):
         silence_connections(members(cgroup))
     while pids := members(cgroup):
-        # Signals before the thaw; several rounds, because a process that runs may fork between reading and killing.
+        # signals before the thaw; several rounds, because a running process may fork between the read and the kill
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -169,7 +169,7 @@ def kill(cgroup: Path, timeout_seconds: float = 10.0) -> None:
 
 
 def _freeze_all(cgroups: Sequence[Path], deadline: float) -> list[Path]:
-    """Freeze all; returns those that did not freeze in time."""
+    """Freeze all; return those that did not freeze in time."""
     for cgroup in cgroups:
         request_freeze(cgroup)
     return [
@@ -188,7 +188,7 @@ def _freeze_v2(cgroup: Path, deadline: float) -> bool:
             if not waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 return is_frozen(cgroup)
             events.seek(0)
-            events.read()  # until the file is read, poll reports the same event again
+            events.read()  # poll reports the same event until the file is read
     return True
 
 
@@ -210,7 +210,7 @@ def _freeze_v1(cgroup: Path, deadline: float) -> bool:
 
 
 def _await_exit(pids: list[int], deadline: float) -> None:
-    """Wait until each has ended, told by its pidfd."""
+    """Wait by pidfd until each has ended."""
     for pid in pids:
         try:
             descriptor = os.pidfd_open(pid)

@@ -1,8 +1,7 @@
-"""CRIU's images, decoded by pycriu, which comes with the toolchain.
+"""Decoding of CRIU's images by pycriu, which is part of the toolchain.
 
-pycriu is no package of the public index, so it is imported from the toolchain's folder when it is first needed
-(60 ms). Only its image half is used: its `criu` half forks inside calls and blocks, and what it offers the command
-line offers too.
+pycriu is not on the public index, so it is imported from the toolchain's folder on first use (60 ms). Only its image
+half is used: its `criu` half forks inside calls and blocks, and duplicates the command line.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot.toolchain import Toolchain
 
 ReadImage = Callable[[str], bytes]
-"""Gives an image by its name; raises FileNotFoundError or KeyError when the snapshot has none of that name."""
+"""Returns an image by its name; raises FileNotFoundError or KeyError if the snapshot has none of that name."""
 
 Entry = dict[str, Any]
 
@@ -37,7 +36,7 @@ _KINDS = {
     "tty-data": "TTY_DATA",
     "tty-info": "TTY_INFO",
 }
-"""By its name without a number: what an image calls itself."""
+"""The kind in an image's magic, by its name without a number."""
 _WITH_HEAD = {"PAGEMAP"}
 """Kinds whose first entry is a message of another type."""
 
@@ -50,24 +49,24 @@ class Images:
         self._codec = _codec(toolchain.pycriu)
 
     def entries(self, name: str, *, readable: bool = False) -> list[Entry]:
-        """The entries of an image; none when the snapshot has no such image.
+        """Return the entries of an image; none if the snapshot has no such image.
 
         Args:
             name: the image's name, like `core-1.img`.
             readable: flags and addresses as text instead of numbers.
 
         Raises:
-            SnapshotError: the image is there but cannot be decoded.
+            SnapshotError: the image exists but cannot be decoded.
         """
         content = self.content(name, readable=readable)
         entries: list[Entry] = content["entries"] if content else []
         return entries
 
     def content(self, name: str, *, readable: bool = False) -> Entry | None:
-        """A whole image, with its kind and entries; None when the snapshot has no such image.
+        """Return a whole image, with its kind and entries; None if the snapshot has no such image.
 
         Raises:
-            SnapshotError: the image is there but cannot be decoded.
+            SnapshotError: the image exists but cannot be decoded.
         """
         try:
             data = self._read(name)
@@ -83,7 +82,7 @@ class Images:
         return content
 
     def _check(self, name: str, content: Entry) -> None:
-        """Whoever reads an image relies on its kind, and on fields that are always there; pycriu checks neither."""
+        """Check an image's kind and required fields, on which readers rely; pycriu checks neither."""
         kind = _KINDS.get(name.removesuffix(".img").rstrip("-0123456789"))
         if kind is None:
             return
@@ -95,7 +94,7 @@ class Images:
                 _check_fields(message, entry)
 
     def replace(self, path: Path, content: Entry) -> None:
-        """Write what `content` returned, changed, in place of an image."""
+        """Replace an image by the modified result of `content`."""
         entries = [_without_empty_lists(entry) for entry in content["entries"]]
         path.write_bytes(self._codec.dumps({**content, "entries": entries}))
 
@@ -112,7 +111,7 @@ def _check_fields(message: Any, entry: Entry) -> None:
 
 
 def _without_empty_lists(entry: Entry) -> Entry:
-    """As pycriu itself decodes it: a field of no values is absent. It cannot encode one that is there."""
+    """Drop empty repeated fields, as pycriu's own decoder does: its encoder does not support them."""
     return {name: _kept(value) for name, value in entry.items() if value != []}
 
 
@@ -123,11 +122,11 @@ def _kept(value: Any) -> Any:
 
 
 def folder_reader(folder: Path) -> ReadImage:
-    """A `ReadImage` for images that lie in a folder."""
+    """Return a `ReadImage` for images in a folder."""
     return lambda name: (folder / name).read_bytes()
 
 
 def _codec(pycriu: Path) -> Any:
     if str(pycriu) not in sys.path:
-        sys.path.append(str(pycriu))  # at the end: nothing of the environment's own is hidden
+        sys.path.append(str(pycriu))  # at the end: hides nothing of the environment's own
     return importlib.import_module("pycriu.images")

@@ -1,9 +1,9 @@
-"""Connections that were made to a process and that it has not accepted yet.
+"""Connections to a process that it has not accepted yet.
 
-They are in no process's hands, so CRIU cannot save them, and refuses to dump unless it is told to leave them out. One
-that comes from another machine is lost anyway where the processes get a new address, as in a new pod: whoever made it
-tries again, and a pod that is probed every second is hardly ever without one. One that a process of the same network
-made must not be lost, because that process believes in it; the dump is tried again in a moment.
+No process owns them, so CRIU cannot save them, and refuses to dump unless told to skip them. A connection from another
+machine is lost anyway if the processes get a new address, as in a new pod: its client retries, and a pod that is probed
+every second is rarely without one. A connection from a process of the same network must not be lost, because that
+process considers it established; the dump is retried after a moment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WAITING = frozenset({ESTABLISHED, SYN_RECEIVED, CLOSE_WAIT})
 
 
 def can_be_left_out(pid: int, proc: Path = PROC) -> bool:
-    """Whether all that wait in the network of a process come from elsewhere, and that network is not the machine's."""
+    """Return whether all pending connections in a process's network, not the host's, are from outside."""
     try:
         if (proc / str(pid) / "ns/net").stat().st_ino == (proc / "self/ns/net").stat().st_ino:
             return False

@@ -1,6 +1,6 @@
-"""What a snapshot holds, for a person who asks: processes, memory, open files, sockets, namespaces.
+"""Human-readable contents of a snapshot: processes, memory, open files, sockets, namespaces.
 
-Called by `cedana-sched snapshots inspect`. Only small images are read; the memory itself (`pages-*.img`) is not.
+Only small images are read; the memory itself (`pages-*.img`) is not.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 from cedana_sched.snapshot.images import Entry, Images, ReadImage
 from cedana_sched.snapshot.toolchain import Toolchain
 
-_PAGE_BYTES = 4096  # pagemap entries count these, on every architecture that is served here
+_PAGE_BYTES = 4096  # unit of pagemap entries, on every supported architecture
 _STACK, _HEAP, _SHARED_ANONYMOUS, _SYSTEM_V = 1 << 1, 1 << 5, 1 << 8, 1 << 10  # criu/include/image.h, VMA_AREA_*
 _SOCKETS = {"INETSK": "isk", "UNIXSK": "usk", "PACKETSK": "psk", "NETLINKSK": "nlsk"}
 _NAMESPACES = ("pid", "ipc", "mnt", "net", "uts", "user", "cgroup", "time")
 
 
 class Mapping(msgspec.Struct, frozen=True):
-    """Memory of one kind, or of one file, that is in the snapshot."""
+    """Memory of one kind, or of one file, in the snapshot."""
 
     name: str
     bytes: int
@@ -35,7 +35,7 @@ class OpenFile(msgspec.Struct, frozen=True):
 
 
 class Process(msgspec.Struct, frozen=True):
-    """One process as it was when it was frozen."""
+    """One process at the freeze."""
 
     pid: int
     """In its own PID namespace: 1 is the job's tini."""
@@ -52,11 +52,11 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """All of a snapshot, parents before children."""
+    """Contents of a snapshot, parents before children."""
 
     processes: tuple[Process, ...]
     own_namespaces: tuple[str, ...]
-    """The namespaces that the tree had for itself and that a restore makes again."""
+    """The tree's own namespaces, which a restore recreates."""
     mounts: tuple[str, ...]
     """Mount points of its mount namespace."""
 
@@ -70,12 +70,12 @@ class Contents(msgspec.Struct, frozen=True):
 
     @property
     def sockets(self) -> int:
-        """Descriptors of sockets; one that two processes share counts twice."""
+        """Descriptors of sockets; one shared by two processes counts twice."""
         return sum(file.kind.endswith("socket") for process in self.processes for file in process.files)
 
 
 def inspect_snapshot(toolchain: Toolchain, read: ReadImage) -> Contents:
-    """Describe the snapshot whose images `read` gives by name.
+    """Describe the snapshot whose images `read` returns.
 
     Raises:
         SnapshotError: an image is damaged.
@@ -94,7 +94,7 @@ def inspect_snapshot(toolchain: Toolchain, read: ReadImage) -> Contents:
 
 
 def _own_namespaces(images: Images, ids: Entry) -> dict[str, int]:
-    """The inventory names the namespaces of CRIU's own process: the tree's are those that differ."""
+    """Return the tree's own namespaces: those that differ from CRIU's own, which the inventory names."""
     inventory = images.entries("inventory.img")
     root = inventory[0].get("root_ids", {}) if inventory else {}
     keys = {name: f"{name}_ns_id" for name in _NAMESPACES}
@@ -145,7 +145,7 @@ def _area_name(area: Entry, files: dict[int, Entry]) -> str:
 
 
 def _describe(entry: Entry) -> tuple[str, str]:
-    """Kind and name of an open file, as a person would say it."""
+    """Return the kind and the name of an open file, for humans."""
     kind = entry.get("type", "?")
     if kind == "REG":
         return "file", entry.get("reg", {}).get("name", "?")

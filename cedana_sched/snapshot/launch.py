@@ -1,11 +1,9 @@
-"""Starts a job in the namespaces that CRIU can dump, and CRIU in a mount namespace where it can restore them.
+"""Starts a job in namespaces that CRIU can dump, and CRIU in a mount namespace where it can restore them.
 
-Both need a process that changes its own namespaces and then becomes another program, which a process with threads
-must not do; so this module runs as a program of its own: `python -m cedana_sched.snapshot.launch`, with its task as
-JSON on standard input. It ends within about 50 ms; a job is its *sibling*, that is a child of the caller, just as a
-restored job is (`criu restore --restore-sibling`).
-
-Called by the per-job supervisor through `spawn`, and by `restore`.
+Both need a process that changes its own namespaces and then execs another program, which a multi-threaded process must
+not do; so this module runs as a separate program: `python -m cedana_sched.snapshot.launch`, with its task as JSON on
+standard input. It ends within about 50 ms; a job is its *sibling*, that is a child of the caller, just as a restored
+job is (`criu restore --restore-sibling`).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot import syscalls
 from cedana_sched.snapshot.namespaces import Externals
 
-_FAILED = 125  # what `env` and `timeout` also use for "could not even start"
+_FAILED = 125  # as in `env` and `timeout`: could not even start
 
 
 class Job(msgspec.Struct, frozen=True, tag=True):
@@ -31,24 +29,24 @@ class Job(msgspec.Struct, frozen=True, tag=True):
 
     command: tuple[str, ...]
     tini: str
-    """Path of the static tini that becomes PID 1 of the job: it reaps orphans and passes signals on."""
+    """Path of the static tini that becomes PID 1 of the job: it reaps orphans and forwards signals."""
     mount_point: str
-    """An empty directory of the host where the job's root is put together; used only in the job's namespace."""
+    """An empty directory of the host where the job's root is assembled; used only in the job's namespace."""
     externals: Externals = Externals()
     environment: dict[str, str] = {}
     directory: str = "/"
     stdout: str = "/dev/null"
     stderr: str = "/dev/null"
-    """Files that the job's output is appended to, by their path in the host (the same inside)."""
+    """Files to which the job's output is appended, by their path in the host (the same inside)."""
     cgroups: tuple[str, ...] = ()
-    """Directories of the cgroups that the job begins in: one for v2, one per hierarchy for v1."""
+    """Directories of the job's initial cgroups: one for v2, one per hierarchy for v1."""
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
 
 
 class Restorer(msgspec.Struct, frozen=True, tag=True):
-    """A CRIU to run where it can restore a job: in the job's cgroups, and with a root to put the job's mounts on."""
+    """A CRIU to run where it can restore a job: in the job's cgroups, and with a root for the job's mounts."""
 
     command: tuple[str, ...]
     mount_point: str | None
@@ -61,7 +59,7 @@ COMMAND = (sys.executable, "-P", "-m", "cedana_sched.snapshot.launch")
 
 
 class _NotStartedError(SnapshotError):
-    """The job's first process could not become the job; its parent must reap it."""
+    """The job's first process could not exec the job; its parent must reap it."""
 
     def __init__(self, pid: int, message: str) -> None:
         super().__init__(message)
@@ -72,7 +70,7 @@ def spawn(job: Job) -> int:
     """Start the job and return the PID of its tini, a child of this process: the caller reaps it.
 
     Raises:
-        SnapshotError: a namespace, a mount, a cgroup or a file could not be had, or the command does not exist.
+        SnapshotError: a namespace, a mount, a cgroup or a file is unavailable, or the command does not exist.
     """
     done = subprocess.run(
         COMMAND,
@@ -80,7 +78,7 @@ def spawn(job: Job) -> int:
     )  # fmt: skip
     if done.returncode:
         if done.stdout:
-            os.waitpid(int(done.stdout), 0)  # what was cloned is a child of ours, whatever became of it
+            os.waitpid(int(done.stdout), 0)  # the cloned process is a child of ours, whatever its state
         lines = tuple(done.stderr.decode(errors="replace").splitlines())
         reason = lines[-1] if lines else f"exit status {done.returncode}"
         raise SnapshotError(f"the job could not be started: {reason}", remedy="run as root", evidence=lines)
@@ -88,10 +86,10 @@ def spawn(job: Job) -> int:
 
 
 def start(job: Job) -> int:
-    """As `spawn`, and within milliseconds: for a process that has one thread only, and forks itself.
+    """Start the job within milliseconds, like `spawn`: only for a single-threaded process, which forks itself.
 
     Raises:
-        OSError, SnapshotError: a namespace, a mount, a cgroup or a file could not be had.
+        OSError, SnapshotError: a namespace, a mount, a cgroup or a file is unavailable.
     """
     try:
         return _start(job, 0)
@@ -101,12 +99,12 @@ def start(job: Job) -> int:
 
 
 def module_environment() -> dict[str, str]:
-    """An environment in which a fresh interpreter finds this package where this one did."""
+    """Return an environment in which a fresh interpreter imports this same package."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def enter_root(mount_point: str, externals: Externals) -> None:
-    """Become a process of the namespaces that `namespaces` describes; they are this process's own already."""
+    """Set up the mounts that `namespaces` describes, in this process's own namespaces, and pivot into them."""
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.mount("/", mount_point, flags=syscalls.MS_BIND)
     safe = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
@@ -126,7 +124,7 @@ def enter_root(mount_point: str, externals: Externals) -> None:
 
 
 def _start(job: Job, parent: int) -> int:
-    """Clone the job's first process, a child of ours or (CLONE_PARENT) our parent's; its PID once its program runs."""
+    """Clone the job's first process, as our child or (CLONE_PARENT) our parent's; return its PID once it has execed."""
     reader, writer = os.pipe()  # close-on-exec: end of file means that the exec succeeded
     pid = syscalls.clone(parent | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC)
     if pid == 0:
@@ -146,12 +144,12 @@ def _become(job: Job, failures: int) -> None:
         enter_root(job.mount_point, job.externals)
         _redirect(job)
         os.chdir(job.directory)
-        tini = os.open(job.tini, os.O_PATH | os.O_CLOEXEC)  # its folder may be closed to the job's user
+        tini = os.open(job.tini, os.O_PATH | os.O_CLOEXEC)  # its folder may be inaccessible to the job's user
         os.setgroups(job.groups)
         os.setgid(job.gid)
         os.setuid(job.uid)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would inherit that
         os.execve(tini, ["tini", "-g", "--", *job.command], job.environment)  # noqa: S606
     except OSError as error:
         os.write(failures, str(error).encode())
@@ -159,10 +157,10 @@ def _become(job: Job, failures: int) -> None:
 
 
 def enter_restorer(task: Restorer) -> None:
-    """Become the process that CRIU is then run in (see `Restorer`)."""
+    """Set up the process that then execs CRIU (see `Restorer`)."""
     _join(task.cgroups)
     if task.mount_point:
-        syscalls.unshare(syscalls.CLONE_NEWNS)  # what CRIU mounts is gone with it, whatever becomes of it
+        syscalls.unshare(syscalls.CLONE_NEWNS)  # CRIU's mounts vanish with the namespace in any case
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("/", task.mount_point, flags=syscalls.MS_BIND)
 

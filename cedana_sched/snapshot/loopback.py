@@ -1,13 +1,11 @@
-"""Connections between process trees of one network namespace, while the trees are dumped or restored one by one.
+"""Loopback TCP between process trees of one network namespace, cut while they are dumped or restored one by one.
 
-CRIU keeps the packets of a tree's own connections away while it dumps or restores that tree. Where a pod's containers
-are connected to each other that is too short: an end that is dumped first does not know what its kernel receives and
-acknowledges until the other end is dumped, and so loses it; an end that is restored first is told that there is no
-other. So TCP on the loopback device, where these connections are, is cut from the first tree to the last. TCP sends
-again what was lost meanwhile. Packets that CRIU itself makes, to bring a half-closed connection back, carry a mark and
-pass.
-
-Used by the agent's dump; whoever restores several trees into one namespace does the same.
+CRIU blocks the packets of a tree's own connections while it dumps or restores that tree. For connections between a
+pod's containers that is too short: an end that is dumped first does not have the data that its kernel receives and
+acknowledges until the other end is dumped, and so loses them; an end that is restored first is reset, because there is
+no other. So TCP on the loopback device, where these connections are, is cut from the first tree to the last. TCP
+retransmits what was dropped meanwhile. Packets that CRIU itself sends, to restore a half-closed connection, have a mark
+and pass.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _NO_RULES = f"add table {_TABLE}\ndelete table {_TABLE}\n"
 
 
 def cut_loopback(toolchain: Toolchain, namespace: Path) -> None:
-    """Drop TCP between the processes of a network namespace. Done twice, it is as if done once.
+    """Drop TCP between the processes of a network namespace. Idempotent.
 
     Args:
         toolchain: for its `nft`.
@@ -49,7 +47,7 @@ def cut_loopback(toolchain: Toolchain, namespace: Path) -> None:
 
 
 def mend_loopback(toolchain: Toolchain, namespace: Path) -> None:
-    """Let it pass again; nothing happens if it does.
+    """Pass loopback TCP again. Idempotent.
 
     Raises:
         SnapshotError: the kernel refuses.
@@ -58,7 +56,7 @@ def mend_loopback(toolchain: Toolchain, namespace: Path) -> None:
 
 
 def unlock(toolchain: Toolchain, namespace: Path) -> None:
-    """Remove what a CRIU that failed has left: its tables drop every packet of the namespace.
+    """Remove the tables of a failed CRIU, which drop every packet of the namespace.
 
     Raises:
         SnapshotError: the kernel refuses.
@@ -69,10 +67,10 @@ def unlock(toolchain: Toolchain, namespace: Path) -> None:
 
 
 def shared_namespaces(pids: Iterable[int]) -> list[Path]:
-    """The network namespaces that several of these processes are in, each once, but this process's own."""
+    """Return each network namespace that several of these processes share, except this process's own."""
     found: dict[int, list[Path]] = {}
     for pid in pids:
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # ended
             path = Path(f"/proc/{pid}/ns/net")
             found.setdefault(path.stat().st_ino, []).append(path)
     found.pop(Path("/proc/self/ns/net").stat().st_ino, None)

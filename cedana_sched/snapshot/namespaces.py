@@ -1,25 +1,24 @@
-"""The mount namespace that a job must live in so that CRIU can dump it, and restore it elsewhere.
+"""The mount namespace of a job, such that CRIU can dump it, and restore it elsewhere.
 
-A job has PID, mount and IPC namespaces of its own and the host's network and UTS namespaces. CRIU writes down every
-mount of the job's mount namespace and makes each again on restore, so the namespace must hold few, and each must be
-of a kind that CRIU can make again:
+A job has PID, mount and IPC namespaces of its own and the host's network and UTS namespaces. CRIU records every mount
+of the job's mount namespace and recreates each on restore, so the namespace must have few mounts, each of a kind that
+CRIU can recreate:
 
     /            the host's root filesystem alone (a bind mount, not recursive), made a mount point and pivoted into;
                  CRIU takes it from `--root` on restore
     /proc        fresh, of the job's PID namespace
     /sys         fresh
-    /dev         the host's, as it is: *external* for CRIU, which binds the host's again on restore
+    /dev         the host's own: *external* for CRIU, which binds the host's again on restore
     /dev/pts     fresh instance
     /dev/shm     fresh tmpfs: its files are part of the snapshot
     /dev/mqueue  fresh, of the job's IPC namespace (where the host's /dev has that folder)
     /run, /data… every other real mount of the host, by its own path: external as well
 
-Files on the host's filesystems are not part of a snapshot; what a job has open there is found again by path. A job's
-own files (stdout, stderr) must be opened *inside* its mount namespace, or CRIU cannot tell on which mount they lie:
-`launch` does that.
+Files on the host's filesystems are not part of a snapshot; a restore opens a job's files there by path. A job's own
+files (stdout, stderr) must be opened *inside* its mount namespace, or CRIU cannot determine their mount: `launch` does
+that.
 
-An external mount's key is its mount point, so dump and restore say the same words: `--external mnt[/dev]:/dev`.
-Used by `launch` to make the namespace, and by whoever fills in a `DumpRequest` or `RestoreRequest`.
+An external mount's key is its mount point, so dump and restore have the same option: `--external mnt[/dev]:/dev`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 _OWN = ("/proc", "/sys", "/dev")
-"""Trees that a job gets fresh or as one mount: the host's mounts below them are not taken along."""
+"""Trees that a job gets fresh or as one mount: the host's mounts below them are excluded."""
 
 _FOREIGN = ("/var/lib/docker", "/var/lib/containers", "/var/lib/containerd", "/var/lib/kubelet", "/snap")
 """Trees where other programs keep mounts of their own."""
@@ -39,17 +38,17 @@ _PSEUDO = frozenset({"autofs", "binfmt_misc", "cgroup", "cgroup2", "nsfs", "proc
 
 
 class Externals(msgspec.Struct, frozen=True):
-    """The host's mounts that a job sees, by mount point; `/dev` is always among them."""
+    """The host's mounts that a job has, by mount point; always includes `/dev`."""
 
     mounts: tuple[str, ...] = ("/dev",)
 
     def items(self) -> tuple[str, ...]:
-        """CRIU's words for them after `--external`, the same for dump and restore."""
+        """Return the values of CRIU's `--external`, the same for dump and restore."""
         return tuple(f"mnt[{path}]:{path}" for path in self.mounts)
 
 
 def host_externals(mountinfo: str | None = None) -> Externals:
-    """The mounts of this machine that a job on it gets besides its root (see the module's text).
+    """Return the mounts of this machine for a job besides its root (see the module's text).
 
     Args:
         mountinfo: text in the form of /proc/PID/mountinfo; this process's own by default.
@@ -70,10 +69,10 @@ def _is_below(path: str, roots: tuple[str, ...]) -> bool:
 
 
 def _nested_run(path: str) -> bool:
-    """Mounts below /run come and go with sessions, containers and network namespaces; /run itself stays."""
+    """Return whether a mount is below /run, where mounts are transient; /run itself is kept."""
     return path != "/run" and _is_below(path, ("/run",))
 
 
 def _unescape(path: str) -> str:
-    """The kernel writes space, tab, newline and backslash as three octal digits."""
+    """Decode the kernel's octal escapes of space, tab, newline and backslash."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), path)

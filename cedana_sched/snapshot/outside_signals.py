@@ -1,11 +1,11 @@
-"""Requests to end that came to a frozen container from outside: they are not brought back with its processes.
+"""Stop signals from outside that are pending in a frozen container, and are dropped at its restore.
 
-The kubelet that ends a pod sends its containers SIGTERM, or their image's own stop signal. It comes to those that are
-frozen too, where the pod's hold broke (its agent was killed, the hook took too long), and stays pending: CRIU takes
-pending signals along, so that the program would end itself the moment it is back, on another node, in another pod.
+When the kubelet ends a pod it sends its containers SIGTERM, or their image's own stop signal. A frozen container gets
+it, too, if the pod's hold broke (its agent was killed, the hook timed out), and it stays pending: CRIU saves pending
+signals, so that the program would end itself right after its restore, on another node, in another pod.
 
-The kernel names no sender (pid 0) of a signal from outside the PID namespace. What the container's own processes send
-each other stays pending. Called on the staged images.
+For a signal from outside the PID namespace the kernel names no sender (pid 0). Signals among the container's own
+processes stay pending.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SI_USER = 0
 
 
 def drop_outside_stops(toolchain: Toolchain, images: Path) -> int:
-    """Drop those of the first process; returns how many there were.
+    """Drop those of the first process from the staged images; return how many.
 
     Raises:
         SnapshotError: its image cannot be decoded.

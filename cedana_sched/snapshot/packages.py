@@ -1,8 +1,8 @@
-"""Gets the package files that CRIU is made from: those that are pinned, or, where they cannot be had, today's.
+"""Obtains CRIU's package files: the pinned ones, or today's if those are unavailable.
 
-A pinned file is verified by its digest. It comes from the machine's own mirror as long as that has it, and from the
-archive of all that Debian ever published once the suite has moved on. What is in the suite today is verified by the
-signatures of Debian's archive: nobody has tested it with this version, but nobody else has made it either.
+A pinned file is verified by its digest. The file is downloaded from the machine's own mirror while that has it, and
+from the archive of everything that Debian ever published once the suite has moved on. Today's packages of the suite are
+verified by the signatures of Debian's archive: they are untested with this version, but authentic.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ SUITE = "testing"
 _PROGRAMS = ("criu", "nftables", "tini-static")
 
 Progress = Callable[[str], None]
-"""Called with one short sentence on what is being done, for a person who waits."""
+"""Receives one short sentence on the current step, for a waiting user."""
 
 
 @dataclass(frozen=True)
 class Obtained:
-    """Package files, and what they are."""
+    """Package files with their packages."""
 
     packages: Sequence[Package]
     files: Sequence[Path]
 
 
 def obtain_packages(work: Path, progress: Progress, *, only_pinned: bool) -> Obtained:
-    """Download into a folder, which is made, the packages for this machine's architecture.
+    """Download the packages for this machine's architecture into a folder, which is created.
 
     Args:
         work: that folder.
-        progress: called when something begins, and when other packages are taken than the pinned ones.
-        only_pinned: no other packages will do.
+        progress: called at the start of each step, and when other packages are used than the pinned ones.
+        only_pinned: accept no other packages.
 
     Raises:
-        DebianPackagesError: they cannot be had; says which and why.
+        DebianPackagesError: the packages are unavailable; with names and reason.
     """
     require_tools()
     try:
@@ -63,14 +63,14 @@ def fetch_pinned(pins: Pins, mirrors: Sequence[str], into: Path) -> Obtained:
     """Download pinned packages from the first of the mirrors that has them, else from the archive.
 
     Raises:
-        DebianPackagesError: naming the first package that none of them has as it is pinned.
+        DebianPackagesError: naming the first package that none of them has as pinned.
     """
     missing, said = list(pins.packages), []
     for mirror in mirrors:
         if missing:
             said += download_from(mirror, missing, into)
             missing = [package for package in missing if not package.is_in(into)]
-    for package in missing:  # one by one: where the archive does not answer, nobody waits for it thirty times
+    for package in missing:  # one by one: an unavailable archive costs one timeout, not thirty
         refused = download_from(pins.archive, [package], into)
         if not package.is_in(into):
             raise _neither_has(
@@ -80,7 +80,7 @@ def fetch_pinned(pins: Pins, mirrors: Sequence[str], into: Path) -> Obtained:
 
 
 def served_packages(suite: DebianSuite) -> list[Package]:
-    """All that CRIU is made from, as a suite has it today.
+    """Return all packages for CRIU, as a suite has them today.
 
     Raises:
         DebianPackagesError: naming those that the suite does not serve.

@@ -1,8 +1,7 @@
-"""The POSIX locks of a snapshot: taken out of CRIU's images, to be taken by the processes themselves.
+"""POSIX locks of a snapshot: removed from CRIU's images, so that the restored processes acquire them themselves.
 
-Why CRIU must not restore them is told in `cedana_sched.runtime.locks`, which does it instead. Here the images are read
-and changed, where they have been staged and before `restore`. What was taken out stays in a file beside them, so that
-a restore that is tried again finds it.
+See `cedana_sched.runtime.locks`, which acquires them, for why CRIU must not restore them. This module changes the
+staged images before `restore`. The removed locks stay in a file beside the images, for further attempts of the restore.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _POSIX = 1  # linux/fs.h, FL_POSIX; OFD locks, flocks and leases have bits of th
 
 
 def take_out_posix_locks(toolchain: Toolchain, images: Path) -> tuple[PosixLock, ...]:
-    """The POSIX locks of a staged snapshot, which CRIU will not restore from now on.
+    """Remove the POSIX locks from a staged snapshot, so that CRIU does not restore them, and return them.
 
     Raises:
         SnapshotError: the image of locks cannot be decoded.

@@ -1,10 +1,10 @@
-"""What in a live tree CRIU cannot dump, said before anything is frozen.
+"""Obstacles to a dump of a live tree, found before the freeze.
 
-Only what can be seen cheaply in /proc: descriptors of kinds that have no state CRIU could read, devices, and a
-debugger. Not finding anything is no promise; the dump itself has the last word. Called by the agent before `freeze`.
+Only checks that are cheap in /proc: descriptors of kinds whose state CRIU cannot read, devices, and debuggers. No
+finding is no guarantee; only the dump itself decides.
 
-What is read is the workload's own: no table that others of the node can make long. And a look ends in time, whatever
-the workload has: it may have been made to be looked at for long.
+Reads only the workload's own files: no table that other tenants of the node can lengthen. And the check is bounded in
+time, whatever the workload has: it may have been designed to take long.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cedana_sched.model.errors import SnapshotError
 LOOK_SECONDS = 5.0
 LOOK_PROCESSES = 4096
 _FDINFO_BYTES = 1 << 16
-"""What is read of one descriptor: leases stand behind the locks that its process has by it."""
+"""Bytes read per descriptor: leases follow the locks that its process has by it."""
 
 
 class CutShortError(SnapshotError):
-    """There is more than is looked at; nothing was found so far."""
+    """The bounds were reached; no obstacle was found so far."""
 
 
 class Obstacle(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ _DESCRIPTORS = (
 
 
 class _Look:
-    """One look: how long it may last, and how many processes it may see."""
+    """The bounds of one check: its duration and its number of processes."""
 
     def __init__(self, seconds: float, processes: int) -> None:
         self._seconds = seconds
@@ -64,10 +64,10 @@ class _Look:
         self._seen = 0
 
     def begin(self) -> None:
-        """Called for each process.
+        """Count one process.
 
         Raises:
-            CutShortError: it is one too many.
+            CutShortError: the number exceeds the bound.
         """
         self._seen += 1
         if self._seen > self._processes:
@@ -75,10 +75,10 @@ class _Look:
         self.go_on()
 
     def go_on(self) -> None:
-        """Called before each thing that is read.
+        """Check the time before each read.
 
         Raises:
-            CutShortError: it is over.
+            CutShortError: the time is over.
         """
         if time.monotonic() > self._until:
             raise CutShortError(f"the look would take more than {self._seconds:g} s")
@@ -87,16 +87,16 @@ class _Look:
 def find_obstacles(
     pids: Iterable[int], seconds: float = LOOK_SECONDS, processes: int = LOOK_PROCESSES
 ) -> list[Obstacle]:
-    """Look at the processes, as long as `seconds`, and so many; those that end meanwhile are passed over.
+    """Check the processes, within the bounds; those that end meanwhile are skipped.
 
     Raises:
-        CutShortError: nothing was found, and not all was looked at.
+        CutShortError: nothing was found, and not everything was checked.
     """
     return _find(pids, _look_at, _Look(seconds, processes))
 
 
 def find_tracers(pids: Iterable[int]) -> list[Obstacle]:
-    """Only the debuggers: one may have come since `find_obstacles` looked."""
+    """Find only debuggers: one may have attached since `find_obstacles`."""
     return _find(pids, _tracers, _Look(float("inf"), sys.maxsize))
 
 
@@ -115,10 +115,10 @@ def _find(pids: Iterable[int], look_at: Callable[[int, _Look], Iterator[Obstacle
 
 
 def _tracers(pid: int, look: _Look) -> Iterator[Obstacle]:
-    """Any thread may be traced alone."""
+    """Yield the debuggers of a process, of which any thread may be traced alone."""
     folder = Path(f"/proc/{pid}")
     for task in _entries(folder / "task", look):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # ended
             tracer = _TRACER.search((task / "status").read_bytes())
             if tracer:
                 number = tracer.group(1).decode()
@@ -127,7 +127,7 @@ def _tracers(pid: int, look: _Look) -> Iterator[Obstacle]:
 
 
 def _entries(folder: Path, look: _Look) -> Iterator[Path]:
-    """Paths of what is in a folder of /proc, one after the other: there may be a million."""
+    """Yield the entries of a folder of /proc one by one: there may be a million."""
     with os.scandir(folder) as entries:
         for entry in entries:
             look.go_on()
@@ -161,16 +161,16 @@ def _look_at(pid: int, look: _Look) -> Iterator[Obstacle]:
 
 
 def _leases(fdinfo: Path) -> set[bytes]:
-    """Devices and inodes of the files that a lease was taken of by this descriptor (proc_pid_fdinfo(5))."""
+    """Return devices and inodes of the files with a lease by this descriptor (proc_pid_fdinfo(5))."""
     with fdinfo.open("rb") as file:
         lines = (line.split() for line in file.read(_FDINFO_BYTES).split(b"\n") if line.startswith(b"lock:"))
         return {words[6] for words in lines if len(words) > 6 and words[2] == b"LEASE"}
 
 
 def _mapped(folder: Path, files: set[bytes], look: _Look) -> str | None:
-    """One of these files that the process has mapped: CRIU opens it once more for that, and breaks the lease.
+    """Return one of these files that is mapped: CRIU opens it again for the mapping, and breaks the lease.
 
-    A name in it may be any bytes; the kernel escapes newlines in it, and nothing else.
+    Its name may be any bytes; the kernel escapes only newlines.
     """
     with suppress(FileNotFoundError, ProcessLookupError), (folder / "maps").open("rb") as mappings:
         for line in mappings:

@@ -1,4 +1,4 @@
-"""Process trees as /proc shows them, for trees that have no cgroup of their own."""
+"""Process trees from /proc, for trees that have no cgroup of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def process_tree(root_pid: int) -> list[int]:
-    """PIDs of the process and its descendants, parents first; empty when it is gone."""
+    """Return the PIDs of the process and its descendants, parents first; empty if it is gone."""
     found: list[int] = []
     waiting = [root_pid]
     while waiting:

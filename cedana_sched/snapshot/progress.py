@@ -1,11 +1,8 @@
-"""Whether a CRIU that works gets anywhere: a dump that hangs must not hold a frozen job until its deadline.
+"""Progress of a running CRIU: a hanging dump must not keep a job frozen until its deadline.
 
-A sign of life is any of: bytes that came through the stream, bytes that the store took, and whatever `runtime.signs`
-counts as one. Nothing announces most of these, so they are looked at a few times within the time allowed. A store that
-takes nothing holds CRIU back as well; that is said in other words, and given more time, because a store tries again by
-itself.
-
-Called by `dump` and `restore` while they wait for CRIU.
+Progress is any of: bytes received from the stream, bytes that the store accepted, and the signs of `runtime.signs`.
+Most have no notification, so they are polled a few times within the timeout. A store that accepts nothing blocks CRIU
+as well; that is reported in other words, and has a longer timeout, because a store retries by itself.
 """
 
 from __future__ import annotations
@@ -20,11 +17,11 @@ from cedana_sched.runtime.signs import LOOKS, STALL_SECONDS, Signs
 from cedana_sched.snapshot.explain import last_lines
 
 STORE_FACTOR = 2.0
-"""A store may take so many times longer: its client waits, and tries again, for up to 50 s."""
+"""Factor of the timeout for the store, whose client retries for up to 50 s."""
 
 
 class Stream(Protocol):
-    """What the receiver of a stream tells."""
+    """Counters of a stream's receiver."""
 
     @property
     def bytes_received(self) -> int: ...
@@ -37,14 +34,14 @@ class Stream(Protocol):
 
 
 class Stall(NamedTuple):
-    """Nothing has happened for too long."""
+    """No progress for too long."""
 
     why: str
     evidence: tuple[str, ...]
 
 
 class Progress:
-    """Watches one CRIU. `look` is called every `interval` seconds."""
+    """Watches one CRIU. `look` must be called every `interval` seconds."""
 
     def __init__(
         self,
@@ -69,7 +66,7 @@ class Progress:
         return self._stall_seconds / LOOKS
 
     def look(self) -> Stall | None:
-        """Look for signs of life; a `Stall` when there has been none for too long."""
+        """Check for progress; return a `Stall` if there was none for too long."""
         now = time.monotonic()
         signs = (self._has_streamed(), self._signs.look())
         if any(signs):
@@ -92,7 +89,7 @@ class Progress:
         return self._bytes != before
 
     def _evidence(self) -> tuple[str, ...]:
-        """CRIU's state and its last words, and those of the processes that stand out."""
+        """Return CRIU's state and last log lines, and those of conspicuous processes."""
         log = last_lines(self._log)[-(EVIDENCE_LINES // 2) :]
         processes = [_describe(pid) for pid in list(self._processes())[: EVIDENCE_LINES // 2 - 1]]
         return (*processes, *log, "CRIU itself: " + _describe(self._criu))

@@ -1,11 +1,11 @@
-"""Open files whose name was deleted while they have another: a snapshot of them would not come back.
+"""Open files whose opened name was deleted while another exists: a snapshot of them cannot be restored.
 
-CRIU cannot know the other name, so it gives such a file a temporary one (`--link-remap`), records that, and removes
-the name again when the dump leaves the processes alive, as every dump here does. The restore would not find it. Only
-in the job's own /dev/shm, whose files are part of the snapshot together with the temporary name, it works: that is
-where programs do this (a named semaphore is made under another name first).
+CRIU cannot find the other name, so it gives such a file a temporary one (`--link-remap`), records that, and removes the
+name again when the dump leaves the processes alive, as every dump here does. The restore would not find it. Only in the
+job's own /dev/shm, whose files are part of the snapshot together with the temporary name, it works: that is where
+programs do this (a named semaphore is created under another name first).
 
-So `dump` looks for them when it has succeeded otherwise, and refuses such a snapshot while the job still runs.
+So `dump` checks for them when it has succeeded otherwise, and refuses such a snapshot while the job still runs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SAVED_WITH_NAMES = "/dev/shm/"  # noqa: S108
 def refuse_lost_names(
     toolchain: Toolchain, kept: Mapping[str, bytes | bytearray], *, saves_shared_memory: bool = True
 ) -> None:
-    """Look through the images that were kept. A /dev/shm that comes from outside is not saved by CRIU.
+    """Check the kept images. CRIU does not save a /dev/shm from outside.
 
     Raises:
-        DumpError: a file is open that the restore would not find.
+        DumpError: an open file could not be found at the restore.
     """
     if "remap-fpath.img" not in kept:
         return

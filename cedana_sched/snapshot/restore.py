@@ -1,10 +1,8 @@
-"""Makes the processes of a snapshot again from a directory of its images.
+"""Restores the processes of a snapshot from a directory of its images.
 
 The root of the tree becomes a *child of the calling process* (`criu restore --restore-sibling`), which must reap it,
-as a job that `launch.spawn` started is. CRIU itself is started in the cgroups that the tree shall live in, because
-restored processes inherit them; the images say nothing about cgroups (`--manage-cgroups=ignore`).
-
-Called by the per-job supervisor.
+like a job of `launch.spawn`. CRIU itself is started in the tree's new cgroups, because restored processes inherit them;
+the images have no cgroups (`--manage-cgroups=ignore`).
 """
 
 from __future__ import annotations
@@ -36,24 +34,25 @@ _NOT_ENTERED = 125
 
 
 class RestoreInterruptedError(RestoreError, RetryableError):
-    """Something ended the restore, or it hung; the snapshot is as good as before, and nothing of it runs."""
+    """The restore was interrupted, or hung; the snapshot is intact, and none of its processes runs."""
 
 
 class RestoreRequest(msgspec.Struct, frozen=True):
-    """What to restore, and into what."""
+    """Parameters of a restore."""
 
     images: Path
-    """The directory of the images, each under the name that the dump's stream had."""
+    """The directory of the images, each under the name of its stream in the dump."""
     workdir: Path
-    """A directory of this restore's own: CRIU's log stays there."""
+    """A directory for this restore only: CRIU's log stays there."""
     mount_point: Path | None = None
     """An empty directory for the tree's new root, as for `launch.Job`; None if the tree has no mount namespace."""
     externals: tuple[str, ...] = ()
     """`--external` items, the same as for the dump."""
     cgroups: tuple[Path, ...] = ()
-    """Directories of the cgroups to restore into; new and empty. The first that has a freezer is emptied on failure."""
+    """Directories of the target cgroups; new and empty. On failure, the first with a freezer is emptied."""
     locks: tuple[PosixLock, ...] = ()
-    """What `take_out_posix_locks` took out of the images: the processes take them before their first instruction."""
+    """Locks that `take_out_posix_locks` removed from the images: the processes acquire them before their first
+    instruction."""
     tcp_established: bool = True
     file_locks: bool = True
     link_remap: bool = True
@@ -61,11 +60,11 @@ class RestoreRequest(msgspec.Struct, frozen=True):
     shell_job: bool = False
     timeout_seconds: float = 600.0
     stall_seconds: float = STALL_SECONDS
-    """How long the restore may go without a sign of life; see `progress`."""
+    """Seconds that the restore may go without progress; see `progress`."""
 
 
 class RestoreResult(msgspec.Struct, frozen=True):
-    """A tree that runs again."""
+    """A restored, running tree."""
 
     root_pid: int
     """A child of the calling process."""
@@ -74,13 +73,13 @@ class RestoreResult(msgspec.Struct, frozen=True):
 
 
 def restore(toolchain: Toolchain, request: RestoreRequest, *, single_threaded: bool = False) -> RestoreResult:
-    """Restore the tree. Returns when its processes run.
+    """Restore the tree; return when its processes run.
 
-    A `single_threaded` caller forks CRIU itself; any other has another interpreter do it, which takes longer.
+    A `single_threaded` caller forks CRIU itself; any other uses another interpreter for that, which takes longer.
 
     Raises:
         RestoreInterruptedError: CRIU was killed, or hung.
-        RestoreError: they do not, and nothing of them is left; the message says why in plain words.
+        RestoreError: the processes do not run, and none of them is left; the message has the reason in plain words.
     """
     began = time.monotonic()
     request.workdir.mkdir(parents=True, exist_ok=True)
@@ -128,14 +127,14 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
                 preexec_fn=partial(_enter, task) if itself else None,  # noqa: PLW1509  # `itself` says: no threads
             )  # fmt: skip
         except subprocess.SubprocessError:
-            return _NOT_ENTERED  # the reason is in the file, where CRIU's own words would be
+            return _NOT_ENTERED  # the reason is in the file, in place of CRIU's own output
         if criu.stdin is not None:
             criu.stdin.write(b"" if itself else msgspec.json.encode(task))
             criu.stdin.close()
         hung = _wait_end(criu.pid, request)
         failed = hung is not None or os.waitid(os.P_PID, criu.pid, os.WEXITED | os.WNOWAIT).si_status  # type: ignore[union-attr]
         if failed:
-            os.killpg(criu.pid, signal.SIGKILL)  # before it is reaped: with the helpers that it may have left
+            os.killpg(criu.pid, signal.SIGKILL)  # before it is reaped: with any helpers that it left
         status = criu.wait()
         if failed:
             _reap_group(criu.pid)
@@ -145,7 +144,7 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
 
 
 def _wait_end(criu: int, request: RestoreRequest) -> RestoreError | None:
-    """Wait for CRIU's end; the error if it does not come. `Popen.wait` with a timeout would look every 50 ms only."""
+    """Wait for CRIU's end; return an error if it hangs. `Popen.wait` with a timeout would poll every 50 ms only."""
     descriptor = os.pidfd_open(criu)
     waiter = select.poll()
     waiter.register(descriptor, select.POLLIN)
@@ -171,7 +170,7 @@ def _members(request: RestoreRequest) -> list[int]:
 
 
 def _reap_group(group: int) -> None:
-    """Reap what a dead CRIU has left: its helpers are children of this process, if that is a subreaper."""
+    """Reap a dead CRIU's helpers: they are children of this process, if that is a subreaper."""
     with contextlib.suppress(ChildProcessError):
         while True:
             os.waitpid(-group, 0)
@@ -202,7 +201,7 @@ def _arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
 
 
 def _clean_up(request: RestoreRequest, log: Path) -> None:
-    """Kill what CRIU had made already, and reap its root, which is a child of this process."""
+    """Kill the processes that CRIU has created, and reap their root, which is a child of this process."""
     for cgroup in request.cgroups[:1]:
         freezer.kill(cgroup)
     text = log.read_text(errors="replace") if log.exists() else ""
@@ -210,4 +209,4 @@ def _clean_up(request: RestoreRequest, log: Path) -> None:
         try:
             os.waitpid(int(pid), 0)
         except ChildProcessError:
-            continue  # CRIU had reaped it, or never made it
+            continue  # CRIU has reaped it, or never created it

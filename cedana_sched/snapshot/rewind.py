@@ -1,16 +1,14 @@
-"""Files that went on after the snapshot was taken: back to the length that the processes remember.
+"""Truncation of files that grew after the snapshot to the length that the processes expect.
 
-After a checkpoint that left the job running, its files have grown. CRIU refuses such a file (`bad size`), rightly:
-the processes that come back would write what is already there a second time. A file that is open for writing and has
-grown is cut to its recorded length. One that has become shorter, or is gone, cannot be helped.
+After a checkpoint that left the job running, its files have grown. CRIU refuses such a file (`bad size`), rightly: the
+restored processes would write the same data a second time. A file that is open for writing and has grown is truncated
+to its recorded length. One that has become shorter, or is gone, cannot be repaired.
 
-CRIU records no length for files that are opened to append only (logs), since others may append to them as well. The
-job's own output files are told by the caller, and are cut to where the job's last write ended.
+CRIU records no length for append-only files (logs), since other processes may append to them as well. The caller names
+the job's own output files, which are truncated to the end of the job's last write.
 
-What lies in the middle of a file and was overwritten since cannot be undone: a program that changes files in place
+Data in the middle of a file that were overwritten since cannot be recovered: a program that changes files in place
 needs a snapshot that stops it (or a database's own recovery).
-
-Called by the per-job supervisor before `restore`.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from cedana_sched.snapshot.toolchain import Toolchain
 
 
 class Rewound(msgspec.Struct, frozen=True):
-    """One file that was cut."""
+    """One truncated file."""
 
     path: Path
     was_bytes: int
@@ -35,12 +33,12 @@ class Rewound(msgspec.Struct, frozen=True):
 
 
 def rewind_files(toolchain: Toolchain, images: Path, outputs: Collection[Path] = ()) -> list[Rewound]:
-    """Cut files that have grown to the length that the snapshot in `images` remembers.
+    """Truncate files that have grown since the snapshot in `images`.
 
     Args:
         toolchain: for decoding the images.
         images: the directory of the images.
-        outputs: the job's own output files, which nobody else writes to.
+        outputs: the job's own output files, which only the job writes.
 
     Raises:
         RestoreError: a file is shorter than it was; nothing has been changed.

@@ -1,8 +1,8 @@
 /* Lets CRIU read the limits of other users' processes where root lacks CAP_SYS_RESOURCE.
  *
  * CRIU reads them by syscall(SYS_prlimit64, pid, ...), which the kernel refuses (EPERM) for a process of another
- * uid without that capability, although anybody with CAP_SYS_PTRACE may read the same numbers in /proc/PID/limits.
- * This answers the refused *reads* from there; a refused change stays refused.
+ * uid without that capability, although CAP_SYS_PTRACE permits reading the same numbers in /proc/PID/limits.
+ * This preload serves refused *reads* from there; refused changes stay refused.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

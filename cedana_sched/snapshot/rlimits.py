@@ -1,11 +1,9 @@
-"""Where root lacks CAP_SYS_RESOURCE, CRIU cannot read the limits of other users' processes: the way around it.
+"""Workaround for root without CAP_SYS_RESOURCE, where CRIU cannot read the limits of other users' processes.
 
-Some virtual machines and containers give such a root; CRIU then fails with `Can't get rlimit 0: Operation not
-permitted` on any process of another uid, for instance PostgreSQL. Real nodes have the capability, and nothing of this
-is used there. Otherwise a preload of a few lines (`rlimit_preload.c`) is compiled once, if there is a compiler, which
-answers those reads from /proc/PID/limits.
-
-Called by `toolchain`; `features` tells `doctor` the outcome.
+On some virtual machines and in some containers root lacks it; CRIU then fails with `Can't get rlimit 0: Operation not
+permitted` on any process of another uid, for instance PostgreSQL. Real nodes have the capability, and do not use this
+module's preload. Otherwise a preload of a few lines (`rlimit_preload.c`) is compiled once, if there is a compiler; it
+serves those reads from /proc/PID/limits.
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ _SOURCE = Path(__file__).with_name("rlimit_preload.c")
 
 
 def has_cap_sys_resource() -> bool:
-    """True when this process holds CAP_SYS_RESOURCE effectively."""
+    """Return whether this process has CAP_SYS_RESOURCE in its effective set."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
     return bool(found and int(found.group(1), 16) >> _CAP_SYS_RESOURCE & 1)
 
 
 def rlimit_preload(cache_dir: Path) -> Path | None:
-    """The shared object that CRIU must be started with here; None where it is not needed or cannot be compiled."""
+    """Return the shared object that CRIU must preload; None if not needed or if it cannot be compiled."""
     if has_cap_sys_resource():
         return None
     source = _SOURCE.read_bytes()
@@ -40,7 +38,7 @@ def rlimit_preload(cache_dir: Path) -> Path | None:
 
 
 def rlimit_facts(cache_dir: Path) -> str:
-    """One sentence for `doctor`: can processes of other users be dumped here?"""
+    """Return one sentence for `doctor`: whether processes of other users can be dumped here."""
     if has_cap_sys_resource():
         return "processes of every user can be dumped"
     if rlimit_preload(cache_dir):
@@ -55,7 +53,7 @@ def _compile(compiler: str, target: Path) -> Path | None:
         done = subprocess.run(
             [compiler, "-O2", "-shared", "-fPIC", "-o", built, _SOURCE, "-ldl"], capture_output=True, check=False
         )
-        if done.returncode:  # a compiler without headers counts as none; `rlimit_facts` says what to install
+        if done.returncode:  # a compiler without headers counts as none; `rlimit_facts` has the remedy
             return None
         built.replace(target)
     return target

@@ -1,20 +1,17 @@
-"""Processes that are stopped (SIGSTOP, Ctrl-Z, job control) when their job is frozen: dumped, and left, as stopped.
+"""Stopped processes (SIGSTOP, Ctrl-Z, job control) in a frozen job: dumped, and left, as stopped.
 
-CRIU cannot seize a process that is stopped *and* frozen: PTRACE_SEIZE turns a stop into a trap, and waits for it in
-the kernel (ptrace_attach, JOBCTL_TRAPPING), while the v1 freezer keeps the process from ever getting there. It also
-gives up on those that SIGTTIN or SIGTTOU stopped. What it does know is a SIGSTOP that is *pending* (compel,
-`skip_sigstop`). So, while everything is frozen and nothing can execute, a stop becomes a pending one: SIGCONT takes
-the stop away, and a SIGSTOP for every thread flushes the SIGCONT, whose handler therefore never runs, and stops each
-thread before its next instruction. CRIU dumps such a process as stopped, and its restore stops it again.
+CRIU cannot seize a process that is stopped *and* frozen: PTRACE_SEIZE turns a stop into a trap, and waits for it in the
+kernel (ptrace_attach, JOBCTL_TRAPPING), while the v1 freezer prevents the process from ever reaching it. CRIU also
+gives up on processes stopped by SIGTTIN or SIGTTOU. But CRIU supports a *pending* SIGSTOP (compel, `skip_sigstop`). So,
+while everything is frozen and nothing can execute, a stop is turned into a pending one: SIGCONT ends the stop, and a
+SIGSTOP for every thread flushes the SIGCONT, whose handler therefore never runs, and stops each thread before its next
+instruction. CRIU dumps such a process as stopped, and its restore stops it again.
 
-CRIU takes the pending stops out of the queues, and puts one back for the process; threads beside the first would
-execute a few instructions before it reaches them, and a CRIU that is killed puts nothing back. So they are made
-pending again before the thaw. Which processes that concerns stands in a file beside CRIU's log, for whoever cleans up
-after a capture that was killed.
+CRIU removes the pending stops from the queues, and requeues one for the process; threads beside the first would execute
+a few instructions before it reaches them, and a killed CRIU requeues nothing. So they are made pending again before the
+thaw. A file beside CRIU's log lists the processes, for the cleanup after a killed capture.
 
-A parent that waits for stops (WUNTRACED, WCONTINUED) is told once more, as after every restore.
-
-Called by `dump` and `aftermath`.
+A parent that waits for stops (WUNTRACED, WCONTINUED) gets one more notification, as after every restore.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ import msgspec
 
 FILE_NAME = "stopped.json"
 
-_WAITING_IN = "do_signal_stop"  # /proc/PID/wchan; `State` shows frozen ones as D (v1), and v2 as T
+_WAITING_IN = "do_signal_stop"  # /proc/PID/wchan; frozen ones have `State` D on v1, and T on v2
 _STOPPED = "T"
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,16 +36,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class _Stopped(msgspec.Struct, frozen=True):
     pid: int
     started: str
-    """Field 22 of /proc/PID/stat: the PID may be another process's by the time that it is read."""
+    """Field 22 of /proc/PID/stat: the PID may be reused by the time that it is read."""
 
 
 def stopped_processes(pids: Iterable[int]) -> list[int]:
-    """Of frozen processes those that a signal has stopped."""
+    """Return those of the frozen processes that a signal has stopped."""
     return [pid for pid in pids if _is_stopped(Path("/proc", str(pid)))]
 
 
 def make_stops_pending(pids: Iterable[int], workdir: Path) -> list[int]:
-    """Turn the stops of frozen processes into pending ones; returns which processes were stopped."""
+    """Turn the stops of frozen processes into pending ones; return the stopped processes."""
     found = stopped_processes(pids)
     (workdir / FILE_NAME).unlink(missing_ok=True)
     if found:
@@ -62,7 +59,7 @@ def make_stops_pending(pids: Iterable[int], workdir: Path) -> list[int]:
 
 
 def stop_again(workdir: Path) -> None:
-    """Make the stops pending again that `make_stops_pending` found, before their processes may run."""
+    """Make the stops of `make_stops_pending` pending again, before their processes may run."""
     with suppress(FileNotFoundError):
         for one in msgspec.json.decode((workdir / FILE_NAME).read_bytes(), type=list[_Stopped]):
             if _started(one.pid) == one.started:
@@ -70,13 +67,13 @@ def stop_again(workdir: Path) -> None:
 
 
 def _stop_threads(pid: int) -> None:
-    with suppress(FileNotFoundError, ProcessLookupError):  # it was killed meanwhile
+    with suppress(FileNotFoundError, ProcessLookupError):  # killed meanwhile
         for task in Path(f"/proc/{pid}/task").iterdir():
             _libc.tgkill(pid, int(task.name), signal.SIGSTOP)
 
 
 def _is_stopped(process: Path) -> bool:
-    """By its threads: the first one may have ended, and shows as a zombie."""
+    """Return whether a process is stopped, by its threads: the first may have ended, and be a zombie."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return any(_state(task) == _STOPPED or _waits(task) for task in (process / "task").iterdir())
     return False
@@ -97,5 +94,5 @@ def _started(pid: int) -> str | None:
 
 
 def _fields(process: Path) -> list[str]:
-    """Those of `stat` after the command, from the third on."""
+    """Return the fields of `stat` after the command, from the third on."""
     return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()

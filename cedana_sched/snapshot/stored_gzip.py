@@ -1,4 +1,4 @@
-"""Puts a `gzip` that does not compress before the real one: see `cedana_sched.runtime.stored_gzip`."""
+"""Installs a `gzip` that does not compress in front of the real one: see `cedana_sched.runtime.stored_gzip`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ exec '{interpreter}' -I -S '{program}'
 
 
 def install(folder: Path, program: Path | None = None) -> None:
-    """Put a program `gzip` into `folder`, which is then put into a PATH.
+    """Install a program `gzip` in `folder`, to be put into a PATH.
 
     Args:
-        folder: seen by CRIU under the same path.
-        program: as CRIU sees it; None: CRIU sees this process's interpreter and files.
+        folder: has the same path for CRIU.
+        program: its path for CRIU; None: CRIU has this process's interpreter and files.
     """
     place = folder / "gzip"
     if program is not None:

@@ -1,11 +1,11 @@
-"""Receives the images of `criu dump --stream` as they are made, and hands them on.
+"""Receiver of the images of `criu dump --stream`, which forwards them as they arrive.
 
-CRIU connects to `streamer-capture.sock` in its images directory. For each image it sends a little-endian u32 length,
-a protobuf message whose field 1 is the image's name, and then one byte that carries the reading end of a pipe; the
-name `stop-listener` ends it (criu/img-streamer.c, images/img-streamer.proto). Many images are open at once, so each
-pipe is read by a thread of its own; reading releases the GIL.
+CRIU connects to `streamer-capture.sock` in its images directory. For each image it sends a little-endian u32 length, a
+protobuf message whose field 1 is the image's name, and then one byte that carries the reading end of a pipe; the name
+`stop-listener` ends it (criu/img-streamer.c, images/img-streamer.proto). Many images are open at once, so each pipe has
+a reader thread of its own; reading releases the GIL.
 
-Used by `dump` only. The store satisfies `StreamSink`; this package does not know it.
+Independent of the store, which implements `StreamSink`.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from typing import Protocol
 
 SOCKET_NAME = "streamer-capture.sock"
 _STOP = "stop-listener"
-_PIPE_BYTES = 1 << 20  # the most an unprivileged user may ask for, /proc/sys/fs/pipe-max-size
+_PIPE_BYTES = 1 << 20  # the most an unprivileged user may request, /proc/sys/fs/pipe-max-size
 _BUFFER_BYTES = 4 << 20
-_STOP_MESSAGE_SECONDS = 10.0  # the message precedes CRIU's exit; it is there or it never comes
+_STOP_MESSAGE_SECONDS = 10.0  # the message precedes CRIU's exit; it has arrived or never will
 
 
 class StreamWriter(Protocol):
-    """Takes the bytes of one image, in order, from one thread."""
+    """Accepts the bytes of one image, in order, from one thread."""
 
     def write(self, data: memoryview) -> None:
-        """Take `data` (1 byte to 4 MiB). The memory is reused after the return: copy what must stay."""
+        """Accept `data` (1 byte to 4 MiB). The memory is reused after the return: copy to retain it."""
 
     def close(self) -> None:
-        """The image has ended. It is complete only if the dump as a whole succeeds."""
+        """End the image. The image is complete only if the dump as a whole succeeds."""
 
 
 class StreamSink(Protocol):
-    """Where images go. Whatever it raises stops the dump and becomes its cause."""
+    """Destination of images. Any exception stops the dump and becomes its cause."""
 
     def open_stream(self, name: str) -> StreamWriter:
-        """A writer for the image `name`, like `pages-1.img`. Called from one thread, before the image's bytes."""
+        """Return a writer for the image `name`, like `pages-1.img`. Called in one thread, before the image's bytes."""
 
 
 class StreamReceiver:
-    """The listening end of one dump: `start`, run CRIU, then `finish` once CRIU has ended, however it did.
+    """The listening end of one dump: `start`, run CRIU, then `finish` once CRIU has ended in any way.
 
-    `failure` holds the first exception of the sink, `bytes_received` and `bytes_stored` count while it runs, and
-    `kept` holds copies of the small images that were asked for by `keep`.
+    `failure` is the first exception of the sink, `bytes_received` and `bytes_stored` count at run time, and `kept` has
+    copies of the small images named by `keep`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StreamReceiver:
 
     @property
     def waits_for_sink(self) -> bool:
-        """Whether a part of the snapshot has come, and is not stored yet."""
+        """Whether a part of the snapshot was received, and is not stored yet."""
         return self._in_sink > 0
 
     def start(self) -> None:
@@ -93,7 +93,7 @@ class StreamReceiver:
         self._acceptor.start()
 
     def abort(self) -> None:
-        """Let no more bytes in: CRIU's next write fails, and it gives up in an orderly way. From any thread."""
+        """Accept no more bytes: CRIU's next write fails, and it aborts in an orderly way. Thread-safe."""
         with self._lock:
             self._aborted = True
             null = os.open("/dev/null", os.O_RDONLY)
@@ -105,11 +105,11 @@ class StreamReceiver:
                     self._connection.shutdown(socket.SHUT_RDWR)
 
     def finish(self, *, complete: bool) -> None:
-        """End the stream of a CRIU that has ended itself.
+        """End the stream of a CRIU that has ended.
 
         Args:
-            complete: CRIU succeeded, so all that it wrote must reach the sink first. Otherwise nothing is waited for:
-                a helper of a killed CRIU may hold its pipes open for a while yet.
+            complete: CRIU succeeded, so all that it wrote must reach the sink first. Otherwise nothing is awaited: a
+                helper of a killed CRIU may hold its pipes open for a while.
         """
         if complete:
             self._acceptor.join(_STOP_MESSAGE_SECONDS)
@@ -132,7 +132,7 @@ class StreamReceiver:
             self._over_writer = -1
 
     def _readable(self, descriptor: int) -> bool:
-        """Wait until there is something to read, or its end; False when the stream is over first."""
+        """Wait for data or the end of the pipe; False if the stream ends first."""
         waiter = select.poll()
         waiter.register(descriptor, select.POLLIN)
         waiter.register(self._over_reader, 0)  # its hang-up is always reported
@@ -175,7 +175,7 @@ class StreamReceiver:
 
     def _drain(self, name: str, pipe: int, writer: StreamWriter) -> None:
         try:
-            # Anonymous memory costs nothing until it is touched: most images are far smaller than a buffer.
+            # anonymous memory costs nothing until it is touched: most images are far smaller than a buffer
             self._copy(pipe, memoryview(mmap.mmap(-1, _BUFFER_BYTES)), writer, self.kept.get(name))
             with self._in_the_sink():
                 writer.close()
@@ -227,7 +227,7 @@ class StreamReceiver:
 
 
 def _read_message(connection: socket.socket) -> tuple[str, int] | None:
-    """The next image's name and pipe; None when CRIU says that there are no more, or is gone."""
+    """Return the next image's name and pipe; None if there are no more, or CRIU is gone."""
     header = _read_exactly(connection, 4)
     if header is None:
         return None
@@ -246,7 +246,7 @@ def _read_message(connection: socket.socket) -> tuple[str, int] | None:
 
 
 def _parse_name(message: bytes) -> str:
-    """Field 1 of `img_streamer_request_entry`: tag 0x0a, a varint length (names are short: one byte), the name."""
+    """Parse field 1 of `img_streamer_request_entry`: tag 0x0a, a varint length (one byte: names are short), name."""
     if len(message) < 2 or message[0] != 0x0A or message[1] != len(message) - 2:
         raise ValueError(f"CRIU speaks another stream protocol: {message[:32]!r}")
     return message[2:].decode()

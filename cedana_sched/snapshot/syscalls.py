@@ -1,7 +1,6 @@
-"""The few system calls that Python 3.11's standard library does not offer, with errors as OSError.
+"""System calls that Python 3.11's standard library lacks, with errors as OSError.
 
-Called by `launch`, a process that builds a job's namespaces, and by `connections`. Numbers of flags are from
-linux/sched.h and linux/mount.h.
+Numbers of flags are from linux/sched.h and linux/mount.h.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:
-    """Give this process namespaces of its own."""
+    """Move this process into new namespaces."""
     _check(_libc.unshare(flags), "unshare")
 
 
 def clone(flags: int) -> int:
     """Fork, with flags for new namespaces. Returns 0 in the child, its PID in the parent.
 
-    Only for a process with one thread whose child soon calls exec: the C library does not learn of the child.
+    Only for a single-threaded process whose child soon calls exec: the C library is not aware of the child.
     """
     number = _SYS_CLONE[platform.machine()]
     return _check(_libc.syscall(number, flags | signal.SIGCHLD, 0, 0, 0, 0), "clone")
@@ -52,7 +51,7 @@ def mount(source: str, target: str, fstype: str = "", flags: int = 0, options: s
 
 
 def umount_detached(target: str) -> None:
-    """umount2(2) with MNT_DETACH: gone from the tree at once, from the kernel when nobody uses it any more."""
+    """Detach a mount, umount2(2) with MNT_DETACH: gone from the tree at once, from the kernel when unused."""
     _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
 
 
@@ -63,7 +62,7 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 
 def pidfd_getfd(pidfd: int, descriptor: int) -> int:
-    """Another process's open file as a descriptor of this one; needs the right to ptrace it."""
+    """Duplicate another process's open file as a descriptor of this one; needs permission to ptrace it."""
     return _check(_libc.syscall(_SYS_PIDFD_GETFD, pidfd, descriptor, 0), "pidfd_getfd")
 
 

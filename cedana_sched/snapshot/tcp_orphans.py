@@ -1,10 +1,10 @@
-"""What a process sent before it closed its end of a connection, and its peer has not received yet.
+"""Data that a process sent before it closed its end of a connection, and that its peer has not received yet.
 
-The kernel goes on to deliver that in nobody's name (tcp(7), tcp_max_orphans). CRIU saves what processes have, so such
-data would be lost with the kernel that has them, and a peer among the saved processes would wait for them for ever.
-Most of them arrive within the moment, as the peer's kernel receives for it while it is frozen; where its buffer is
-full, the peer has to read first. It is the same with a connection whose making the other end has not heard of yet:
-CRIU sees only those that wait to be accepted.
+The kernel continues to deliver such data without an owning process (tcp(7), tcp_max_orphans). CRIU saves what processes
+own, so such data would be lost with the kernel that has them, and a peer among the saved processes would wait for them
+forever. Most arrive at once, as the peer's kernel receives for it while it is frozen; if its buffer is full, the peer
+has to read first. The same holds for a connection that one end has established and the other has not: CRIU sees only
+those that wait to be accepted.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _PAUSE_SECONDS: Final = 0.01
 
 
 def await_delivery(pids: Collection[int], proc: Path = PROC) -> None:
-    """Wait until nothing is under way to these frozen processes from ends that nobody has, any more or yet.
+    """Wait until nothing is in flight to these frozen processes from ends without an owning process.
 
     Raises:
-        DumpInterruptedError: it does not arrive while they are frozen.
+        DumpInterruptedError: the data does not arrive during the freeze.
     """
     until = time.monotonic() + _PATIENCE_SECONDS
     while missing := _missing(pids, proc):
         if time.monotonic() > until:
             raise DumpInterruptedError(missing, remedy="that would be lost; the snapshot is tried again")
-        time.sleep(_PAUSE_SECONDS)  # the kernel tells nobody when it has arrived
+        time.sleep(_PAUSE_SECONDS)  # the kernel does not notify of the arrival
 
 
 def _missing(pids: Collection[int], proc: Path) -> str | None:
-    """To any one of them."""
+    """Return what is missing for any one of them."""
     for table in tables(pids, proc):
         orphans = [one for one in table if not one.has_owner and (one.unacknowledged or one.state == SYN_RECEIVED)]
         if orphans:
@@ -55,9 +55,9 @@ def _sentence(orphan: Connection) -> str:
 
 
 def _sockets(pids: Collection[int], proc: Path) -> Iterator[int]:
-    """Inodes."""
+    """Yield the inodes of sockets."""
     for pid in pids:
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # ended
             for descriptor in (proc / str(pid) / "fd").iterdir():
                 kind, _, number = str(descriptor.readlink()).partition(":")
                 if kind == "socket":

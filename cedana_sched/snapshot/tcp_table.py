@@ -1,4 +1,4 @@
-"""The kernel's table of TCP connections, of the network that a process is in (/proc/PID/net/tcp, proc_net_tcp.txt)."""
+"""The kernel's TCP table of a process's network namespace (/proc/PID/net/tcp, proc_net_tcp.txt)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ESTABLISHED, SYN_RECEIVED, CLOSE_WAIT = "01", "03", "08"  # linux tcp_states.h
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 End = tuple[Address, int]
-"""With its port."""
+"""An address with its port."""
 
 
 class Connection(NamedTuple):
@@ -22,11 +22,11 @@ class Connection(NamedTuple):
     local: End
     remote: End
     state: str
-    """As the table writes it, such as `ESTABLISHED`."""
+    """The table's code, such as `ESTABLISHED`."""
     unacknowledged: int
-    """Bytes that the other end has not received; an end of all data is one."""
+    """Bytes that the other end has not received; a FIN counts as one."""
     inode: int
-    """0 if no process has it: it waits to be accepted, or was closed."""
+    """0 if no process owns it: it waits to be accepted, or was closed."""
 
     @property
     def has_owner(self) -> bool:
@@ -39,24 +39,24 @@ class Connection(NamedTuple):
 
 
 def connections(pid: int, proc: Path = PROC) -> Iterator[Connection]:
-    """All of a process's network, also what only listens.
+    """Yield all connections of a process's network, also listening sockets.
 
     Raises:
-        FileNotFoundError, ProcessLookupError: it has ended.
+        FileNotFoundError, ProcessLookupError: the process has ended.
     """
     network = proc / str(pid) / "net"
     yield from _rows(network / "tcp")
-    if (newer := network / "tcp6").exists():  # not with a kernel without IPv6
+    if (newer := network / "tcp6").exists():  # missing on a kernel without IPv6
         yield from _rows(newer)
 
 
 def tables(pids: Iterable[int], proc: Path = PROC, *, with_own: bool = True) -> Iterator[list[Connection]]:
-    """Of each network that these processes are in, once; those that have ended are passed over.
+    """Yield the table of each network of these processes once; those that have ended are skipped.
 
     Args:
         pids: of the processes.
         proc: where /proc is.
-        with_own: whether the network of this process is one of them.
+        with_own: whether to include this process's own network.
     """
     seen = set() if with_own else {(proc / "self/ns/net").stat().st_ino}
     for pid in pids:
@@ -68,9 +68,9 @@ def tables(pids: Iterable[int], proc: Path = PROC, *, with_own: bool = True) -> 
 
 
 def remote_addresses(pids: Iterable[int], proc: Path = PROC) -> frozenset[str]:
-    """Where processes of the networks that these are in have open connections to, but for this process's own network.
+    """Return the remote addresses of open connections in these processes' networks, except this process's own.
 
-    Those that end meanwhile are passed over.
+    Processes that end meanwhile are skipped.
     """
     found = (one for table in tables(pids, proc, with_own=False) for one in table if _leads_out(one))
     return frozenset(str(one.remote[0]) for one in found)
@@ -93,7 +93,7 @@ def _end(text: str) -> End:
 
 
 def _address(text: str) -> Address:
-    """From 32-bit words, each in the machine's order."""
+    """Parse 32-bit words, each in the machine's byte order."""
     words = (bytes.fromhex(text[start : start + 8])[::-1] for start in range(0, len(text), 8))
     found = ipaddress.ip_address(b"".join(words))
     return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found

@@ -1,11 +1,11 @@
-r"""Output of a pseudo-terminal that nobody had read yet: CRIU would process it a second time.
+r"""Unread output of a pseudo-terminal, which CRIU would process a second time.
 
-CRIU 4.2.1 reads what waits at the master, and on restore writes it to the slave (criu/tty.c): where that makes each
-"\n" a "\r\n", as terminals do by default (ONLCR, termios(3)), each line comes to the reader with one "\r" more. Who
-waits for a line's exact end waits for ever.
+CRIU 4.2.1 reads the output that waits at the master, and on restore writes it to the slave (criu/tty.c): where that
+turns each "\n" into "\r\n", as terminals do by default (ONLCR, termios(3)), each line reaches the reader with an extra
+"\r". A reader that waits for a line's exact end waits forever.
 
-Input that waits at the slave, CRIU writes to the master: it comes whole, and is echoed once more, if it is echoed.
-Called before `restore`, on the staged images.
+CRIU writes input that waits at the slave to the master: it is restored completely, and is echoed once more, if it is
+echoed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from cedana_sched.snapshot.toolchain import Toolchain
 _DATA = "tty-data.img"
 _INFO = "tty-info.img"
 _AS_DUMPED = "as-dumped"
-"""Folder for what CRIU wrote: staged images may be made ready more than once."""
+"""Folder of CRIU's originals: staged images may be prepared more than once."""
 _MASTER = (5, 2)
 """Device numbers of /dev/ptmx."""
 _PROCESSED = termios.OPOST | termios.ONLCR
 
 
 def undo_output_processing(toolchain: Toolchain, images: Path) -> int:
-    """Make waiting output what the program wrote; returns of how many terminals.
+    """Revert output processing in the staged images' unread output; return the number of terminals.
 
     Raises:
         SnapshotError: an image of terminals cannot be decoded.

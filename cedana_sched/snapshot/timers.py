@@ -1,11 +1,9 @@
-"""Periodic timers that had expired when their process was frozen: armed again, as CRIU forgets to.
+"""Periodic timers that had expired at the freeze, rearmed, because CRIU does not.
 
-A timerfd that has expired and was not read yet shows as "0 until the next expiry" in /proc/PID/fdinfo when its process
-is frozen or stopped. CRIU 4.2.1 writes that down, and 0 means *disarmed* when it sets the timer on restore
-(criu/timerfd.c): the program reads one expiry and then waits for ever. Setting the next expiry to one nanosecond makes
-the timer go on with its own interval.
-
-Called before `restore`, on the staged images.
+An expired, unread timerfd shows as "0 until the next expiry" in /proc/PID/fdinfo when its process is frozen or stopped.
+CRIU 4.2.1 records that, and 0 means *disarmed* when it sets the timer on restore (criu/timerfd.c): the program reads
+one expiry and then waits forever. Setting the next expiry to one nanosecond makes the timer continue with its own
+interval.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ _IMAGE = "files.img"
 
 
 def rearm_expired_timers(toolchain: Toolchain, images: Path) -> int:
-    """Arm the periodic timerfds in `images` that would come back disarmed; returns how many there were.
+    """Rearm the periodic timerfds in staged `images` that would be disarmed after the restore; return how many.
 
     Raises:
         SnapshotError: the image of open files cannot be decoded.

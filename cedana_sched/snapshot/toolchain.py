@@ -1,24 +1,23 @@
-"""The CRIU that the suite brings along, and where it lies.
+"""The bundled CRIU and its installation.
 
-Distributions ship CRIU too old for current kernels (before 4.2.1 every process with an inet socket fails to dump
-since Linux 6.16), so package files of Debian testing are laid into one relocatable folder: CRIU, the libraries it is
-linked to with their own dynamic loader, `tini` as PID 1 of jobs, and `pycriu` to read images. Which files these are is
-pinned (`pins`); a machine that cannot have them takes what Debian has signed today, unless its caller forbids it.
+Distributions ship CRIU too old for current kernels (before 4.2.1 every process with an inet socket fails to dump since
+Linux 6.16), so package files of Debian testing are installed into one relocatable folder: CRIU, its libraries with
+their own dynamic loader, `tini` as PID 1 of jobs, and `pycriu` to read images. The files are pinned (`pins`); a machine
+that cannot get them uses what Debian has signed today, unless the caller forbids it.
 
     <cache>/criu-<version>-<digest of the packages>/
-        bin/criu         shell script that starts libexec/criu through lib/ld-linux-*
+        bin/criu         shell script that runs libexec/criu through lib/ld-linux-*
         bin/nft          likewise; undoes the network lock of a CRIU that was killed
         bin/tini         statically linked
         lib/  libexec/   the libraries, and the programs themselves
         python/          pycriu (protobuf comes from the environment)
         toolchain.json   versions, and the SHA-256 of every file and package: written last, so it means complete
     <cache>/toolchain-missed
-        the pinned packages that could not be had while there was another version's toolchain to use in their place
+        the pinned packages that were unavailable while another version's toolchain could be used instead
     <cache>/tini-<digest of the program>/tini
-        what jobs run: part of every snapshot by its path, which therefore must not change with CRIU's
+        PID 1 of jobs: part of every snapshot by its path, which therefore must not change with CRIU's
 
-Called by the agent and the embedded engine at start, by `doctor`, and by tests. `ensure_toolchain` builds what is
-missing, `find_toolchain` only looks.
+`ensure_toolchain` builds a missing toolchain, `find_toolchain` only searches.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ from cedana_sched.snapshot.pins import identity_of, pinned_identities
 from cedana_sched.snapshot.rlimits import rlimit_preload
 
 MINIMUM_VERSION = (4, 2, 1)
-"""Older ones give up on inet sockets since Linux 6.16 (`sockets: Can't get 1:16 opt: Operation not supported`)."""
+"""Older versions fail on inet sockets since Linux 6.16 (`sockets: Can't get 1:16 opt: Operation not supported`)."""
 
 SYSTEM_CRIU_VARIABLE = "CEDANA_SCHED_CRIU"
-"""Environment variable that names a CRIU of this machine to be used instead of Debian's."""
+"""Environment variable with the path of a CRIU of this machine, to be used instead of Debian's."""
 
 OLDER_REMEDY = "let this machine reach Debian's packages, and run 'cedana-sched doctor --prepare'"
-"""Where another version's toolchain is used, because this one's could not be made."""
+"""For use of another version's toolchain, because this version's could not be built."""
 
 _MARKER = "toolchain.json"
 _MISSED = "toolchain-missed"
-_LAYOUT = 2  # of the folder; one laid by an older version is made again
+_LAYOUT = 2  # Version of the folder's layout; a folder of an older layout is rebuilt.
 _PRELOAD_VARIABLE = "CEDANA_SCHED_CRIU_PRELOAD"
 _LAUNCHER = f"""\
 #!/bin/sh
@@ -68,32 +67,32 @@ exec "$root"/lib/ld-linux-*.so.* --library-path "$root/lib" \\
 
 
 class ToolchainError(CedanaSchedError):
-    """CRIU is not usable on this machine; the remedy says what to install."""
+    """CRIU is not usable on this machine; the remedy names what to install."""
 
 
 class Origin(StrEnum):
-    """Which packages a toolchain is made from."""
+    """Origin of a toolchain's packages."""
 
     PINNED = "pinned"
     SERVED = "served"
-    """Those that Debian had when the pinned ones could not be had."""
+    """Packages that Debian served when the pinned ones were unavailable."""
     OLDER = "older"
-    """Those of another version of this product."""
+    """Packages of another version of this product."""
     MACHINE = "machine"
-    """None: it is this machine's own."""
+    """No packages: this machine's own CRIU."""
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A CRIU that is ready to run, and the programs that belong to it."""
+    """A usable CRIU with its companion programs."""
 
     version: str
     criu: Path
     tini: Path
-    """Statically linked; its path is the same on every machine whose cache lies in the same place."""
+    """Statically linked; its path is the same on every machine with the same cache path."""
     nft: Path
     pycriu: Path
-    """Folder that holds the Python package `pycriu`: put it on `sys.path`."""
+    """Folder of the Python package `pycriu`: put it on `sys.path`."""
     preload: Path | None = None
     """Shared object that CRIU needs on a machine without CAP_SYS_RESOURCE, else None (see `rlimits`)."""
     gzip: Path | None = None
@@ -101,7 +100,7 @@ class Toolchain:
     origin: Origin = Origin.MACHINE
 
     def environment(self) -> dict[str, str]:
-        """The environment to start `criu` with."""
+        """Return the environment for `criu`."""
         if self.preload is None:
             return dict(os.environ)
         bundled = (self.criu.parent.parent / _MARKER).exists()
@@ -118,22 +117,22 @@ class _Marker(msgspec.Struct, frozen=True):
     digests: dict[str, str] = {}
     """SHA-256 of the packages."""
     pinned_then: frozenset[str] = frozenset()
-    """What `pinned_identities` were when it was made; not what it is made from, if that could not be had."""
+    """`pinned_identities` at build time, even if the packages are others, because those were unavailable."""
 
 
 def default_cache_dir() -> Path:
-    """`$XDG_CACHE_HOME/cedana-sched`, by default below the home of the user."""
+    """Return `$XDG_CACHE_HOME/cedana-sched`, by default below the user's home."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "cedana-sched"
 
 
 def find_toolchain(cache_dir: Path | None = None) -> Toolchain | None:
-    """The toolchain that is already on this machine, verified file by file (about 30 ms), or None.
+    """Return this machine's existing toolchain, verified file by file (about 30 ms), or None.
 
     Of several the one from pinned packages is preferred, then the newest.
 
     Raises:
-        UsageError: `CEDANA_SCHED_CRIU` names something that is no CRIU, or one that is too old.
+        UsageError: `CEDANA_SCHED_CRIU` is not a CRIU, or one that is too old.
         ToolchainError: `CEDANA_SCHED_CRIU` is fine, but tini or pycriu are missing.
     """
     cache = cache_dir or default_cache_dir()
@@ -153,22 +152,22 @@ def ensure_toolchain(
     only_pinned: bool = False,
     try_again: bool = False,
 ) -> Toolchain:
-    """The toolchain, made from Debian's packages first if this machine has none (some seconds, 20 MB of download).
+    """Return the toolchain, built from Debian's packages if there is none (some seconds, 20 MB of download).
 
-    One that another version has made is used only where none can be made; then it is not tried again, as long as the
-    same packages are pinned, so that a machine without a way to them starts as fast as any other. Safe to call from
-    several processes at once: one builds, the others wait for it.
+    A toolchain of another version is used only if none can be built; then there is no further attempt, as long as the
+    same packages are pinned, so that a machine without access to them starts as fast as any other. Safe in concurrent
+    processes: one builds, the others wait for it.
 
     Args:
-        cache_dir: where it lies; None is `default_cache_dir`.
-        progress: called while it is made.
-        only_pinned: it must be made from the pinned packages.
-        try_again: also where it could not be made before.
+        cache_dir: its parent folder; None is `default_cache_dir`.
+        progress: called during the build.
+        only_pinned: it must be built from the pinned packages.
+        try_again: retry even if a previous build failed.
 
     Raises:
-        DebianPackagesError: packages cannot be had; says which and why.
-        ToolchainError: they can, but what came out of them does not run here.
-        UsageError: `CEDANA_SCHED_CRIU` is set to something that cannot be used.
+        DebianPackagesError: packages are unavailable; with names and reason.
+        ToolchainError: the packages are available, but their CRIU does not run here.
+        UsageError: `CEDANA_SCHED_CRIU` is set to something unusable.
     """
     cache = cache_dir or default_cache_dir()
     tell = progress or (lambda _: None)
@@ -195,7 +194,7 @@ def ensure_toolchain(
 
 
 def _was_missed(cache: Path) -> bool:
-    """Whether what is pinned now could not be had."""
+    """Return whether the currently pinned packages were unavailable."""
     try:
         return (cache / _MISSED).read_text() == _pinned_now()
     except (OSError, UnicodeDecodeError):
@@ -218,7 +217,7 @@ def _build(cache: Path, progress: Progress, *, only_pinned: bool) -> Path:
 
 
 def _lay(extracted: Path, folder: Path) -> None:
-    """Copy from unpacked packages what CRIU really loads; most libraries of the closure are not among it."""
+    """Copy from unpacked packages what CRIU really loads; most libraries of the closure are not needed."""
     for name in ("bin", "lib", "libexec", "python"):
         (folder / name).mkdir(parents=True)
     loader = _only(extracted, "usr/lib*/ld-linux-*.so.*", "usr/lib/*/ld-linux-*.so.*")
@@ -249,7 +248,7 @@ def _libraries(program: Path, loader: Path, search: str) -> list[Path]:
 
 
 def _publish(folder: Path, packages: Sequence[Package], cache: Path) -> Path:
-    """Give the finished folder its name in one step; whoever sees the name sees all of it."""
+    """Rename the finished folder atomically, so that its name implies completeness."""
     version = _criu_version(folder / "bin" / "criu")
     marker = _Marker(
         _LAYOUT, version, {p.name: p.version for p in packages}, _digests(folder), {p.name: p.sha256 for p in packages},
@@ -257,7 +256,7 @@ def _publish(folder: Path, packages: Sequence[Package], cache: Path) -> Path:
     )  # fmt: skip
     (folder / _MARKER).write_bytes(msgspec.json.format(msgspec.json.encode(marker)))
     target = cache / f"criu-{version}-{identity_of(packages)}"
-    if _is_intact(target):  # made by another version from the same packages; somebody may be using it
+    if _is_intact(target):  # built by another version from the same packages; may be in use
         (folder / _MARKER).replace(target / _MARKER)
         return target
     shutil.rmtree(target, ignore_errors=True)  # damaged
@@ -304,7 +303,7 @@ def _is_intact(folder: Path) -> bool:
         marker = _read_marker(folder)
         return marker.layout == _LAYOUT and _digests(folder) == marker.files
     except (OSError, msgspec.MsgspecError):
-        return False  # half made or damaged: built again
+        return False  # incomplete or damaged: rebuilt
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -312,7 +311,7 @@ def _digests(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files
-        if path.suffix != ".pyc"  # Python writes them beside pycriu's modules when it first imports them
+        if path.suffix != ".pyc"  # Python writes them beside pycriu's modules on first import
     }
 
 

@@ -1,1 +1,1 @@
-"""Where snapshots live: streams become content-addressed chunks in packs; the manifest, written last, is the commit."""
+"""Snapshot store: streams become content-addressed chunks in packs; the manifest, written last, is the commit."""

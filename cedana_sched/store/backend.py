@@ -1,7 +1,7 @@
-"""What the store asks of a place that keeps objects; a POSIX folder and an S3 bucket both give it.
+"""The object storage that the store requires, implemented by a POSIX folder and an S3 bucket.
 
-Keys are relative paths with `/`. Every implementation raises only `StoreError`s: `StoreUnavailableError` where the
-same call may work later, `StoreDeniedError` where a person must act first.
+Keys are relative paths with `/`. Implementations raise only `StoreError`s: `StoreUnavailableError` if a retry may
+succeed, `StoreDeniedError` if an admin must act first.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from cedana_sched.model.errors import IntegrityError, StoreError
 
 Buffer = bytes | bytearray | memoryview
 TRIALS = "probe"
-"""The folder of what is written only to see what becomes of it."""
+"""Folder of trial objects."""
 
 
 class MissingObjectError(StoreError):
-    """There is no object under this key; callers say what that means for them."""
+    """No object has this key; callers translate the error."""
 
 
 def oversized(key: str, size: int, at_most: int) -> IntegrityError:
-    """The error for an object that is larger than any of its kind: somebody else has written it."""
+    """Return the error for an object larger than any of its kind: another program has written it."""
     return IntegrityError(
         f"object {key} has {size:,} bytes, more than {at_most:,}",
         remedy="remove it, and see who could write it there",
@@ -29,7 +29,7 @@ def oversized(key: str, size: int, at_most: int) -> IntegrityError:
 
 
 class Entry(NamedTuple):
-    """An object that is there. `modified` is by the store's own clock, seconds since the epoch."""
+    """An existing object. `modified` is by the store's own clock, in epoch seconds."""
 
     key: str
     size: int
@@ -40,84 +40,84 @@ class Sink(Protocol):
     """A large object being written. Nothing is visible before `finish` has returned."""
 
     def write(self, data: Buffer) -> None:
-        """Take the bytes; blocks while the store is behind. The buffer may be reused afterwards."""
+        """Accept data; blocks while the store is slower. The buffer may be reused afterwards."""
 
     def finish(self) -> None:
         """Make the object durable and visible."""
 
     def abort(self) -> None:
-        """Throw away what was written; never raises."""
+        """Discard the data; never raises."""
 
 
 class Capabilities(NamedTuple):
-    """What was found by trying, never by asking the vendor."""
+    """Capabilities found by trial, not by the vendor's documentation."""
 
     conditional_create: bool
-    """A write that must not replace is refused when the object exists."""
+    """A write that must not replace is refused if the object exists."""
     ranges: bool
-    """A part of an object can be read."""
+    """A range of an object can be read."""
 
 
 class Backend(Protocol):
-    """Objects under one root. All calls block and may be made from any thread."""
+    """Objects under one root. All calls block and are thread-safe."""
 
     @property
     def description(self) -> str:
-        """The place in words, for errors; holds no secret."""
+        """Description of the place for errors; no secret."""
 
     @property
     def trials(self) -> str:
-        """The folder of what is written only to see what becomes of it."""
+        """Folder of trial objects."""
         return TRIALS
 
-    def within(self, folder: str) -> Backend:  # noqa: ARG002  # only some tell folders apart
-        """The same place, as whoever may write below `folder` alone tries it and reads its clock."""
+    def within(self, folder: str) -> Backend:  # noqa: ARG002  # only some distinguish folders
+        """Return the same place for a client that may write below `folder` only, for trials and the clock."""
         return self
 
     def put(self, key: str, data: Buffer) -> None:
         """Write a small object durably, replacing it if it exists."""
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        """Write it durably unless it exists; whether it was written.
+        """Write an object durably unless it exists; return whether it was written.
 
-        Atomic only where `Capabilities.conditional_create` was found.
+        Atomic only with `Capabilities.conditional_create`.
         """
 
     def open_sink(self, key: str) -> Sink:
-        """Begin a large object."""
+        """Start a large object."""
 
     def get(self, key: str, *, at_most: int) -> bytes:
-        """The whole object. `at_most`: bytes that one of its kind may have; anybody may have written it.
+        """Read a whole object. `at_most` bounds its bytes, because any client may have written it.
 
         Raises:
-            MissingObjectError: there is none.
-            IntegrityError: it is larger; nothing of it was read.
+            MissingObjectError: the object does not exist.
+            IntegrityError: the object is larger; nothing was read.
         """
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
-        """Up to `length` bytes from `offset`; fewer where the object ends.
+        """Read up to `length` bytes from `offset`; fewer at the object's end.
 
         Raises:
-            MissingObjectError: there is no such object.
+            MissingObjectError: the object does not exist.
         """
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        """Every object whose key lies below the folder `prefix`."""
+        """Yield every object below the folder `prefix`."""
 
     def folders(self, prefix: str) -> tuple[str, ...]:
-        """The names of the folders directly below the folder `prefix`."""
+        """Return the names of the folders directly below the folder `prefix`."""
 
     def stat(self, key: str) -> Entry | None:
-        """The object, or None."""
+        """Return the object's entry, or None."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove the objects; those that are not there are no error."""
+        """Delete objects; missing ones are no error."""
 
     def now(self) -> float:
-        """The store's clock, by which `Entry.modified` is to be judged."""
+        """Return the store's time, to compare with `Entry.modified`."""
 
     def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:
-        """Remove what cut-off uploads below `prefix` left behind; how many.
+        """Remove what interrupted uploads below `prefix` left; return how many.
 
-        `spare` is asked with the key that the object was to have, and says whether its writer is still at work.
+        `spare` receives the intended key, and returns whether its writer is alive.
         """

@@ -1,4 +1,4 @@
-"""Reads no more of a namespace than fits memory: whoever may write there may lay any number of objects."""
+"""Bounded reads of a namespace: a client that may write there can create any number of objects."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry
 
 MOST_LISTED: Final = 250_000
-"""Objects of one kind that are kept of one namespace. They take 110 MB, or 560 with the longest keys."""
+"""Objects of one kind that are held in memory of one namespace: 110 MB, or 560 MB with the longest keys."""
 MOST_SAMPLED: Final = 125_000
-"""Packs that one collection looks at, and as many markers of them: 8 TB."""
+"""Packs per collection, and as many markers of packs: 8 TB."""
 PART: Final = 10_000
-"""Objects that are removed at once."""
+"""Objects deleted per request."""
 
 
 class CrowdedNamespaceError(StoreError):
-    """More lies in a namespace than is kept in memory; a person must look what it is."""
+    """A namespace has more objects than fit in memory; an admin must look into the cause."""
 
 
 def kept(
     backend: Backend, namespace: str, folder: str, what: str, is_kept: Callable[[Entry], bool] = lambda _: True
 ) -> Iterator[Entry]:
-    """The objects below a folder of a namespace that are to be kept; `what` they are. The others do not count.
+    """Yield the objects below a folder of a namespace that `is_kept`; `what` names them. Others are not counted.
 
     Raises:
-        CrowdedNamespaceError: they are more than `MOST_LISTED`.
+        CrowdedNamespaceError: there are more than `MOST_LISTED`.
     """
     wanted = (entry for entry in backend.list(folder) if is_kept(entry))
     for number, entry in enumerate(wanted):
@@ -40,9 +40,9 @@ def kept(
 
 
 class Sample:
-    """Of a folder's objects as many as fit memory: of a share of their names, which is another one in each run.
+    """A sample of a folder's objects that fits in memory: a share of the names, another one in each run.
 
-    So whatever somebody lays into the folder, each object has its turn, and nobody can choose a name that has none.
+    Whatever objects a client creates, each is sampled eventually, and no name can be chosen that is never sampled.
     """
 
     def __init__(self, entries: Iterator[Entry]) -> None:
@@ -58,11 +58,11 @@ class Sample:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all that there is."""
+        """Whether the sample has all objects."""
         return self._shares == 1
 
     def includes(self, name: str) -> bool:
-        """Whether an object of this name would be in it."""
+        """Return whether the sample has an object of this name."""
         if self._shares == 1:
             return True
         digest = blake2b(name.encode("utf-8", "surrogateescape"), key=self._salt, digest_size=8).digest()
@@ -70,12 +70,12 @@ class Sample:
 
 
 def name_of(entry: Entry) -> str:
-    """The last part of its key."""
+    """Return the last part of the key."""
     return entry.key.rpartition("/")[2]
 
 
 def remove_in_parts(backend: Backend, keys: Iterator[str]) -> int:
-    """Remove any number of objects; how many."""
+    """Delete any number of objects; return how many."""
     removed = 0
     while part := list(islice(keys, PART)):
         backend.delete(part)
@@ -84,7 +84,7 @@ def remove_in_parts(backend: Backend, keys: Iterator[str]) -> int:
 
 
 def crowded(namespace: str, what: str) -> CrowdedNamespaceError:
-    """The error that says what a namespace has too much of."""
+    """Return the error that names what a namespace has too much of."""
     return CrowdedNamespaceError(
         f"namespace {namespace} has {what} in the store, more than fits memory",
         remedy=f"remove what is nobody's below {layout.namespace_folder(namespace)}/, and see who could write it there",

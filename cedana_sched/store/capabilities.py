@@ -1,6 +1,6 @@
-"""What a store can do, found by doing it: some S3 servers answer 200 to a conditional create and overwrite.
+"""Detection of a store's capabilities by trial: some S3 servers return 200 to a conditional create and overwrite.
 
-Probed once for each place and process: a server that is upgraded meanwhile is asked again after a restart.
+Probed once per place and process: after an upgrade of the server, a restart is required.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from cedana_sched.model.errors import StoreError, StoreUnavailableError
 from cedana_sched.store.backend import Backend, Capabilities
 
 _MOST_BYTES = 16
-"""Of what is written here."""
+"""Size of a trial object."""
 
 _lock = threading.Lock()
 _known: dict[str, Capabilities] = {}
 
 
 def capabilities_of(backend: Backend) -> Capabilities:
-    """What the place can do; tried on the first call for it.
+    """Return the capabilities of the place; probed on the first call for it.
 
     Raises:
-        StoreDeniedError: it cannot be written at all.
-        StoreUnavailableError: it cannot be reached.
+        StoreDeniedError: the place is not writable.
+        StoreUnavailableError: the place is unreachable.
     """
     with _lock:
         known = _known.get(backend.description)
@@ -35,7 +35,7 @@ def capabilities_of(backend: Backend) -> Capabilities:
 
 
 def probe(backend: Backend) -> Capabilities:
-    """Write, write again, read a part, delete."""
+    """Write, write again, read a range, delete."""
     key = f"{backend.trials}/{uuid.uuid4().hex}"
     backend.put(key, b"first")
     try:
@@ -45,7 +45,7 @@ def probe(backend: Backend) -> Capabilities:
 
 
 def _creates_conditionally(backend: Backend, key: str) -> bool:
-    """Both halves: refused where the object exists, and granted where it does not."""
+    """Check both halves: refused if the object exists, and granted if it does not."""
     fresh = f"{key}-fresh"
     try:
         if backend.put_if_absent(key, b"second") or bytes(backend.get(key, at_most=_MOST_BYTES)) != b"first":

@@ -1,7 +1,7 @@
-"""Which snapshots are committed: the one reading of the snapshot folders that everybody else uses.
+"""Committed snapshots: the single interpretation of the snapshot folders.
 
-Whoever may write there may lay any number of manifests, with headers of any size that one may have: no more is kept of
-those of one workload than fits memory. A whole folder, as commands list it, is read without a bound.
+A client that may write there can create any number of manifests, with headers of any permitted size: reads of one
+workload are bounded to what fits in memory. A listing of a whole folder, as by commands, is unbounded.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ R = TypeVar("R")
 _log = structlog.get_logger(__name__)
 MOST_REMEMBERED = 10_000
 MOST_REMEMBERED_BYTES = 64 << 20
-"""Of headers, packed; 1 KiB each is usual."""
+"""Bytes of packed headers; 1 KiB each is usual."""
 MOST_LONG_BYTES = 128 << 20
-"""Of headers longer than `HEAD_BYTES` that are read together of one workload: its dump waits for that."""
+"""Bytes of headers longer than `HEAD_BYTES` that are read together for one workload, whose dump waits for it."""
 _READERS = 8
 _SHOWN = 20
 _USUAL_BYTES = 1 << 20
-"""So much of a manifest is read at once; a longer one whole, once its head is sound, and as long as that says."""
+"""Bytes of a manifest read at once; a longer one is read whole once its head is verified, up to the length in the
+head."""
 _REMEDY = "restore an older generation, or remove this one"
 
 
 class _Read(NamedTuple):
-    """A header, and how many bytes of its manifest it takes."""
+    """A header, and its size in the manifest."""
 
     summary: SnapshotSummary
     length: int
 
 
 class _Looked(NamedTuple):
-    """What was found at a number: its header, None for one that cannot be read, and how many bytes it may have."""
+    """Result of reading one generation: its header, None if unreadable, and the bound of its size."""
 
     ref: SnapshotRef
     summary: SnapshotSummary | None
@@ -53,10 +54,10 @@ class _Looked(NamedTuple):
 
 
 class Catalogue:
-    """Reads what is committed. Summaries are remembered: a manifest never changes."""
+    """Reads committed manifests. Summaries are cached: a manifest is immutable."""
 
     def __init__(self, backend: Backend, seals: Seals | None = None) -> None:
-        """`seals` opens the manifests; without it none is sealed."""
+        """Create a catalogue; `seals` opens sealed manifests; without it none is sealed."""
         self._backend = backend
         self._seals = seals or Seals(backend)
         self._lock = threading.Lock()
@@ -64,15 +65,15 @@ class Catalogue:
         self._remembered_bytes = 0
 
     def generations(self, folder: str) -> Generations:
-        """Everything below a snapshots folder, or below one identity's."""
+        """Return all generations below a snapshots folder, or below one identity's."""
         return generations_of(self._backend.list(folder))
 
     def of(self, identity: Identity) -> Generations:
-        """The newest of an identity, as many as fit memory."""
+        """Return the newest generations of an identity, as many as fit in memory."""
         return newest_generations(identity, lambda: self._backend.list(layout.identity_folder(identity)))
 
     def at(self, ref: SnapshotRef) -> Generations:
-        """What there is of one number, whatever lies beside it."""
+        """Return the files of one generation, ignoring all others."""
         return generations_of(
             entry
             for entry in self._backend.list(layout.identity_folder(ref.identity))
@@ -80,13 +81,13 @@ class Catalogue:
         )
 
     def summary(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary:
-        """The header of a manifest.
+        """Read the header of a manifest.
 
         Raises:
-            NotFoundError: removed in the meantime.
+            NotFoundError: removed meanwhile.
             IntegrityError: damaged.
             NewerFormatError: written by a newer version.
-            SealedError: sealed, and its key is not here.
+            SealedError: sealed, and its key is not available.
             UnsealedError: not sealed, and it must be.
         """
         return self._summary(ref, entry).summary
@@ -106,7 +107,7 @@ class Catalogue:
 
     def _remember(self, entry: Entry, read: _Read) -> None:
         with self._lock:
-            if entry in self._summaries:  # another thread has read it as well
+            if entry in self._summaries:  # another thread has read it too
                 return
             self._summaries[entry] = read
             self._remembered_bytes += read.length
@@ -119,19 +120,19 @@ class Catalogue:
         return _Read(summary, self._seals.head_length(head))
 
     def _read_head(self, entry: Entry, usual_bytes: int) -> Buffer:
-        """The beginning of a manifest, at least its head."""
+        """Read the beginning of a manifest, at least its head."""
         head = self._backend.get_range(entry.key, 0, usual_bytes)
         if (length := self._seals.head_length(head)) > len(head):
             head = self._backend.get_range(entry.key, 0, length)
         return head
 
     def readable(self, generations: Generations) -> list[SnapshotSummary]:
-        """The summaries of those that can be read, oldest first; the others are logged, and stay."""
+        """Return the readable summaries, oldest first; the others are logged, and stay."""
         found = [looked.summary for looked in self._newest_first(generations) if looked.summary is not None]
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
 
     def newest_readable(self, generations: Generations) -> Iterator[SnapshotSummary]:
-        """Those that can be read, the greatest number first; of long headers no more than fit memory."""
+        """Yield the readable summaries, greatest number first; long headers only as many as fit in memory."""
         left = MOST_LONG_BYTES
         for looked in self._newest_first(generations):
             if looked.summary is not None:
@@ -142,7 +143,7 @@ class Catalogue:
                 return
 
     def _newest_first(self, generations: Generations) -> Iterator[_Looked]:
-        """A look at each; a few are read ahead."""
+        """Yield the result of reading each, a few read ahead."""
         rows = sorted(generations.committed.items(), reverse=True)
         with ThreadPoolExecutor(min(_READERS, max(1, len(rows))), thread_name_prefix="store-list") as pool:
             for at in range(0, len(rows), _READERS):
@@ -155,23 +156,23 @@ class Catalogue:
         return _Looked(ref, summary, known.length if known else min(entry.size, manifest_format.MOST_HEADER_BYTES))
 
     def summary_if_readable(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary | None:
-        """The header; None, and a line in the log, where it is damaged, newer than this program or not sealed."""
+        """Return the header; None, with a log line, if it is damaged, newer than this program or not sealed."""
         try:
             return self.summary_to_continue(ref, entry)
         except UnsealedError as error:
             _log.warning("snapshot_unsealed", snapshot=str(ref), why=str(error))
         except (IntegrityError, NewerFormatError):
-            pass  # it is in the log
+            pass  # logged already
         return None
 
     def summary_to_continue(self, ref: SnapshotRef, entry: Entry) -> SnapshotSummary | None:
-        """The header for who would begin anew without it; None where it was removed meanwhile.
+        """Return the header for a restore that would otherwise start cold; None if it was removed meanwhile.
 
         Raises:
-            IntegrityError: damaged; in the log as well.
-            NewerFormatError: written by a newer version; in the log as well.
-            SealedError: sealed, and its key is not here.
-            UnsealedError: not sealed, and it must be: a person only has to allow it.
+            IntegrityError: damaged; logged as well.
+            NewerFormatError: written by a newer version; logged as well.
+            SealedError: sealed, and its key is not available.
+            UnsealedError: not sealed, and it must be: an admin can permit it.
         """
         try:
             return self.summary(ref, entry)
@@ -182,17 +183,17 @@ class Catalogue:
             raise
 
     def manifest(self, ref: SnapshotRef) -> Manifest:
-        """The whole manifest, verified; raises as `manifest_and_digest` does."""
+        """Read and verify a whole manifest; raises like `manifest_and_digest`."""
         return self.manifest_and_digest(ref)[0]
 
     def manifest_and_digest(self, ref: SnapshotRef) -> tuple[Manifest, str]:
-        """The whole manifest, verified, and the digest of its file.
+        """Read and verify a whole manifest; return it with its file's digest.
 
         Raises:
-            NotFoundError: there is no such snapshot.
+            NotFoundError: the snapshot does not exist.
             IntegrityError: damaged.
             NewerFormatError: written by a newer version.
-            SealedError: sealed, and its key is not here.
+            SealedError: sealed, and its key is not available.
             UnsealedError: not sealed, and it must be.
         """
         entry = self.at(ref).committed.get(ref)
@@ -214,7 +215,7 @@ class Catalogue:
         return manifest_format.decode_manifest(plain), manifest_format.digest_of(data)
 
     def _explained(self, ref: SnapshotRef, error: CedanaSchedError) -> CedanaSchedError:
-        """With the snapshot's name. A file that is gone is damage only if nobody has removed the snapshot meanwhile."""
+        """Add the snapshot's name. A missing file is damage only if the snapshot was not removed meanwhile."""
         sentence = f"snapshot {ref}: {error.message}"
         if isinstance(error, NewerFormatError):
             return NewerFormatError(sentence, remedy=error.remedy)
@@ -223,14 +224,14 @@ class Catalogue:
         return IntegrityError(sentence, remedy=_REMEDY)
 
     def _must_be(self, ref: SnapshotRef, summary: SnapshotSummary) -> None:
-        """A manifest under another name would hand one workload's memory to another."""
+        """Require the manifest's own name: under another one, a workload would get another workload's memory."""
         if summary.ref != ref:
             sentence = f"snapshot {ref}: its manifest is that of {summary.ref}"
             raise IntegrityError(sentence, remedy="somebody moved files in the store; remove this one")
 
 
 def _twice(read: Callable[[], R]) -> R:
-    """Bytes that are wrong may have been spoilt on their way: they are read once more before they count as damaged."""
+    """Read again before bytes count as damaged: the transfer may have corrupted them."""
     try:
         return read()
     except IntegrityError as error:

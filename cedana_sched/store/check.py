@@ -1,4 +1,4 @@
-"""`store check`: everything that a snapshot will need of the store, tried for real, before one is needed."""
+"""`store check`: tries everything that a snapshot requires of the store, before one is needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class StoreReport(msgspec.Struct, frozen=True):
-    """What a store can do, and how fast one stream of bytes that cannot be compressed goes in and out."""
+    """A store's capabilities, and the throughput of one incompressible stream in each direction."""
 
     place: str
     conditional_create: bool
@@ -29,12 +29,12 @@ class StoreReport(msgspec.Struct, frozen=True):
 
 
 def check_store(backend: Backend) -> StoreReport:
-    """Write, read and delete a sample of 32 MiB as a pack would be.
+    """Write, read and delete a sample of 32 MiB, like a pack.
 
     Raises:
-        StoreDeniedError: a person must act.
-        StoreUnavailableError: it cannot be reached, or is full.
-        IntegrityError: it gave back other bytes than it was given.
+        StoreDeniedError: an admin must act.
+        StoreUnavailableError: the store is unreachable, or full.
+        IntegrityError: the store returned other bytes than were written.
     """
     capabilities = probe(backend)
     key = f"{backend.trials}/{uuid.uuid4().hex}-sample"

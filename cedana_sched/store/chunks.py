@@ -1,7 +1,7 @@
-"""The pipeline from full chunk buffers to packs: digest, deduplicate, compress, seal, append; in threads.
+"""The threaded pipeline from full chunk buffers to packs: digest, deduplicate, compress, seal, append.
 
-What is in flight is bounded, so `submit` blocks while compressor or store are behind, and with it whoever produces.
-The first failure is kept, and raised by every later call: nothing is lost in a thread.
+Work in flight is bounded, so `submit` blocks while compression or the store is slower than the producer. The first
+failure is kept, and every later call raises it: no thread's error is lost.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAX_THREADS = 8
 
 
 class Location(NamedTuple):
-    """A chunk that lies in a pack of some name, of this snapshot or of an earlier one."""
+    """A chunk's position in a named pack, of this snapshot or of an earlier one."""
 
     chunk: Chunk
     pack: str
 
 
 class ChunkPipeline:
-    """Numbers chunks and stores them. Numbers are given at once, locations are known after `drain`."""
+    """Numbers chunks and stores them. Numbers are assigned at once, locations are known after `drain`."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ChunkPipeline:
         seal: ChunkSeal,
         earlier: Callable[[bytes], Location | None] = lambda _: None,
     ) -> None:
-        """`earlier` finds a chunk of an earlier generation by its digest."""
+        """Create a pipeline; `earlier` finds a chunk of an earlier generation by its digest."""
         self._packs = packs
         self._writer = writer
         self._compressor = compressor
@@ -60,10 +60,10 @@ class ChunkPipeline:
         self.new_bytes = 0
         self.stored_bytes = 0
         self.repeated_bytes = 0
-        """Of whole chunks that were stored before."""
+        """Whole chunks that are stored already, by digest."""
 
     def check(self) -> None:
-        """Raise the failure of a thread, if there is one."""
+        """Raise the first failure of a thread, if any."""
         if self._failure is None:
             return
         if isinstance(self._failure, CedanaSchedError):
@@ -76,7 +76,7 @@ class ChunkPipeline:
             return self._next - 1
 
     def number_of(self, location: Location) -> int:
-        """The number in this snapshot of a chunk that an earlier one has stored."""
+        """Return the number in this snapshot of a chunk that an earlier generation has stored."""
         with self._lock:
             number = self._numbers.get(location)
             if number is None:
@@ -90,7 +90,7 @@ class ChunkPipeline:
             return self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
 
     def submit(self, number: int, buffer: bytearray, length: int) -> None:
-        """Hand over a chunk; the buffer is the pipeline's from here on."""
+        """Submit a chunk; the pipeline owns the buffer from now on."""
         self._slots.acquire()
         try:
             self.check()
@@ -102,22 +102,22 @@ class ChunkPipeline:
         future.add_done_callback(self._done)
 
     def drain(self) -> None:
-        """Return once every submitted chunk lies in a pack.
+        """Wait until every submitted chunk is in a pack.
 
         Raises:
-            StoreError: one could not be stored.
+            StoreError: a chunk could not be stored.
         """
         self._pool.shutdown()
         self.check()
 
     def abort(self) -> None:
-        """Stop as soon as the threads can."""
+        """Stop the threads as soon as possible."""
         if self._failure is None:
             self._failure = StoreError("the snapshot was given up")
         self._pool.shutdown(cancel_futures=True)
 
     def table(self) -> tuple[Chunks, tuple[str, ...]]:
-        """The manifest's chunk table and the names of its packs, in the order of their numbers."""
+        """Return the manifest's chunk table and the names of its packs, ordered by number."""
         packs: dict[str, int] = {}
         rows = [self._locations[number] for number in range(self._next)]
         numbers = [packs.setdefault(row.pack, len(packs)) for row in rows]

@@ -1,14 +1,14 @@
-"""The commit: of all writers of one generation exactly one gets its manifest in, and every reader agrees which.
+"""The commit: exactly one of all writers of a generation commits its manifest, and all readers agree which.
 
-Where the store can create conditionally (tried, not assumed), the manifest is created under a name without the
-writer, and the store decides.
+With conditional create (tried, not assumed), the manifest is created under a name without the writer, and the store
+decides.
 
-Where it cannot, the writer claims first: it writes `<generation>.<writer>.claim`, *then* lists the claims. If any
-other living writer's is there it withdraws, and the generation is not committed by it. Two writers cannot both find
-themselves alone: of two claims one was written later, and its writer lists after that. Only a writer that is alone
-writes its manifest, under a name of its own, and looks again; had a writer slept beyond its lease between the two
-steps and another one passed it, readers and both writers take the manifest that the store dates earlier, which no
-later write can change.
+Without it, the writer claims first: it writes `<generation>.<writer>.claim`, *then* lists the claims. If another live
+writer's claim exists, the writer withdraws and does not commit the generation. Two writers cannot both find no other
+claim: one claim was written later, and its writer lists after that. Only a writer without rivals writes its manifest,
+under a name of its own, and lists again; if a writer had slept beyond its lease between the two steps while another one
+passed it, readers and both writers choose the manifest with the earlier date of the store, which no later write can
+change.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def commit_manifest(
     """Make the generation visible, or raise and leave nothing visible.
 
     Raises:
-        CommitConflictError: another writer has it.
-        StoreError: the store failed, and could not be asked whether it has taken the manifest: it may yet appear.
+        CommitConflictError: another writer has committed it.
+        StoreError: the store failed, and whether the manifest was written could not be read: it may yet appear.
     """
     ensure_new(catalogue, ref)
     try:
@@ -55,7 +55,7 @@ def commit_manifest(
 
 
 def _create(backend: Backend, catalogue: Catalogue, ref: SnapshotRef, writer: str, data: bytes) -> None:
-    """A refusal may be the echo of our own write whose answer was lost on the way: look who it was."""
+    """Create the manifest; after a refusal, read its writer: our own write may have succeeded without a response."""
     if backend.put_if_absent(layout.manifest_key(ref), data) or _winner(catalogue, ref) == writer:
         return
     raise _conflict(ref)
@@ -77,7 +77,7 @@ def _claim_and_write(backend: Backend, catalogue: Catalogue, ref: SnapshotRef, w
 
 
 def _withdraw(backend: Backend, claim: str) -> None:
-    """A claim that stays does no harm once its writer's intent is gone."""
+    """Delete the claim, best-effort: it is harmless once its writer's intent is gone."""
     try:
         backend.delete([claim])
     except StoreError as error:

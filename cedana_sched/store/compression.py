@@ -1,7 +1,7 @@
-"""How a chunk becomes smaller, and how hard to try.
+"""Chunk compression with an adaptive level.
 
-Every codec here releases the interpreter lock. Under AUTO the effort follows the store: while the threads wait for
-it, compressing more costs nothing and saves time; once they do not, compressing is what everything waits for.
+Every codec here releases the interpreter lock. Under AUTO the effort follows the store: while threads wait for the
+store, more compression costs nothing and saves time; otherwise compression is the bottleneck.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FIXED = {
 
 
 class Compressor:
-    """Compresses chunks from several threads, and learns from `observe` how hard to try."""
+    """Compresses chunks in several threads, and adapts its effort to `observe`."""
 
     def __init__(self, compression: Compression) -> None:
         self._fixed = _FIXED.get(compression)
@@ -55,11 +55,11 @@ class Compressor:
 
     @property
     def effort(self) -> Effort:
-        """What the next chunk gets."""
+        """Effort for the next chunk."""
         return self._fixed or _LADDER[self._rung]
 
     def compress(self, chunk: memoryview) -> tuple[int, Buffer]:
-        """Codec and payload; the chunk itself where compression would not pay."""
+        """Return codec and payload; the chunk itself if compression does not pay."""
         effort = self.effort
         if effort.codec == RAW or looks_random(chunk):
             return RAW, chunk
@@ -69,7 +69,7 @@ class Compressor:
         return effort.codec, payload
 
     def observe(self, working_seconds: float, waiting_seconds: float) -> None:
-        """Tell how long a chunk was worked on, and how long it then waited for the store."""
+        """Record how long a chunk was processed, and how long it then waited for the store."""
         with self._lock:
             self._working += working_seconds
             self._waiting += waiting_seconds
@@ -85,7 +85,7 @@ class Compressor:
             self._observed = 0
 
     def _zstd(self, effort: Effort, chunk: memoryview) -> bytes:
-        """One compression context for each thread and level: they must not be shared, and are dear to make."""
+        """Compress with one context per thread and level: contexts are not thread-safe, and expensive to create."""
         contexts: dict[int, zstandard.ZstdCompressor] | None = getattr(self._local, "contexts", None)
         if contexts is None:
             contexts = self._local.contexts = {}
@@ -95,7 +95,7 @@ class Compressor:
 
 
 def looks_random(chunk: memoryview) -> bool:
-    """Whether a few samples of the chunk do not shrink at all: encrypted or compressed data, random numbers."""
+    """Return whether samples of the chunk do not compress at all: encrypted or compressed data, random numbers."""
     if len(chunk) < 2 * _SAMPLES * _SAMPLE_BYTES:
         return False
     step = len(chunk) // _SAMPLES
@@ -104,10 +104,10 @@ def looks_random(chunk: memoryview) -> bool:
 
 
 def decompress(codec: int, payload: Buffer, size: int) -> Buffer:
-    """The chunk of `size` bytes that was compressed.
+    """Decompress a chunk of `size` bytes.
 
     Raises:
-        IntegrityError: the payload is not what was written.
+        IntegrityError: the payload is not the one that was written.
     """
     try:
         if codec == RAW:

@@ -1,10 +1,9 @@
-"""Gets credentials of one namespace from whoever has the keys of the whole bucket, by HTTPS.
+"""HTTPS client of the credential service, which has the bucket's keys and issues credentials of one namespace.
 
 POST <url>                             Authorization: Bearer <token of our own pod>
 {"namespace": "research.7c9e6679-…"}   with "collecting": true for credentials that only collect garbage, in a turn
 200 {"accessKey": …, "secretKey": …, "sessionToken": …, "seconds": 3600}
-401, 403, 4xx, 5xx {"message": "…"}    403: this node has no business in that namespace
-
+401, 403, 4xx, 5xx {"message": "…"}    403: this node is not entitled to that namespace
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ _SHOWN: Final = 300
 
 
 class CredentialRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is posted. `namespace` is as the store calls it; see `layout`."""
+    """Request body. `namespace` is the name in the store; see `layout`."""
 
     namespace: str
     collecting: bool = False
-    """Only its garbage is to be collected, and it is the turn of who posts this."""
+    """Request credentials for garbage collection only; it must be the client's turn."""
 
 
 class CredentialRefusal(msgspec.Struct, frozen=True):
-    """What is answered in place of credentials."""
+    """Response body of a refusal."""
 
     message: str = ""
 
 
 class CredentialClient:
-    """Any thread may call. Nothing is kept: neither the token nor the authorities, which others renew.
+    """A thread-safe client. Neither the token nor the CA certificates are cached: others rotate them.
 
     Args:
-        service: who gives them.
-        collecting: fetches those that only collect garbage.
+        service: the credential service.
+        collecting: request credentials that only collect garbage.
     """
 
     def __init__(self, service: CredentialService, *, collecting: bool = False) -> None:
@@ -52,11 +51,11 @@ class CredentialClient:
         self._collecting = collecting
 
     def fetch(self, namespace: str) -> SessionCredentials:
-        """Credentials of this namespace.
+        """Fetch credentials of this namespace.
 
         Raises:
-            CredentialsRefusedError: this node has no business there now.
-            StoreUnavailableError: nobody answers, or not sensibly.
+            CredentialsRefusedError: this node is not entitled to it now.
+            StoreUnavailableError: no response, or an invalid one.
         """
         what = f"cannot get credentials of namespace {namespace} from {self._service.url}"
         status, body = self._post(what, msgspec.json.encode(CredentialRequest(namespace, self._collecting)))
@@ -73,7 +72,7 @@ class CredentialClient:
     def _post(self, what: str, body: bytes) -> tuple[int, bytes]:
         service = self._service
         token = _read(what, service.token_file).strip()
-        authorities = _read(what, service.authorities)  # urllib3's own complaint would not name the file
+        authorities = _read(what, service.authorities)  # urllib3's own error would not name the file
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
             with urllib3.PoolManager(cert_reqs="CERT_REQUIRED", ca_cert_data=authorities) as client:

@@ -1,4 +1,4 @@
-"""What decoding raises for bytes that anybody may have written: whoever reads the store treats all of it as damage."""
+"""Decoding errors of bytes that any client may have written: readers of the store treat all of them as damage."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from cedana_sched.model.errors import IntegrityError, UsageError
 from cedana_sched.store.backend import Buffer
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError)
-"""msgspec has no error of its own for text that is no UTF-8; an identity that is none is a UsageError."""
+"""msgspec has no error of its own for invalid UTF-8; an invalid identity is a UsageError."""
 
 
 def unpack(body: Buffer, most_bytes: int) -> bytes:
-    """What a Zstandard frame holds; a small one may say that it is many GiB, so that is looked at first.
+    """Decompress a Zstandard frame; its declared size is checked first, because a small frame may declare many GiB.
 
     Raises:
-        IntegrityError: it is none, or larger.
+        IntegrityError: not a frame, or larger than `most_bytes`.
     """
     try:
         size = zstandard.frame_content_size(body)

@@ -1,4 +1,4 @@
-"""Making a namespace's sealed snapshots unreadable at once, for everybody and in every copy of them that there is."""
+"""Erasure: makes a namespace's sealed snapshots unreadable at once, in every existing copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 10
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """What was erased of one namespace."""
+    """What was erased in one namespace."""
 
     namespace: str
     data_keys: int
@@ -26,10 +26,10 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 def erase_namespace(backend: Backend, catalogue: Catalogue, namespace: str, others: Sequence[str] = ()) -> Erasure:
-    """Remove the data keys, which is the erasure; then the manifests that nobody can read any more.
+    """Delete the data keys, which is the erasure; then the manifests that have become unreadable.
 
-    Snapshots that are not sealed stay. Packs go with the next garbage collections. Cut off, it is to be repeated.
-    `others`: namespaces of that name, which may be meant where nothing is found.
+    Unsealed snapshots stay. The next garbage collections delete the packs. Idempotent; repeat an interrupted one.
+    `others`: namespaces of that name, named in the error if nothing is found.
 
     Raises:
         NotFoundError: nothing in it is sealed.

@@ -1,4 +1,4 @@
-"""A manifest as bytes.
+"""The file format of manifests.
 
 The layout, all integers little-endian:
 
@@ -11,8 +11,8 @@ The layout, all integers little-endian:
     …   header: the summary, MessagePack
     …   body: the whole manifest, MessagePack, zstd
 
-The header stands first so that a list of snapshots reads a few hundred bytes of each, not the tables. The version
-stands before any digest: a reader must be able to say "newer" about a file that it cannot otherwise understand.
+The header is first so that listing snapshots reads a few hundred bytes of each, not the tables. The version precedes
+any digest: a reader must recognize a newer file that it cannot parse otherwise.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ MAGIC = b"CEDSNAP\0"
 _FIXED = struct.Struct("<8sIIQ32s")
 PREAMBLE_BYTES = _FIXED.size + 32
 MOST_HEADER_BYTES = 16 << 20
-"""Names of packs, most of it: 40 bytes for each 64 MiB."""
+"""Mostly names of packs: 40 bytes per 64 MiB."""
 MOST_BODY_BYTES = 1 << 30
-"""Packed, and unpacked: where pages of every chunk lie, about 100 MiB for a TiB."""
+"""Packed, and unpacked: mostly page positions of every chunk, about 100 MiB per TiB."""
 HEAD_BYTES = 16 << 10
 """Enough of a file to hold the header of nearly every manifest."""
 _SHOWN = 60
@@ -55,10 +55,10 @@ class _Preamble(NamedTuple):
 
 
 def encode_manifest(manifest: Manifest, *, version: int = FORMAT_VERSION) -> bytes:
-    """The bytes of a manifest file.
+    """Encode a manifest file.
 
     Raises:
-        StoreError: it would be one that nobody reads.
+        StoreError: readers would refuse it.
     """
     header, plain = msgspec.msgpack.encode(manifest.summary), msgspec.msgpack.encode(manifest)
     _require_readable(header, plain)
@@ -68,12 +68,12 @@ def encode_manifest(manifest: Manifest, *, version: int = FORMAT_VERSION) -> byt
 
 
 def digest_of(data: Buffer) -> str:
-    """By which a manifest's file, sealed or not, is known again: BLAKE3, in hexadecimal digits."""
+    """Return the digest of a manifest's file, sealed or not: BLAKE3 in hexadecimal."""
     return blake3(data).hexdigest()
 
 
 def version_of(data: Buffer) -> int | None:
-    """The format version that a file says, sealed or not; None for one that is no manifest, or cut off."""
+    """Return the format version of a file, sealed or not; None if it is not a manifest, or truncated."""
     if len(data) < PREAMBLE_BYTES or bytes(data[: len(MAGIC)]) != MAGIC:
         return None
     version: int = _FIXED.unpack_from(data)[1]
@@ -81,28 +81,28 @@ def version_of(data: Buffer) -> int | None:
 
 
 def require_manifest(data: Buffer) -> None:
-    """Raise if a file does not begin as a manifest that is not sealed.
+    """Raise if a file does not start as an unsealed manifest.
 
     Raises:
-        IntegrityError: it is something else, or cut off.
+        IntegrityError: the file is something else, or truncated.
         NewerFormatError: written by a newer version.
     """
     _preamble(data)
 
 
 def head_length(head: Buffer) -> int:
-    """How many bytes from the start of the file `decode_summary` needs, told from its first `PREAMBLE_BYTES`."""
+    """Return the bytes from the start of the file that `decode_summary` needs, from the first `PREAMBLE_BYTES`."""
     return PREAMBLE_BYTES + _preamble(head).header_length
 
 
 def file_length(head: Buffer) -> int:
-    """How many bytes the whole file has, told from its first `PREAMBLE_BYTES`."""
+    """Return the size of the whole file, from its first `PREAMBLE_BYTES`."""
     preamble = _preamble(head)
     return PREAMBLE_BYTES + preamble.header_length + preamble.body_length
 
 
 def decode_summary(head: Buffer) -> SnapshotSummary:
-    """Read the header from the beginning of a manifest file.
+    """Decode the header from the beginning of a manifest file.
 
     Raises:
         IntegrityError: damaged.
@@ -122,7 +122,7 @@ def decode_summary(head: Buffer) -> SnapshotSummary:
 
 
 def decode_manifest(data: Buffer) -> Manifest:
-    """Read a whole manifest file, every byte of it verified.
+    """Decode a whole manifest file, every byte verified.
 
     Raises:
         IntegrityError: damaged.
@@ -146,7 +146,7 @@ def decode_manifest(data: Buffer) -> Manifest:
 
 
 def _require_readable(header: bytes, plain: bytes) -> None:
-    """What is too large is not committed: its work would be lost where it is to continue."""
+    """Refuse to commit a manifest that is too large to read: its work would be lost at the restore."""
     try:
         require_lengths(len(header), len(plain))
         require_bounded(plain, MOST_HEADER_BYTES)
@@ -170,10 +170,10 @@ def _preamble(data: Buffer) -> _Preamble:
 
 
 def require_lengths(header: int, body: int) -> None:
-    """Raise if a manifest, sealed or not, says that a part is longer than any is: so much is read of it.
+    """Raise if a manifest's declared lengths, sealed or not, exceed the bounds: readers allocate that much.
 
     Raises:
-        IntegrityError: it is.
+        IntegrityError: a length exceeds its bound.
     """
     if header > MOST_HEADER_BYTES:
         raise IntegrityError(f"the manifest's header says that it is {header:,} bytes long")

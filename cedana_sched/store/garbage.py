@@ -1,30 +1,29 @@
-"""Removing what nobody refers to any more, without ever removing what somebody does.
+"""Garbage collection: deletes unreferenced packs, and never a referenced one.
 
-A pack is removed in two runs: the first *condemns* it (a marker of its name), a later one removes it if the marker is
-older than the grace period and still nothing refers to it. Why no committed manifest can lose a pack:
+A pack is deleted in two runs: the first *condemns* it (a marker of its name), a later one deletes it if the marker is
+older than the grace period and the pack is still unreferenced. Why no committed manifest can lose a pack:
 
-1. A writer, before it commits, looks for the markers, then looks whether the packs of others that it names are there,
-   and gives up if one of them has a marker or is gone. Its manifest is in the store at most W later
-   (`COMMIT_WINDOW_SECONDS` and the time-out of one request); it gives up if it is slower.
-2. A run removes pack P only if P's marker is older than the grace period G, and P is in no manifest that is listed
+1. Before a commit, a writer looks for markers, then checks that the packs of others that it names exist, and aborts if
+   one of them is condemned or missing. Its manifest is in the store at most W later (`COMMIT_WINDOW_SECONDS` and the
+   timeout of one request); a slower writer aborts.
+2. A run deletes pack P only if P's marker is older than the grace period G, and P is in no manifest that is listed
    *after* that age was established. G is larger than W.
-3. Suppose a manifest M names P, and a run removes P without having listed M. M was then written after the run's
+3. Suppose a manifest M names P, and a run deletes P without having listed M. M was then written after the run's
    listing began, hence more than G after P's marker was set, and M's writer looked for markers less than W < G before
-   that: the marker was there, and M's writer gave up. If the marker was gone again by then, either P had been
-   removed, which the writer's second look finds out, or a run had found P in some other manifest N that the removing
-   run did not list; apply the same to N. The first such manifest cannot exist.
+   that: the marker existed, and M's writer aborted. If the marker was gone again by then, either P had been deleted,
+   which the writer's second check detects, or a run had found P in some other manifest N that the deleting run did
+   not list; apply the same to N. The first such manifest cannot exist.
 
-All ages are by the store's own clock, so the argument needs no agreement between machines. It does not need intents
-either: they keep a pack that is being written, or about to be named, from being condemned in the first place, so that
-writers hardly ever have to give up. An intent alone never takes back a marker that another run may already have
-acted upon, only one that was set this moment. A manifest that cannot be read may name anything: while there is one,
-no pack of its namespace is removed.
+All ages are by the store's own clock, so the argument requires no synchronized clocks. Nor does it require intents:
+they keep a pack that is being written, or about to be named, from being condemned in the first place, so that writers
+rarely abort. An intent alone never revokes a marker on which another run may have acted, only one that this run has
+just set. A manifest that cannot be read may name any pack: while one exists, no pack of its namespace is deleted.
 
-Of packs that are more than fit memory a run takes a sample, another one each time (`bounded.py`). What else is removed
-is removed while it is listed, in parts: there may be any number of it.
+If packs do not fit in memory, a run takes a sample, another one each time (`bounded.py`). All other garbage is deleted
+in batches while it is listed, because its number is unbounded.
 
-A marker without a pack goes only if it is older than the run that did not list the pack: then the pack was removed
-before, for packs are condemned while they are there, and no name comes back.
+A marker without a pack is deleted only if it is older than the run that did not list the pack: then the pack was
+deleted before, for only existing packs are condemned, and no name is reused.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS, TIME_TO_LIVE_SECONDS
 from cedana_sched.store.references import read_references
 
 COMMIT_WINDOW_SECONDS = 120.0
-"""Longest time between a writer's look at its packs and its writing of the manifest."""
+"""Longest time between a writer's check of its packs and its write of the manifest."""
 GRACE_SECONDS = 900.0
-"""Age at which a condemned pack is removed."""
+"""Age at which a condemned pack is deleted."""
 
 MARKERS_LISTED: Final = 10_000
-"""So many markers a writer reads; where there are more, it looks for those of its own packs, one by one."""
+"""Markers that a writer lists; if there are more, it looks up those of its own packs one by one."""
 
 _FEW, _LOOKERS = 32, 16
 
 
 class GarbageReport(msgspec.Struct, frozen=True):
-    """What one run over one namespace did. `blocked_by` names manifests that forbid removing packs."""
+    """Result of one run over one namespace. `blocked_by` names the manifests that prevent deleting packs."""
 
     namespace: str
     condemned_packs: int = 0
@@ -67,14 +66,14 @@ class GarbageReport(msgspec.Struct, frozen=True):
     removed_bytes: int = 0
     removed_others: int = 0
     is_empty: bool = False
-    """Nothing is left in the namespace that another run would have to look at."""
+    """Whether nothing is left in the namespace for another run to inspect."""
     blocked_by: tuple[str, ...] = ()
 
 
 def condemned_packs(backend: Backend, namespace: str, among: Collection[str]) -> set[str]:
-    """Those of the packs that are about to be removed, and must not be named by a new manifest.
+    """Return the condemned ones of the packs, which a new manifest must not name.
 
-    How many markers somebody has laid beside them costs neither memory nor, beyond `MARKERS_LISTED`, time.
+    The number of other markers costs no memory, and beyond `MARKERS_LISTED` no time.
     """
     keys = {pack: _marker_key(namespace, pack) for pack in among}
     if not keys:
@@ -87,10 +86,10 @@ def condemned_packs(backend: Backend, namespace: str, among: Collection[str]) ->
 
 
 def require_packs(backend: Backend, namespace: str, writer: str, packs: Collection[str]) -> None:
-    """Refuse to name a pack that is being collected: first the markers, then the packs, in this order.
+    """Refuse to name a pack that is being collected: checks the markers, then the packs, in this order.
 
     Raises:
-        StoreUnavailableError: one of them was given up while the snapshot was taken.
+        StoreUnavailableError: a pack was condemned while the snapshot was taken.
     """
     lost = condemned_packs(backend, namespace, packs)
     others = {pack: layout.pack_key(namespace, pack) for pack in packs if layout.pack_writer(pack) != writer}
@@ -101,7 +100,7 @@ def require_packs(backend: Backend, namespace: str, writer: str, packs: Collecti
 
 
 def _there(backend: Backend, keys: dict[str, str]) -> set[str]:
-    """The packs whose key is there. A large workload has thousands of them, and is frozen meanwhile."""
+    """Return the packs whose key exists. A large workload has thousands, and is frozen meanwhile."""
 
     def is_there(key: str) -> bool:
         return backend.stat(key) is not None
@@ -120,22 +119,22 @@ def collect_garbage(
     grace_seconds: float = GRACE_SECONDS,
     time_to_live_seconds: float = TIME_TO_LIVE_SECONDS,
 ) -> GarbageReport:
-    """One run over one namespace; may run beside writers, readers and other runs.
+    """Run once over one namespace; safe beside writers, readers and other runs.
 
-    `grace_seconds` is the age from which a condemned pack, and what a dead writer left, is removed; well below the
-    default the argument above no longer holds for writers at work. `time_to_live_seconds` is the age from which a
-    writer without heartbeat counts as dead.
+    `grace_seconds` is the age from which a condemned pack, and a dead writer's remains, are deleted; well below the
+    default, the argument above no longer holds for live writers. `time_to_live_seconds` is the age from which a writer
+    without heartbeat counts as dead.
 
     Raises:
-        CrowdedNamespaceError: more snapshots or writers at work than fit memory; only what dead writers left, and
-            markers without a pack, were removed.
+        CrowdedNamespaceError: more snapshots or live writers than fit in memory; only dead writers' remains, and
+            markers without a pack, were deleted.
         StoreError: the store failed.
     """
     return _Run(backend, catalogue, namespace, grace_seconds, time_to_live_seconds).run()
 
 
 class _Run:
-    """One run. What may be removed is listed first, who needs it after that: the argument rests on this order."""
+    """One run. A run lists candidates first, and references after that: the argument rests on this order."""
 
     def __init__(
         self, backend: Backend, catalogue: Catalogue, namespace: str, grace_seconds: float, time_to_live_seconds: float
@@ -182,7 +181,7 @@ class _Run:
         )
 
     def _is_of_pack(self, marker: Entry) -> bool:
-        """Whether it is of a pack of the sample; notes where it is of none at all."""
+        """Return whether the marker's pack is in the sample; record a marker without any pack."""
         name = name_of(marker)
         is_marker = marker.key == _marker_key(self._namespace, name)
         if is_marker and name in self._packs:
@@ -191,9 +190,9 @@ class _Run:
         return False
 
     def _remove_ownerless(self) -> int:
-        """Remove the markers without a pack.
+        """Delete the markers without a pack.
 
-        They are listed once more: a listing from which is removed meanwhile may leave out what counts.
+        Markers are listed once more: a listing during deletions may omit objects that count.
         """
         if not self._has_ownerless:
             return 0
@@ -228,7 +227,7 @@ class _Run:
         return not (needed or layout.pack_writer(pack) in self._intents.writers or self._references.unreadable)
 
     def _condemn(self, packs: Iterable[str]) -> int:
-        """Set markers, and take those back whose pack a writer has announced meanwhile."""
+        """Set markers, and revoke those whose pack a writer has announced meanwhile."""
         keys = {name: _marker_key(self._namespace, name) for name in packs}
         for key in keys.values():
             self._backend.put(key, b"")
@@ -242,7 +241,7 @@ class _Run:
         return read_intents(self._backend, self._namespace, now=now, time_to_live_seconds=self._time_to_live)
 
     def _unneeded_pages(self) -> Iterator[str]:
-        """They may be listed last, as those that are old were there when this run began."""
+        """Yield unreferenced page fingerprints; may be listed last: old ones existed when this run began."""
         if self._references.unreadable:
             return
         for entry in self._backend.list(layout.pages_folder(self._namespace)):

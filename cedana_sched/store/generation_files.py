@@ -1,7 +1,7 @@
-"""The files of a namespace's snapshots as a collection reads them: whatever their number, in bounded memory.
+"""A namespace's snapshot files as garbage collection reads them: any number of files, in bounded memory.
 
-Each workload that ever was leaves one `removed` for good, so that its numbers do not come back. Years of work have more
-of them than fit memory; only the manifests must.
+Each workload leaves one tombstone (`removed`) for good, so that its numbers are not reused. Over years there are more
+tombstones than fit in memory; only the manifests must fit.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cedana_sched.store.layout import GenerationFile
 
 
 def files_that_count(backend: Backend, namespace: str) -> Iterator[Entry]:
-    """The manifests, and behind them the `removed` of those among them.
+    """Yield the manifests, then their tombstones.
 
     Raises:
-        CrowdedNamespaceError: more manifests than fit memory.
+        CrowdedNamespaceError: more manifests than fit in memory.
     """
     folder = layout.snapshots_folder(namespace)
     seen = set()
@@ -34,13 +34,13 @@ def files_that_count(backend: Backend, namespace: str) -> Iterator[Entry]:
 
 
 def served_files(entries: Iterable[Entry], committed: Collection[str], writers: Collection[str]) -> Iterator[Entry]:
-    """Claims of the dead, manifests that lost or are removed, and all but the newest `removed` of an identity.
+    """Yield what can be deleted: dead writers' claims, void manifests, and all but each identity's newest tombstone.
 
     Args:
-        entries: files below a snapshots folder that are old enough; those of an identity should follow one another,
-            otherwise more `removed` stay.
+        entries: files below a snapshots folder that are old enough; files of an identity should be adjacent, otherwise
+            more tombstones stay.
         committed: keys of the manifests that count.
-        writers: those at work.
+        writers: the live writers.
     """
     newest = _Newest()
     for entry in entries:
@@ -58,7 +58,7 @@ def served_files(entries: Iterable[Entry], committed: Collection[str], writers: 
 
 
 class _Newest:
-    """The newest number of the identity whose files come now, and its `removed`."""
+    """The newest generation of the current identity, and its tombstone."""
 
     def __init__(self) -> None:
         self._identity: Identity | None = None
@@ -66,7 +66,7 @@ class _Newest:
         self._removed: Entry | None = None
 
     def passed_by(self, file: GenerationFile, entry: Entry) -> Entry | None:
-        """The `removed` that is not needed any more now that this file has come, perhaps itself."""
+        """Return the tombstone, perhaps the file itself, that this file makes unnecessary."""
         removed = entry if file.kind == "removed" else None
         if file.identity != self._identity:
             self._identity, self._generation, self._removed = file.identity, file.generation, removed

@@ -1,11 +1,11 @@
-"""What the names in a snapshots folder say: which numbers are committed, and which are used up.
+"""Interpretation of the names in a snapshots folder: which generations are committed, and which numbers are used up.
 
-A generation is committed when its manifest is there. Where the store cannot create conditionally, two manifests of
-one generation may exist for a moment: the one that the store dates earlier counts, at the same instant the one with
-the smaller name, and its writer finds out by looking again (`commit.py`).
+A generation is committed when its manifest exists. Without conditional create, two manifests of one generation may
+exist for a moment: the one with the earlier date of the store counts, on a tie the one with the smaller name, and its
+writer learns that by listing again (`commit.py`).
 
-Whoever may write into a workload's folder may lay any number of files there: of one workload the newest
-`MOST_GENERATIONS` are kept, and what is passed over is logged.
+A client that may write into a workload's folder can create any number of files: the newest `MOST_GENERATIONS` of one
+workload are read, and omissions are logged.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cedana_sched.store import layout
 from cedana_sched.store.backend import Entry
 
 MOST_GENERATIONS: Final = 1_000
-"""Of one workload. Before a dump their headers are read."""
+"""Per workload. Their headers are read before a dump."""
 _WHO = "see who could write it there"
 
 _log = structlog.get_logger(__name__)
 
 
 class Generations(NamedTuple):
-    """What a snapshot folder says: manifests that count by reference, and numbers that are used up."""
+    """Contents of a snapshots folder: the manifests that count, by reference, and the numbers that are used up."""
 
     committed: dict[SnapshotRef, Entry]
     removed: set[SnapshotRef]
@@ -37,10 +37,10 @@ class Generations(NamedTuple):
         return max((ref for ref in self.committed if ref.identity == identity), default=None)
 
     def next_number(self, identity: Identity) -> int:
-        """The number of the next generation.
+        """Return the number of the next generation.
 
         Raises:
-            StoreDeniedError: the last number that a name can say is used up.
+            StoreDeniedError: the last number that a name can express is used up.
         """
         used = (ref.generation for ref in (*self.committed, *self.removed) if ref.identity == identity)
         number = max(used, default=0) + 1
@@ -51,7 +51,7 @@ class Generations(NamedTuple):
 
 
 def generations_of(entries: Iterable[Entry]) -> Generations:
-    """What a listing of a snapshots folder says."""
+    """Interpret a listing of a snapshots folder."""
     found = _Found()
     for entry in entries:
         found.add(entry)
@@ -59,9 +59,9 @@ def generations_of(entries: Iterable[Entry]) -> Generations:
 
 
 def newest_generations(identity: Identity, listed: Callable[[], Iterable[Entry]]) -> Generations:
-    """What a listing of one identity's folder says of its newest generations, in bounded memory.
+    """Interpret a listing of one identity's folder, its newest generations only, in bounded memory.
 
-    `listed` begins a listing; a second one is made where there are more. The greatest number is always among them.
+    `listed` starts a listing; it is called again if there are more files. The greatest number is always included.
     """
     found = _Found()
     for entry in listed():
@@ -82,7 +82,7 @@ def newest_generations(identity: Identity, listed: Callable[[], Iterable[Entry]]
 
 
 def remedy(identity: Identity) -> str:
-    """Against more generations of a workload than are read."""
+    """Return the remedy for more generations of a workload than are read."""
     return f"remove what is nobody's below {layout.identity_folder(identity)}/, and {_WHO}"
 
 
@@ -91,9 +91,9 @@ class _Found:
         self.committed: dict[SnapshotRef, Entry] = {}
         self._removed: set[SnapshotRef] = set()
         self.passed_over = 0
-        """Manifests."""
+        """Number of manifests held."""
         self.is_cut = False
-        """Whether anything was left out, also numbers alone that are used up."""
+        """Whether anything was omitted, also mere tombstones."""
 
     def add(self, entry: Entry) -> None:
         file = layout.parse_generation_key(entry.key)
@@ -111,7 +111,7 @@ class _Found:
             self._removed.add(file.ref)
 
     def keep_newest(self) -> None:
-        """Pass over what is too much, now and then."""
+        """Drop the excess, from time to time."""
         if len(self.committed) > 2 * MOST_GENERATIONS:
             self.passed_over += len(self.committed) - MOST_GENERATIONS
             self.committed = {ref: self.committed[ref] for ref in _newest(self.committed)}
@@ -130,6 +130,6 @@ def _newest(refs: Iterable[SnapshotRef]) -> list[SnapshotRef]:
 
 
 def _precedence(entry: Entry) -> tuple[bool, float, str]:
-    """Manifests made by conditional create carry no writer, and come before all others."""
+    """Return the sort key: manifests of a conditional create have no writer, and precede all others."""
     file = layout.parse_generation_key(entry.key)
     return (file is not None and file.writer is not None, entry.modified, entry.key)

@@ -1,11 +1,11 @@
-"""A writer at work announces itself: which packs it may refer to, and by its heartbeat that it is alive.
+"""Intents: a live writer announces the packs that it may reference, and renews its lease by a heartbeat.
 
-The object `intents/<writer>` is rewritten every quarter of its time to live. Its age is judged by the store's own
-clock (the object's date against the date of a fresh object), so machines need not agree on the time. The writer
-judges itself by a clock that goes on while its machine is suspended, from *before* the last heartbeat it sent, which is
-never later than the store's date, and by the dates of two heartbeats: those go on while its virtual machine is paused.
-So a lease that its writer takes for valid is valid for every collection. A lease that has run out once stays so: the
-writer's packs may have been collected since.
+The object `intents/<writer>` is rewritten every quarter of its time to live. Its age is measured by the store's own
+clock (its date against that of a fresh object), so machines need no synchronized clocks. The writer measures its own
+lease by a clock that includes time suspended, from *before* the last heartbeat was sent, which is never later than the
+store's date, and by the dates of two heartbeats, which advance while its virtual machine is paused. So a lease that is
+valid for its writer is valid for every collection. An expired lease stays expired: the writer's packs may have been
+collected since.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from cedana_sched.store.decoding import UNREADABLE
 
 TIME_TO_LIVE_SECONDS = 180.0
 CLOCK_GRAIN_SECONDS = 2.0
-"""Stores date their objects to the second."""
+"""Stores date objects to the second."""
 MOST_BYTES = 128 << 20
-"""Of all intents of a namespace: of a thousand writers at once, each of which continues a snapshot of 200 GB."""
+"""Bytes of all intents of a namespace: of a thousand writers at once, each continuing a snapshot of 200 GB."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Intent(msgspec.Struct, frozen=True):
-    """What a writer announces. Host and process are for people."""
+    """A writer's announcement. Host and process are informational."""
 
     writer: str
     identity: Identity
@@ -49,7 +49,7 @@ _decoder = msgspec.msgpack.Decoder(Intent)
 
 
 class Lease:
-    """An announced intent, kept alive by a thread of its own until it is released."""
+    """An announced intent with a heartbeat thread, until it is released."""
 
     def __init__(
         self, backend: Backend, writer: str, identity: Identity, time_to_live_seconds: float = TIME_TO_LIVE_SECONDS
@@ -62,7 +62,7 @@ class Lease:
         self._stop = threading.Event()
         self._confirmed = float("-inf")
         self._dated: float | None = None
-        """By the store's clock, of the last heartbeat."""
+        """The store's time of the last heartbeat."""
         self._has_lapsed = False
         self._announce()
         self._thread = threading.Thread(target=self._beat, name=f"store-intent-{writer[:8]}", daemon=True)
@@ -70,19 +70,19 @@ class Lease:
 
     @property
     def alive(self) -> bool:
-        """Whether its lease is valid, and always was."""
+        """Whether the lease is valid, and always was."""
         return not self._has_lapsed and _seconds() - self._confirmed < self._time_to_live
 
     def protect(self, packs: tuple[str, ...]) -> None:
-        """Announce the packs of earlier generations that may be referred to."""
+        """Announce the packs of earlier generations that may be referenced."""
         self._intent = msgspec.structs.replace(self._intent, packs=packs)
         self._announce()
 
     def require(self) -> None:
-        """Announce it once more, and raise if the lease has run out since it began.
+        """Announce the intent once more, and raise if the lease has ever expired.
 
         Raises:
-            StoreError: the store cannot be written now, or heartbeats did not get through for too long.
+            StoreError: the store is not writable now, or heartbeats failed for too long.
         """
         if self.alive:
             self._announce()
@@ -91,7 +91,7 @@ class Lease:
             raise StoreUnavailableError(sentence, remedy="take the snapshot again")
 
     def release(self) -> bool:
-        """Stop the heartbeat and withdraw the intent; whether the store took that. Otherwise it runs out by itself."""
+        """Stop the heartbeat and delete the intent; return whether that succeeded. Otherwise the intent expires."""
         self._stop.set()
         self._thread.join()
         try:
@@ -125,12 +125,12 @@ class Lease:
 
 
 def _seconds() -> float:
-    """Of a clock that is never set, and that a suspended machine does not stop."""
+    """Return seconds of a monotonic clock that includes time suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Intents(msgspec.Struct, frozen=True):
-    """The intents of the writers that are at work in a namespace at one moment."""
+    """The intents of a namespace's live writers at one moment."""
 
     live: tuple[Intent, ...]
 
@@ -140,7 +140,7 @@ class Intents(msgspec.Struct, frozen=True):
 
     @property
     def packs(self) -> frozenset[str]:
-        """Packs that a writer at work may refer to."""
+        """Packs that a live writer may reference."""
         return frozenset(pack for intent in self.live for pack in intent.packs)
 
 
@@ -152,10 +152,10 @@ def read_intents(
     time_to_live_seconds: float = TIME_TO_LIVE_SECONDS,
     of: Collection[str] | None = None,
 ) -> Intents:
-    """Who is at work in a namespace, or which of the writers `of`; `now` is the store's clock.
+    """Read the intents of a namespace's live writers, or of those in `of`; `now` is the store's time.
 
     Raises:
-        CrowdedNamespaceError: they are more than fits memory.
+        CrowdedNamespaceError: more than fit in memory.
     """
     dead = _died(now, time_to_live_seconds)
 
@@ -171,17 +171,17 @@ def read_intents(
             live.append(_decoder.decode(data))
         except MissingObjectError:
             continue
-        except UNREADABLE as error:  # nobody's, and it goes when it is old
+        except UNREADABLE as error:  # foreign; collected when it is old
             _log.info("intent_unreadable", key=entry.key, why=str(error))
     return Intents(tuple(live))
 
 
 def dead_intents(backend: Backend, namespace: str, *, now: float, time_to_live_seconds: float) -> Iterator[Entry]:
-    """What writers left that have died, and never believe in themselves again; arguments as of `read_intents`."""
+    """Yield the intents of dead writers, whose leases stay expired; arguments as in `read_intents`."""
     dead = _died(now, time_to_live_seconds)
     return (entry for entry in backend.list(layout.intents_folder(namespace)) if entry.modified < dead)
 
 
 def _died(now: float, time_to_live_seconds: float) -> float:
-    """Whose last heartbeat is older is dead."""
+    """Return the time of the last heartbeat before which a writer counts as dead."""
     return now - time_to_live_seconds - CLOCK_GRAIN_SECONDS

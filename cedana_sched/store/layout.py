@@ -1,18 +1,18 @@
-"""The keys of objects below the store's root. Each namespace is a folder, and shares no object with another one.
+"""Keys of objects below the store's root. Each namespace is a folder, and shares no object with another one.
 
 cedana-sched-store                                                  in folders: marks a store, and names it
-v1/<namespace>/packs/<writer>-<number>                              chunks, one behind the other
+v1/<namespace>/packs/<writer>-<number>                              concatenated chunks
                snapshots/<id>/<index>/<container>/<generation>.manifest            the commit
                                                   <generation>.<writer>.manifest   without conditional create
                                                   <generation>.<writer>.claim      the same
-                                                  <generation>.removed             no later snapshot has this number
+                                                  <generation>.removed             tombstone: the number is not reused
                pages/<id>/<index>/<container>/<generation>-<writer>                page fingerprints
                keys/<data key>                                     a data key, wrapped; in sealed namespaces
-               intents/<writer>                                    a writer at work: its heartbeat
-               condemned/<pack>                                    a pack that the next collections may remove
+               intents/<writer>                                    a live writer: its heartbeat
+               condemned/<pack>                                    a pack that the next collections may delete
                references                                          the packs that manifests name, for collections
                collector                                           the node that collects, and the last collection
-               probe/<any>                                         trials, where nodes may write below it alone
+               probe/<any>                                         trials, for nodes restricted to the namespace
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FILE = re.compile(r"(\d{10})(?:\.([0-9a-f]{32}))?\.(manifest|claim|removed)")
 
 
 class GenerationFile(NamedTuple):
-    """A file name in a snapshot folder, read; `writer` is None under conditional create."""
+    """A parsed file name in a snapshots folder; `writer` is None under conditional create."""
 
     identity: Identity
     generation: int
@@ -40,7 +40,7 @@ class GenerationFile(NamedTuple):
 
     @property
     def ref(self) -> SnapshotRef:
-        """The generation that it is of."""
+        """The file's generation."""
         return SnapshotRef(self.identity, self.generation)
 
 
@@ -58,20 +58,20 @@ def pack_key(namespace: str, pack: str) -> str:
 
 _SHORTEST_PACK = len(f"{0:032x}-000001")
 _LONGEST_PACK = _SHORTEST_PACK + 6
-"""The number of a writer's millionth pack has one digit more."""
+"""From a writer's millionth pack on, the number has one more digit."""
 PackName = Annotated[str, Meta(min_length=_SHORTEST_PACK, max_length=_LONGEST_PACK)]
-"""As decoded: a file of shorter strings takes many times its own size of memory."""
+"""Decoded characters: shorter strings take many times their file's size in memory."""
 LONGEST_KEY = 1024
-"""Of an object; S3 takes no longer one."""
+"""Of an object; S3 allows no longer key."""
 
 
 def may_be_pack(name: str) -> bool:
-    """Whether it is as long as the name of a pack."""
+    """Return whether the name has the length of a pack's name."""
     return _SHORTEST_PACK <= len(name) <= _LONGEST_PACK
 
 
 def pack_writer(pack: str) -> str:
-    """The writer of the pack of this name."""
+    """Return the writer of the pack of this name."""
     return pack.partition("-")[0]
 
 
@@ -84,7 +84,7 @@ def data_key_key(namespace: str, data_key: str) -> str:
 
 
 def is_data_key_name(word: str) -> bool:
-    """Whether this is a valid name of a data key."""
+    """Return whether this is a valid name of a data key."""
     return _DATA_KEY.fullmatch(word) is not None
 
 
@@ -115,7 +115,7 @@ def pages_key(ref: SnapshotRef, writer: str) -> str:
 
 
 def pages_writer(key: str) -> str:
-    """The writer of the page fingerprints under this key."""
+    """Return the writer of the page fingerprints under this key."""
     return key.rpartition("-")[2]
 
 
@@ -146,7 +146,7 @@ def _generation_key(ref: SnapshotRef, writer: str | None, kind: str) -> str:
 
 
 def parse_generation_key(key: str) -> GenerationFile | None:
-    """A key below a snapshots folder, read; None for a foreign object."""
+    """Parse a key below a snapshots folder; None for a foreign object."""
     parts = key.split("/")
     match = _FILE.fullmatch(parts[-1])
     if len(parts) != 7 or not match:

@@ -1,7 +1,7 @@
-"""Whether a collection would find anything to do in a namespace, by names and dates alone: no object is read.
+"""Detection of garbage in a namespace by names and dates alone: no object is read.
 
-So whoever has the keys of the whole bucket, and none that opens what is sealed, can say whose turn it is, and nothing
-that somebody has written into the store is ever parsed there. It costs five small requests at most.
+So a component with the bucket's keys, but without the keys of sealed snapshots, can assign turns, and never parses what
+tenants write into the store. Costs at most five small requests.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from cedana_sched.store.backend import Backend
 from cedana_sched.store.garbage import GRACE_SECONDS
 
 SECOND_RUN_SECONDS: Final = GRACE_SECONDS + 60.0
-"""A first run condemns packs, and one that comes after their grace period, by the store's clock, removes them."""
+"""Pause before the second run: the first condemns packs; one after the grace period, by the store's clock, deletes
+them."""
 IDLE_SECONDS: Final = 86_400.0
-"""From one collection to the next of a namespace of which nothing says that there is garbage."""
+"""Pause between collections of a namespace without signs of garbage."""
 
 
 class Leftovers(msgspec.Struct, frozen=True):
-    """What lies in a namespace; dates by the store's clock, seconds since the epoch.
+    """Contents of a namespace; dates by the store's clock, in epoch seconds.
 
     Attributes:
-        is_there: there is something that collections look at.
-        condemned: since when a pack is condemned, one of them; None: none is.
-        collected: when a collection has begun, ended or failed last; None: not since the namespace was empty.
+        is_there: whether there is anything to collect.
+        condemned: since when one pack is condemned; None: none is.
+        collected: when the last collection began, ended or failed; None: none since the namespace was empty.
     """
 
     is_there: bool
@@ -35,10 +36,10 @@ class Leftovers(msgspec.Struct, frozen=True):
 
 
 def look_for_leftovers(backend: Backend, namespace: str) -> Leftovers:
-    """Look.
+    """Inspect a namespace.
 
     Raises:
-        StoreError: the store cannot be asked.
+        StoreError: the store failed.
     """
     folders = (layout.packs_folder, layout.pages_folder, layout.intents_folder)
     if not any(next(iter(backend.list(folder(namespace))), None) for folder in folders):
@@ -53,9 +54,10 @@ def look_for_leftovers(backend: Backend, namespace: str) -> Leftovers:
 
 
 def seconds_until_due(found: Leftovers, now: float) -> float:
-    """Until the namespace should be collected, by whoever can; 0: now. `now` is by the store's clock.
+    """Return the seconds until the namespace should be collected; 0: now. `now` is the store's time.
 
-    What has stayed condemned for a day, something keeps: collections of every quarter of an hour do not change that.
+    A pack condemned for more than a day is retained for some reason: a collection every quarter of an hour does not
+    change that.
     """
     if not found.is_there:
         return IDLE_SECONDS

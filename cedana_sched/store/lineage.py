@@ -1,8 +1,8 @@
-"""Which generations a new one leaves behind: those that nothing newer continues.
+"""Generations that a new one abandons: those that no newer one continues.
 
-A generation goes back to the one before it of its own run, or to the one that its run was continued from. Whatever was
-committed between the two is another line of work, whose newest generation alone holds what was done there: a workload
-that starts cold, because the store was away, would else push days of work out by minutes of work.
+A generation continues the previous one of its own run, or the one from which its run was restored. Generations
+committed in between are another lineage, whose work only its newest generation has: a workload that starts cold,
+because the store was unavailable, would otherwise displace days of work by minutes of work.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.generations import Generations
 
 NOW = 0.0
-"""Stands for `since` until the commit says when the snapshot was taken."""
+"""Placeholder for `since` until the commit sets the snapshot's time."""
 
 
 def abandoned(
     catalogue: Catalogue, generations: Generations, identity: Identity, lineage: Lineage | None
 ) -> tuple[Abandoned, ...]:
-    """What the next generation does not continue, newest first. Costs a read of a header where it is told anything."""
+    """Return the generations that the next one does not continue, newest first. Costs the read of a header or two."""
     there = sorted((ref for ref in generations.committed if ref.identity == identity), reverse=True)
     summaries = (catalogue.summary_if_readable(ref, generations.committed[ref]) for ref in there)
     newest = next((one for one in summaries if one is not None), None)
@@ -38,7 +38,7 @@ def abandoned(
 
 
 def _parent(newest: SnapshotSummary, lineage: Lineage | None) -> int:
-    """The generation that the next one continues; 0 where it is none of this identity's."""
+    """Return the generation that the next one continues; 0 if it is none of this identity's."""
     if lineage is None or newest.run == lineage.run:
         return newest.ref.generation
     continues = lineage.continues

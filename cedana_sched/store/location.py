@@ -1,4 +1,4 @@
-"""Where a store is, as people write it: a folder, or a prefix of a bucket with its endpoint and keys."""
+"""Configuration of a store's place: a folder, or a prefix of a bucket with endpoint and keys."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _FORMS = "write /folder, file:///folder or s3://bucket/prefix"
 
 
 class CredentialService(BaseModel):
-    """Who gives credentials of one namespace at a time, by HTTPS; see `credential_client`."""
+    """The service that issues credentials of one namespace at a time, by HTTPS; see `credential_client`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     url: str
     token_file: Annotated[Path, Field(alias="tokenFile")]
-    """Holds the bearer token with which we prove who we are; read again for each request."""
+    """File with the bearer token that authenticates this component; read again for each request."""
     authorities: Path
-    """PEM file of those who sign its certificate; read again for each request."""
+    """PEM file of the CA certificates for the service; read again for each request."""
 
     @field_validator("url")
     @classmethod
@@ -40,10 +40,10 @@ class CredentialService(BaseModel):
 
 
 def _is_host(parts: SplitResult) -> bool:
-    """Whether nothing but a host, and perhaps a port, is between `//` and the path.
+    """Return whether only a host, and perhaps a port, is between `//` and the path.
 
     Raises:
-        ValueError: the port is none.
+        ValueError: the port is invalid.
     """
     host, port = parts.hostname or "", parts.port
     if ":" in host:
@@ -57,8 +57,8 @@ def _is_host(parts: SplitResult) -> bool:
 class S3Location(BaseModel):
     """A prefix of a bucket.
 
-    Keys that are left out come from `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, else from the machine's role.
-    With `credentials` none of these is used.
+    Keys default to `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, else to the machine's role. With `credentials` none
+    of these is used.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -71,9 +71,9 @@ class S3Location(BaseModel):
     access_key: Annotated[str | None, Field(alias="accessKey")] = None
     secret_key: Annotated[SecretStr | None, Field(alias="secretKey")] = None
     allow_http: Annotated[bool, Field(alias="allowHttp")] = False
-    """Permit an endpoint without TLS: keys are signed, but memory then crosses the network in the clear."""
+    """Permit an endpoint without TLS: requests are signed, but memory contents cross the network in the clear."""
     credentials: CredentialService | None = None
-    """Who gives us those of one namespace at a time; None: we have the keys of the whole bucket."""
+    """Service that issues credentials of one namespace at a time; None: we have the keys of the whole bucket."""
 
     @field_validator("bucket")
     @classmethod
@@ -115,7 +115,7 @@ class S3Location(BaseModel):
         return self
 
     def keys(self) -> tuple[str, str] | None:
-        """Access key and secret of the whole bucket, if any are known here."""
+        """Access key and secret key of the whole bucket, if known to this process."""
         if self.credentials is not None:
             return None
         access = self.access_key or os.environ.get("AWS_ACCESS_KEY_ID")
@@ -124,18 +124,18 @@ class S3Location(BaseModel):
 
 
 class StorageConfig(BaseModel):
-    """Exactly one of `path` and `s3`; and what seals the snapshots there."""
+    """Exactly one of `path` and `s3`; and how snapshots are sealed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     path: Path | None = None
     s3: S3Location | None = None
     key_file: Annotated[Path | None, Field(alias="keyFile")] = None
-    """Wrapping keys; None seals nothing."""
+    """File of wrapping keys; None: nothing is sealed."""
     accept_unsealed: Annotated[bool, Field(alias="acceptUnsealed")] = False
-    """With `key_file`: read snapshots from before the store was sealed, which anybody may have written."""
+    """With `key_file`: read snapshots from before the store was sealed, which any client may have forged."""
     write_unsealed: Annotated[bool, Field(alias="writeUnsealed")] = False
-    """With `key_file`: seal nothing yet, for others who read the store may have no keys; reads both kinds."""
+    """With `key_file`: write unsealed for now, because other readers may have no keys; read both kinds."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -153,7 +153,7 @@ class StorageConfig(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any]) -> StorageConfig:
-        """Read plain values, as from a file or from `reveal`.
+        """Load plain values, as from a file or from `reveal`.
 
         Raises:
             UsageError: naming the field, the value and the remedy.
@@ -165,7 +165,7 @@ class StorageConfig(BaseModel):
 
     @classmethod
     def parse(cls, uri: str, **options: Any) -> StorageConfig:
-        """Read `/folder`, `file:///folder` or `s3://bucket/prefix`; `options` are the other fields of `S3Location`.
+        """Parse `/folder`, `file:///folder` or `s3://bucket/prefix`; `options` are the other fields of `S3Location`.
 
         Raises:
             UsageError: naming the field, the value and the remedy.
@@ -186,7 +186,7 @@ class StorageConfig(BaseModel):
         raise UsageError("store", uri, "cannot be read as a place", remedy=_FORMS)
 
     def sealed_with(self, key_file: Path | None, *, accept_unsealed: bool = False) -> StorageConfig:
-        """The same place, sealed.
+        """Return the same place, sealed.
 
         Raises:
             UsageError: naming the field, the value and the remedy.
@@ -195,7 +195,7 @@ class StorageConfig(BaseModel):
         return self.load(self.reveal() | sealing)
 
     def reveal(self) -> dict[str, Any]:
-        """JSON values that `load` reads back, secret included: only for a pipe to a process of our own."""
+        """Return JSON values for `load`, including secrets: only for a pipe to a process of our own."""
         values = self.model_dump(mode="json", exclude_none=True)
         if self.s3 is not None and self.s3.secret_key is not None:
             values["s3"]["secret_key"] = self.s3.secret_key.get_secret_value()

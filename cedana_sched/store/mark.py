@@ -1,8 +1,8 @@
-"""The mark of a folder that holds a store: where what is mounted there is away, an empty folder is in its place.
+"""The mark of a folder with a store: an unmounted volume leaves an empty folder in its place.
 
-The file `cedana-sched-store` is created with the first thing that is written, and its content is the store's own name.
-Whoever has seen it once, in this process or by a note that outlives it, takes a folder without it for a store that is
-away, which may come back, and never for an empty one: nothing is found missing there, and nothing is written to it.
+The file `cedana-sched-store` is created with the first write; its content is the store's own name. A process that has
+seen the mark, itself or by a persistent note, treats a folder without it as an unavailable store, which may reappear,
+and never as an empty one: it reports nothing as missing, and writes nothing there.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from cedana_sched.store import layout, tree
 
 NAME = "cedana-sched-store"
 NOTES = "stores"
-"""Below a state directory: the notes of who lives there."""
+"""Folder of the notes, below a state directory."""
 _MOST_BYTES = 1024
 
 log = structlog.get_logger(__name__)
 
 
 def has_store(folder: Path) -> bool:
-    """Whether anything was ever saved in a folder, or at least tried there."""
+    """Return whether anything was ever saved in a folder, or at least tried there."""
     return any(os.path.lexists(folder / name) for name in (NAME, layout.ROOT))
 
 
 class StoreMark:
-    """Of one folder. Any thread may ask.
+    """The mark of one folder. Thread-safe.
 
     Args:
         root: the folder.
-        notes: a folder of this machine's own for notes of the stores that were seen; None keeps none.
+        notes: a local folder for notes of the stores seen; None keeps none.
     """
 
     def __init__(self, root: Path, notes: Path | None) -> None:
@@ -55,28 +55,28 @@ class StoreMark:
         return self._seen is not None
 
     def require(self, *, writing: bool = False) -> None:
-        """Raise if the store that was seen here is not; create the mark where `writing`.
+        """Raise if a store was seen here and is missing now; create the mark if `writing`.
 
-        For whoever finds something missing, and before the first write into a folder.
+        Required before an object counts as missing, and before the first write into a folder.
 
         Raises:
-            StoreUnavailableError: the store is away.
-            OSError: the mark cannot be made.
+            StoreUnavailableError: the store is unavailable.
+            OSError: the mark cannot be created.
         """
-        was_seen = self.was_seen  # before we look: another thread may be making it
+        was_seen = self.was_seen  # read first: another thread may be creating it
         try:
             name = self._name()
         except FileNotFoundError:
             self._require_unmarked(was_seen=was_seen, writing=writing)
         except (PermissionError, NotADirectoryError):
-            return  # what is asked of the folder says it better
+            return  # the operation on the folder reports it better
         except OSError as error:
             raise self._away(error.strerror or str(error)) from error
         else:
             self._remember(name)
 
     def require_there(self) -> None:
-        """Called by who knows that somebody has written into it, from another machine perhaps.
+        """Raise unless there is a store, known to have been written, perhaps from another machine.
 
         Raises:
             StoreUnavailableError: there is no store.
@@ -86,13 +86,13 @@ class StoreMark:
             raise self._away("the folder is there, and no store is in it")
 
     def _require_unmarked(self, *, was_seen: bool, writing: bool) -> None:
-        is_older = (self._root / layout.ROOT).is_dir()  # of a version that made no marks
+        is_older = (self._root / layout.ROOT).is_dir()  # written by a version without marks
         if was_seen and not is_older:
             raise self._away("the folder is there, and the store that was in it is not")
         if writing:
             self._create()
         elif is_older:
-            with contextlib.suppress(OSError):  # whoever only reads leaves it to others
+            with contextlib.suppress(OSError):  # read-only clients leave it to others
                 self._create()
 
     def _create(self) -> None:
@@ -103,7 +103,7 @@ class StoreMark:
                 file.write(f"{name}\n")
                 file.flush()
                 os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):  # another one was first: theirs counts
+            with contextlib.suppress(FileExistsError):  # another writer was first: its mark counts
                 os.link(partial, self._root / NAME)
         finally:
             partial.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Page fingerprints on the node: a bounded folder that several processes share, and leave at any time.
+"""The node's cache of page fingerprints: a bounded folder shared by processes that may die at any time.
 
-Capture processes and the agent use it without a lock. A copy appears under its name whole, or not at
-all; a copy in the making is locked by its process, so that one that nobody locks was left behind, and goes. What is
-damaged is found by its digest. The copies used longest ago make room for new ones.
+Capture processes and the agent use it without a global lock. A copy appears under its name whole, or not at all; its
+process locks an unfinished copy, so that an unlocked one is an orphan, and is deleted. The digest detects damage. Least
+recently used copies are evicted first.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store.backend import Buffer
 
 CACHE_BYTES = 2 << 30
-"""16 bytes for each page: the fingerprints of 512 GiB of memory."""
+"""16 bytes per page: the fingerprints of 512 GiB of memory."""
 _IN_THE_MAKING = ".new-"
 _COMMITTED_BY_SECONDS = 3600.0
-"""A copy is whole before its snapshot is committed: by this age it is, or never will be."""
+"""Age by which the snapshot of a finished copy is committed, or never will be."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Cached(NamedTuple):
-    """A copy: whose it is, and when it was used last (seconds since the epoch)."""
+    """A copy: its snapshot, and its last use (epoch seconds)."""
 
     ref: SnapshotRef
     path: Path
@@ -41,9 +41,9 @@ class Cached(NamedTuple):
 
 
 class NodeCache:
-    """The fingerprints of the newest generation of each identity. Without a directory it keeps nothing.
+    """Fingerprints of each identity's newest generation. Without a directory nothing is cached.
 
-    Its own failures are no errors of a snapshot: without a copy the fingerprints come from the store.
+    Best-effort: failures do not fail a snapshot; without a copy the fingerprints are read from the store.
     """
 
     def __init__(self, directory: Path | None, limit_bytes: int = CACHE_BYTES) -> None:
@@ -60,7 +60,7 @@ class NodeCache:
         return folder / f"{ref.generation:010d}-{writer}"
 
     def open(self, ref: SnapshotRef, writer: str) -> BinaryIO | None:
-        """The copy, to be verified by who reads it; it counts as used now. None where there is none."""
+        """Open a copy, not verified yet, and record its use; None if there is none."""
         path = self.path(ref, writer)
         if path is None:
             return None
@@ -73,7 +73,7 @@ class NodeCache:
         return copy
 
     def new_copy(self, ref: SnapshotRef, writer: str, length: int = 0) -> NewCopy | None:
-        """A copy to be written, of so many bytes if that is known; None where it has no room."""
+        """Start a copy, of `length` bytes if known; None if there is no room."""
         path = self.path(ref, writer)
         if path is None or length > self._limit or not self._limit:
             return None
@@ -84,14 +84,14 @@ class NodeCache:
             return None
 
     def drop(self, ref: SnapshotRef, writer: str) -> None:
-        """Remove a copy that is damaged."""
+        """Delete a damaged copy."""
         path = self.path(ref, writer)
         if path is not None:
             _log.warning("cached_page_index_damaged", snapshot=str(ref), path=str(path))
             _remove(path)
 
     def scratch(self) -> BinaryIO:
-        """A file without a name on the same disk, for what is not to be kept.
+        """Return an unnamed file on the same disk, for data that is not cached.
 
         Raises:
             OSError: the disk refuses it.
@@ -101,7 +101,7 @@ class NodeCache:
         return cast("BinaryIO", tempfile.TemporaryFile(dir=self._directory, buffering=0))
 
     def keep_only(self, ref: SnapshotRef, writer: str) -> None:
-        """Forget what earlier generations left."""
+        """Delete the copies of earlier generations."""
         path = self.path(ref, writer)
         if path is not None:
             for other in _files(path.parent):
@@ -109,7 +109,7 @@ class NodeCache:
                     _remove(other)
 
     def forget(self, ref: SnapshotRef) -> None:
-        """The snapshot is removed: so is its copy."""
+        """Delete the copies of a removed snapshot."""
         path = self.path(ref, "")
         if path is not None and self._directory is not None:
             for one in _files(path.parent):
@@ -118,24 +118,24 @@ class NodeCache:
             _remove_empty(path.parent, self._directory)
 
     def forget_if_old(self, copy: Cached) -> None:
-        """Remove a copy whose snapshot is not in the store, unless that snapshot is perhaps about to be committed."""
+        """Delete a copy whose snapshot is not in the store, unless its commit may still be in flight."""
         if time.time() - copy.used > _COMMITTED_BY_SECONDS:
             self.forget(copy.ref)
 
     def is_kept(self, ref: SnapshotRef) -> bool:
-        """Whether there is a copy, of whichever writer; unverified."""
+        """Return whether there is a copy, of any writer; unverified."""
         path = self.path(ref, "")
         return path is not None and any(one.name.startswith(path.name) for one in _files(path.parent))
 
     def copies(self) -> list[Cached]:
-        """What is kept, the one used longest ago first."""
+        """Return the copies, least recently used first."""
         found = [cached for path in self._walk() if (cached := self._cached(path)) is not None]
         return sorted(found, key=lambda one: one.used)
 
     def tidy(self) -> None:
-        """Remove what dead processes left, and the copies used longest ago until the rest fits.
+        """Delete dead processes' remains, and the least recently used copies until the rest fits.
 
-        What has no name of ours stays, and is not counted: whoever gives a folder may keep other things in it.
+        Foreign files stay, and are not counted: an admin may keep other files in the folder.
         """
         if self._directory is None:
             return
@@ -157,7 +157,7 @@ class NodeCache:
                 yield from (Path(folder, name) for name in names)
 
     def _cached(self, path: Path) -> Cached | None:
-        """What a file is a copy of; None for what has another name, or has gone."""
+        """Return the copy that a file holds; None for a foreign or deleted file."""
         identity, generation = self._identity(path.parent), path.name.partition("-")[0]
         if identity is None or not generation.isdecimal():
             return None
@@ -168,7 +168,7 @@ class NodeCache:
         return Cached(SnapshotRef(identity, int(generation)), path, status.st_size, status.st_mtime)
 
     def _identity(self, folder: Path) -> Identity | None:
-        """Whose copies lie in a folder below ours; None where it is no folder of ours."""
+        """Return the identity whose copies a folder below ours holds; None for a foreign folder."""
         assert self._directory is not None  # noqa: S101 - only called for what lies below it
         parts = folder.relative_to(self._directory).parts
         if len(parts) != 4 or not parts[2].isdecimal():
@@ -180,7 +180,7 @@ class NodeCache:
 
 
 class NewCopy:
-    """A copy in the making, locked until it is finished; where the disk fails, or it is too large, there is none."""
+    """An unfinished copy, locked until it is finished; abandoned if the disk fails, or the copy is too large."""
 
     def __init__(self, cache: NodeCache, path: Path, limit_bytes: int) -> None:
         self._cache = cache
@@ -191,15 +191,15 @@ class NewCopy:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_IN_THE_MAKING)
         self._partial = Path(name)
         self._file: BinaryIO | None = os.fdopen(descriptor, "w+b", buffering=0)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for a `tidy` at most, which then has removed it
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # contended only by `tidy`, which then has deleted the file
 
     @property
     def descriptor(self) -> int | None:
-        """To read what was written; None once the copy was given up."""
+        """Descriptor to read what was written; None if the copy was abandoned."""
         return self._file.fileno() if self._file is not None else None
 
     def write(self, data: Buffer) -> None:
-        """Append; harmless once the copy was given up."""
+        """Append data; no effect once the copy is abandoned."""
         self._length += len(data)
         if self._file is None:
             return
@@ -215,11 +215,11 @@ class NewCopy:
             self.discard()
 
     def finish(self) -> None:
-        """Let it be found under its name, and make room for it."""
+        """Publish the copy under its name, and make room for it."""
         if self._file is not None:
             try:
                 self._partial.replace(self._path)
-            except OSError as error:  # somebody has removed the folder, or this file: it is only a copy
+            except OSError as error:  # the folder or file was deleted: it is only a cache
                 _log.info("page_index_not_kept_on_node", path=str(self._path), why=str(error))
                 self.discard()
                 return
@@ -227,7 +227,7 @@ class NewCopy:
             self._cache.tidy()
 
     def discard(self) -> None:
-        """Give it up, also when it is finished."""
+        """Abandon the copy, even a finished one."""
         _remove(self._partial if self._file is not None else self._path)
         self._close()
 
@@ -252,7 +252,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
-    """Remove a folder and those above it, up to the first that holds something."""
+    """Remove a folder and its parents, up to the first that is not empty."""
     while folder != top:
         try:
             folder.rmdir()
@@ -262,7 +262,7 @@ def _remove_empty(folder: Path, top: Path) -> None:
 
 
 def _size_in_the_making(path: Path) -> int:
-    """The size of a copy that a process writes now; one that nobody writes is removed."""
+    """Return the size of an unfinished copy; delete an orphan."""
     try:
         with path.open("rb") as file:
             try:
@@ -270,6 +270,6 @@ def _size_in_the_making(path: Path) -> int:
             except BlockingIOError:
                 return os.fstat(file.fileno()).st_size
             _remove(path)
-    except OSError:  # finished or given up meanwhile
+    except OSError:  # finished or abandoned meanwhile
         pass
     return 0

@@ -1,7 +1,7 @@
-"""How much of a manifest's body becomes objects, told before it does.
+"""Bounds on the objects that a manifest's body decodes to, checked before decoding.
 
-What stands in an unsealed store was written by anybody, and a byte of it may become seventy in memory: an empty list in
-the facts of the runtime. Columns take what they are long. The rest has a bound, and so have the streams.
+Any client may have written an unsealed store, and a byte may decode to seventy bytes in memory: an empty list in the
+runtime's facts. Columns take their own length. The rest is bounded, and so are the streams.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from cedana_sched.model.errors import IntegrityError
 MOST_STREAMS: Final = 500_000
 """4,096 processes of 100 threads each with 10,000 deleted files are 450,000. Each takes 300 bytes of memory."""
 MOST_NAMES_BYTES: Final = 64 << 20
-"""Of what stands with the streams beside their columns: 60 to 100 bytes each, of which the half is its name."""
+"""Per stream, beside the columns: 60 to 100 bytes, half of which is the name."""
 MOST_METADATA_BYTES: Final = 2 << 20
-"""Most of it is what the containers of a pod were allowed: 8 KiB for one that was allowed everything."""
+"""Mostly what the containers of a pod were allowed: 8 KiB for a container that was allowed everything."""
 
 
 class _Stream(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class _Stream(msgspec.Struct, frozen=True):
 
 
 class _Outline(msgspec.Struct, frozen=True):
-    """What takes more memory than its bytes is not decoded."""
+    """The parts of the body that take more memory than their bytes stay undecoded."""
 
     summary: msgspec.Raw
     metadata: msgspec.Raw
@@ -38,10 +38,10 @@ _outlines = msgspec.msgpack.Decoder(_Outline)
 
 
 def require_bounded(body: bytes, most_summary_bytes: int) -> None:
-    """Raise if more of a manifest's body, unpacked, would become objects than of any that we write.
+    """Raise if a manifest's unpacked body would decode to more objects than any that we write.
 
     Raises:
-        IntegrityError: saying what.
+        IntegrityError: naming the part.
         msgspec.MsgspecError: it has another shape.
     """
     outline = _outlines.decode(body)

@@ -1,7 +1,7 @@
-"""Chunks go into packs, one behind the other, so that a store sees few large objects instead of many small ones.
+"""Packs concatenate chunks, so that a store has few large objects instead of many small ones.
 
-One pack is filled at a time; while it is made durable the next is begun. No more than two wait at once: that is what
-holds the writers back when the store is slower than they are.
+One pack is filled at a time; while it is made durable the next is started. At most two are pending, which is the
+backpressure on writers if the store is slower than they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FINISHING = 2
 
 
 class PackWriter:
-    """Appends payloads from several threads. `name_of` gives the key of the n-th pack."""
+    """Appends payloads from several threads. `key_of` returns the key of the n-th pack."""
 
     def __init__(self, backend: Backend, key_of: Callable[[int], str], target_bytes: int = TARGET_BYTES) -> None:
         self._backend = backend
@@ -29,10 +29,10 @@ class PackWriter:
         self._finishers = ThreadPoolExecutor(_FINISHING, thread_name_prefix="store-pack")
         self._waiting: list[Future[None]] = []
         self.count = 0
-        """How many packs were begun."""
+        """Number of packs started."""
 
     def append(self, payload: Buffer) -> tuple[int, int]:
-        """Number of the pack and offset in it; blocks while the store is behind."""
+        """Return the pack's number and the offset in it; blocks while the store is slower."""
         with self._lock:
             if self._sink is None:
                 self._begin()
@@ -46,7 +46,7 @@ class PackWriter:
             return number, offset
 
     def finish(self) -> None:
-        """Return once every pack is durable."""
+        """Wait until every pack is durable."""
         with self._lock:
             if self._sink is not None:
                 self._hand_over()
@@ -54,7 +54,7 @@ class PackWriter:
         self._finishers.shutdown()
 
     def abort(self) -> None:
-        """Throw away what is unfinished; the packs that are finished are the caller's to delete."""
+        """Discard unfinished packs; the caller must delete the finished ones."""
         self._finishers.shutdown(wait=True, cancel_futures=False)
         with self._lock:
             if self._sink is not None:
@@ -73,7 +73,7 @@ class PackWriter:
             self._waiting.append(self._finishers.submit(_finish, sink))
 
     def _await(self, at_most: int) -> None:
-        """Wait until at most so many packs are unfinished; a failed one raises here."""
+        """Wait until at most so many packs are unfinished; raises the error of a failed one."""
         while len(self._waiting) > at_most:
             self._waiting.pop(0).result()
 

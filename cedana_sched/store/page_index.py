@@ -1,8 +1,8 @@
-"""The object of page fingerprints that lies beside a manifest, and its copy on the node.
+"""The object with a snapshot's page fingerprints, beside its manifest, and its copy on the node.
 
-It is an aid, not a part of the snapshot: where it is lost or damaged the next generation is written in full, and no
-error is raised. Its copy on the node is written with it, or fetched while the workload runs, so that nothing needs to
-be fetched while it is frozen.
+Not required for a restore: if the object is lost or damaged, the next generation is written in full, without an error.
+The node's copy is written along with the object, or fetched while the workload runs, so that nothing is fetched while
+the workload is frozen.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from cedana_sched.store.sealing.seal import NO_SEAL, IndexSeal, Seal, stored_blo
 _FETCH_BYTES = 8 << 20
 _FETCHES = 4
 _ATTEMPTS = 2
-"""Bytes that are wrong once may have been spoilt on their way."""
+"""The first damage may be a transfer error."""
 
 _log = structlog.get_logger(__name__)
 
 
 class PageIndexWriter:
-    """Takes fingerprints of all streams as they come; nothing is kept in memory."""
+    """Writes fingerprints of all streams as they arrive, without buffering all of them."""
 
     def __init__(self, backend: Backend, key: str, copy: NewCopy | None, seal: IndexSeal) -> None:
         self.key = key
@@ -66,7 +66,7 @@ class PageIndexWriter:
                 self._blocks.extend((stream, pages))
 
     def finish(self) -> PageIndex | None:
-        """Make it durable; None if no page was stored."""
+        """Make the object durable; None if no page was stored."""
         with self._lock:
             if self._sink is None:
                 return None
@@ -88,9 +88,9 @@ class PageIndexWriter:
 def load_page_index(
     backend: Backend, cache: NodeCache, ref: SnapshotRef, writer: str, index: PageIndex, seal: Seal = NO_SEAL
 ) -> mmap.mmap | None:
-    """The fingerprints, verified; from the node if it has them, else fetched and kept. None where they are lost.
+    """Return the verified fingerprints; from the node's cache, else fetched and cached. None if they are lost.
 
-    On the node they are not sealed: there they lie beside the staged memory of its workloads.
+    The node's copy is not sealed: the staged memory of the same workloads is on that disk too.
 
     Raises:
         StoreError: the store cannot be read.
@@ -135,7 +135,7 @@ def _fetched(blocks: _Blocks, cache: NodeCache, ref: SnapshotRef, writer: str, i
 
 
 class _Blocks:
-    """The fingerprints of `length` bytes from the first to the last, some blocks ahead."""
+    """Yields the fingerprints of `length` bytes in order, some blocks ahead."""
 
     def __init__(self, backend: Backend, key: str, length: int, seal: IndexSeal) -> None:
         self._backend = backend
@@ -160,7 +160,7 @@ class _Blocks:
 
 
 def _map_verified(descriptor: int, index: PageIndex) -> mmap.mmap | None:
-    """The file's bytes if they are the index's. They are read first: a disk that fails is an error, not a SIGBUS."""
+    """Map the file if its bytes match the index. Reads them first: a failing disk is an error, not a SIGBUS."""
     if os.fstat(descriptor).st_size != index.length or not index.length:
         return None
     hasher = blake3()

@@ -1,15 +1,15 @@
-"""Memory as pages: which are zero, which an earlier generation has stored, which are new.
+"""Classification of memory pages: zero, stored by an earlier generation, or new.
 
-Every page is fingerprinted with XXH3-128 under a random seed of its identity (a page costs 0.4 µs, against 1.3 µs
-for BLAKE3), and looked up among the pages of the previous generation. Chance makes two different pages of 100 GiB
-equal with a probability of 2⁻⁷⁸; somebody who wants to make them equal would have to know the seed, and could only
-spoil his own snapshot. What is read back is verified by the chunk's BLAKE3 digest all the same.
+Every page is fingerprinted with XXH3-128 under a random seed of its identity (a page costs 0.4 µs, against 1.3 µs for
+BLAKE3), and looked up among the pages of the previous generation. The probability that two different pages of 100 GiB
+collide by chance is 2⁻⁷⁸; to force a collision, a tenant would need the seed, and could only corrupt their own
+snapshot. Reads verify the chunk's BLAKE3 digest all the same.
 
-Pages mostly stay in order from one generation to the next, so the page expected next is compared first, a batch of
-them in one comparison; the table is asked only where that fails. Beyond half a million pages the table holds every
-n-th: a run of known pages is then recognised from its first such page on. All of this is built while a workload is
-frozen, so it must cost next to nothing: the table has a bounded number of rows, and where the pages lie is looked up
-in the manifest's own columns.
+Pages mostly keep their order from one generation to the next, so the expected next page is compared first, a batch in
+one comparison; the table is consulted only if that fails. Beyond half a million pages the table has every n-th: a run
+of known pages is then recognized from its first such page on. All of this is built while a workload is frozen, so the
+cost must be negligible: the table has a bounded number of rows, and the positions of pages are looked up in the
+manifest's own columns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cedana_sched.model.manifest import ZERO_CHUNK, Segment, Segments
 PAGE_BYTES = 4096
 FINGERPRINT_BYTES = 16
 TABLE_PAGES = 1 << 19
-"""The most entries of the look-up table, 8 to 16 bytes each."""
+"""Maximum entries of the look-up table, 8 to 16 bytes each."""
 
 ZERO, NEW, KNOWN = 0, 1, 2
 NOWHERE = 0xFFFF_FFFF
@@ -54,18 +54,18 @@ class Fingerprints:
         self.zero = xxh3_128_digest(_ZERO_PAGE, seed)
 
     def of(self, pages: memoryview) -> list[bytes]:
-        """One fingerprint for each page; the length is a multiple of the page size."""
+        """Return one fingerprint per page; the length must be a multiple of the page size."""
         seed = self.seed
         return [xxh3_128_digest(pages[at : at + PAGE_BYTES], seed) for at in range(0, len(pages), PAGE_BYTES)]
 
 
 class Places:
-    """Where the pages of an index lie: 8 bytes for each segment, beside the manifest's own columns.
+    """Positions of an index's pages: 8 bytes per segment, beside the manifest's own columns.
 
     Args:
         streams: the segments of every stream of the manifest.
-        blocks: whose pages the index holds, in its order: stream number and page count, by turns.
-        reusable: for each chunk, whether it may be named again.
+        blocks: the blocks of the index, in its order: stream number and page count, alternating.
+        reusable: per chunk, whether it may be referenced again.
     """
 
     def __init__(self, streams: Sequence[Segments], blocks: Sequence[int], reusable: Sequence[bool]) -> None:
@@ -80,7 +80,7 @@ class Places:
             seen[owner] += pages * PAGE_BYTES
 
     def of(self, position: int, count: int) -> Iterator[Segment]:
-        """Where `count` pages from a position of the index lie; a segment of chunk `NOWHERE` must not be reused."""
+        """Yield the segments of `count` pages from an index position; chunk `NOWHERE` must not be reused."""
         block = bisect_right(self._starts, position) - 1
         while count:
             pages = min(count, self._starts[block + 1] - position)
@@ -93,7 +93,7 @@ class Places:
 
 
 class _DataSegments:
-    """The segments of one stream by their place among its bytes that are not zero."""
+    """The segments of one stream by their position among its non-zero bytes."""
 
     def __init__(self, segments: Segments) -> None:
         self._chunks = memoryview(segments.chunks).cast("I")
@@ -103,7 +103,7 @@ class _DataSegments:
         self._starts = array("Q", accumulate(map(mul, lengths, is_data), initial=0))
 
     def part(self, begin: int, length: int) -> Iterator[Segment]:
-        row = bisect_right(self._starts, begin) - 1  # of zeros and the data behind them, which begin alike, the data
+        row = bisect_right(self._starts, begin) - 1  # zeros start where the data after them does: take the data
         while length:
             part = min(length, self._starts[row + 1] - begin)
             if part:
@@ -114,10 +114,10 @@ class _DataSegments:
 
 
 class KnownPages:
-    """The fingerprints of the previous generation, in the order in which its streams stored them.
+    """Fingerprints of the previous generation, in the order in which its streams stored them.
 
-    They are looked up by a table of open addressing: entry numbers from 1, and 0 where a row is free. Each entry stands
-    for every n-th page of the index, so that the table is built in a bounded time whatever the index's size.
+    Looked up by an open-addressing hash table: entry numbers from 1, and 0 for a free row. Each entry stands for every
+    n-th page of the index, so that the time to build the table is bounded.
     """
 
     def __init__(self, flat: bytes | mmap, places: Places, table_pages: int = TABLE_PAGES) -> None:
@@ -139,12 +139,12 @@ class KnownPages:
             table[row] = entry
 
     def same_from(self, position: int, fingerprints: bytes) -> bool:
-        """Whether exactly these pages follow at the position."""
+        """Return whether exactly these pages follow at the position."""
         start = position * FINGERPRINT_BYTES
         return self._flat[start : start + len(fingerprints)] == fingerprints
 
     def find(self, fingerprint: bytes) -> int | None:
-        """The position of a page, if it is known."""
+        """Return the position of a page, or None if unknown."""
         half = int.from_bytes(fingerprint[:8], sys.byteorder)
         row = half & self._mask
         while held := self._table[row]:
@@ -156,7 +156,7 @@ class KnownPages:
 
 
 class PageClassifier:
-    """Sorts one stream's pages, batch after batch; it remembers where in the index the stream is."""
+    """Classifies one stream's pages, batch by batch; keeps the stream's position in the index."""
 
     def __init__(self, fingerprints: Fingerprints, known: KnownPages | None) -> None:
         self._fingerprints = fingerprints
@@ -164,7 +164,7 @@ class PageClassifier:
         self._expected = 0
 
     def classify(self, pages: memoryview) -> tuple[list[Run], bytes]:
-        """The runs of a batch, and the fingerprints of those of its pages that are not zero."""
+        """Return the runs of a batch, and the fingerprints of its non-zero pages."""
         prints = self._fingerprints.of(pages)
         zero = self._fingerprints.zero
         joined = b"".join(prints)
@@ -180,7 +180,7 @@ class PageClassifier:
         return self._sort(prints), b"".join(one for one in prints if one != zero)
 
     def _sort(self, prints: list[bytes]) -> list[Run]:
-        """Page by page. A new page is taken to replace the expected one: pages are changed more often than moved."""
+        """Classify each page. A new page is assumed to replace the expected one: pages change more than move."""
         runs: list[Run] = []
         kind, first, begin, position = -1, 0, 0, self._expected
         for number, fingerprint in enumerate(prints):
@@ -195,7 +195,7 @@ class PageClassifier:
         return runs
 
     def _look_up(self, fingerprint: bytes, expected: int) -> tuple[int, int]:
-        """The kind of a page, and its position in the index (the expected one if it has none)."""
+        """Return the kind of a page, and its position in the index (the expected one if it has none)."""
         if fingerprint == self._fingerprints.zero:
             return ZERO, expected
         if self._known is None:

@@ -1,8 +1,8 @@
 """Objects as files of one folder: a local disk, NFS, CephFS, Lustre or a mounted volume.
 
-A file appears under its name complete and on stable storage, or not at all: it is written under another name,
-flushed, then linked (exclusive) or renamed (replacing), and the folder is flushed after that. Whoever else can write
-there leads us nowhere by a link: see `tree`.
+A file appears under its name complete and on stable storage, or not at all: it is written under a temporary name,
+flushed, then linked (exclusive) or renamed (replacing), and the folder is flushed after that. Links that others create
+there are never followed: see `tree`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _FOREIGN = {
     errno.EXDEV: "a link is in its place or on the way",
     errno.EINVAL: "no regular file is in its place",
 }
-"""What none of us lays there."""
+"""Kinds of files that our components never create."""
 
 
 def explain(error: OSError, action: str, root: Path) -> StoreError:
-    """The store's own error for what the kernel said."""
+    """Translate the kernel's error into a store error."""
     sentence = f"cannot {action} in {root}: {_FOREIGN.get(error.errno or 0) or error.strerror or error}"
     if isinstance(error, FileNotFoundError):
         return MissingObjectError(sentence)
@@ -49,9 +49,9 @@ def explain(error: OSError, action: str, root: Path) -> StoreError:
 
 
 class Partial:
-    """A file being written under a name that nobody reads, in the folder where it will have another one.
+    """A file being written under a temporary name, in its final folder.
 
-    It holds that folder: whatever becomes of the folder's own name, it is finished there. Its calls raise OSErrors.
+    Holds that folder open: the file is finished there, even if the folder is renamed. Methods raise OSErrors.
     """
 
     def __init__(self, folder: int, name: str) -> None:
@@ -74,13 +74,13 @@ class Partial:
         return os.fstat(self._descriptor).st_mtime
 
     def replace(self) -> None:
-        """Give it its name, whatever has it."""
+        """Rename the file, replacing any existing one."""
         os.rename(self._name, self._target, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         self._has_name = True
         os.fsync(self._folder)
 
     def link(self) -> bool:
-        """The same, unless something has that name; whether nothing had."""
+        """Link the file under its name unless the name exists; return whether it did not."""
         try:
             os.link(self._name, self._target, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
         except FileExistsError:
@@ -89,7 +89,7 @@ class Partial:
         return True
 
     def close(self) -> None:
-        """Remove what is left under the name that nobody reads; never raises, and may be called again."""
+        """Delete the temporary name; idempotent, never raises."""
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
@@ -102,7 +102,7 @@ class Partial:
 
 
 class PosixSink:
-    """A large file that is written."""
+    """A large file being written."""
 
     def __init__(self, partial: Partial, root: Path) -> None:
         self._partial = partial
@@ -129,7 +129,7 @@ class PosixSink:
 class PosixBackend(Backend):
     """See `Backend`. The root is created if only its last part is missing, and no store was ever seen there.
 
-    A store that is away is an error of every call that would find something missing, or write; see `mark`.
+    While the store is unavailable, every call raises that would find an object missing, or write; see `mark`.
     """
 
     def __init__(self, root: Path, notes: Path | None = None) -> None:
@@ -263,7 +263,7 @@ class PosixBackend(Backend):
             raise explain(error, "list", self.root) from error
 
     def _partial(self, key: str) -> Partial:
-        """A new file beside the one that has this key, or will have it."""
+        """Create a temporary file beside the file of this key."""
         above, _, name = key.rpartition("/")
         try:
             self._make_folder(above)
@@ -278,7 +278,7 @@ class PosixBackend(Backend):
 
     @contextlib.contextmanager
     def _written(self, key: str, data: Buffer) -> Iterator[Partial]:
-        """A whole file that has not got its name; what it has not got at the end is removed."""
+        """A complete temporary file without its name; deleted at the end unless named."""
         partial = self._partial(key)
         try:
             try:
@@ -303,6 +303,6 @@ class PosixBackend(Backend):
         self._folders.add(path)
 
     def _require_for(self, error: OSError) -> None:
-        """What is missing is missing only in a store that is there."""
+        """Raise if the store is unavailable: an object is missing only in an available store."""
         if isinstance(error, FileNotFoundError):
             self._mark.require()

@@ -1,6 +1,6 @@
-"""What the newest committed generation of an identity offers to the next one: its pages and chunks.
+"""The newest committed generation of an identity, whose pages and chunks the next one reuses.
 
-Nothing here is needed for a correct snapshot, so whatever cannot be read is not offered, and that is all.
+An optimization only: whatever cannot be read is not reused, without an error.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from cedana_sched.store.pages import KnownPages, Places
 from cedana_sched.store.sealing.seal import NO_SEAL, Seal
 
 LEAST_LIVE_SHARE = 0.5
-"""Chunks of which the previous generation uses less than this are written anew: restoring reads whole chunks, and
-would else read ever more bytes for ever fewer pages."""
+"""Chunks of which the previous generation uses a smaller share are written anew: a restore reads whole chunks, and
+would otherwise read ever more bytes for ever fewer pages."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Previous:
-    """The previous generation, loaded. `pages` finds a page, `location` says where its chunk lies.
+    """The loaded previous generation. `pages` finds a page, `location` locates its chunk.
 
-    Made while the workload is frozen: there is no object for each chunk before it is needed.
+    Loaded while the workload is frozen, so per-chunk objects are created on demand only.
     """
 
     def __init__(self, manifest: Manifest, pages: KnownPages, reusable: list[bool]) -> None:
@@ -49,7 +49,7 @@ class Previous:
         self._numbers = dict(zip(first_eight_bytes, range(len(first_eight_bytes)), strict=True))
 
     def location(self, chunk: int) -> Location:
-        """Where the chunk of that number in the previous manifest lies."""
+        """Return the location of a chunk of the previous manifest by its number."""
         found = self._locations.get(chunk)
         if found is None:
             row = self._manifest.chunks[chunk]
@@ -57,7 +57,7 @@ class Previous:
         return found
 
     def chunk_of(self, digest: bytes) -> Location | None:
-        """Where the chunk of this digest lies, if it may be named again."""
+        """Return the location of the chunk of this digest, if it may be referenced again."""
         number = self._numbers.get(int.from_bytes(digest[:8], sys.byteorder))
         if number is None or not self._reusable[number]:
             return None
@@ -66,7 +66,7 @@ class Previous:
 
 
 def load_previous_manifest(catalogue: Catalogue, ref: SnapshotRef | None) -> Manifest | None:
-    """The manifest of the previous generation; None where there is none that can be read."""
+    """Read the manifest of the previous generation; None if there is none that is readable."""
     if ref is None:
         return None
     try:
@@ -79,7 +79,7 @@ def load_previous_manifest(catalogue: Catalogue, ref: SnapshotRef | None) -> Man
 def load_previous(
     backend: Backend, manifest: Manifest | None, cache: NodeCache, unusable_packs: set[str], seal: Seal = NO_SEAL
 ) -> Previous | None:
-    """What a snapshot under `seal` can reuse of it, given the packs that are about to be collected."""
+    """Load what a snapshot under `seal` can reuse, given the packs that are condemned."""
     if manifest is None or manifest.page_index is None or manifest.data_key != seal.data_key:
         return None
     flat = load_page_index(backend, cache, manifest.ref, manifest.summary.writer, manifest.page_index, seal)
@@ -93,7 +93,7 @@ def load_previous(
 
 
 def reusable_chunks(manifest: Manifest, unusable_packs: set[str]) -> list[bool]:
-    """For each chunk, whether the next generation may name it."""
+    """Return per chunk whether the next generation may reference it."""
     live = array("Q", bytes(8 * len(manifest.chunks)))
     for stream in manifest.streams:
         segments = stream.segments
@@ -112,10 +112,10 @@ def reusable_chunks(manifest: Manifest, unusable_packs: set[str]) -> list[bool]:
 
 
 def ensure_new(catalogue: Catalogue, ref: SnapshotRef) -> None:
-    """Raise if the number of the snapshot is used up.
+    """Raise if the snapshot's number is used up.
 
     Raises:
-        CommitConflictError: somebody committed it, or committed and removed it.
+        CommitConflictError: another writer committed it, or it was removed since.
     """
     generations = catalogue.at(ref)
     if ref in generations.committed or ref in generations.removed:

@@ -1,7 +1,6 @@
-"""Reading a snapshot back: chunks in parallel, every one verified, zeros as holes.
+"""Reads of a snapshot: chunks in parallel, every one verified, zeros as holes.
 
-Called by the agent that stages a restore, by `verify`, and by whoever inspects a snapshot. A snapshot of a large
-process has millions of segments: what is kept of them is columns, and requests are made as they are needed.
+A snapshot of a large process has millions of segments: they are kept as columns, and requests are created on demand.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ _REMEDY = "restore an older generation; `snapshots verify` shows which are whole
 _log = structlog.get_logger(__name__)
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes in all, from any thread."""
+"""Receives the bytes done and the total bytes, in any thread."""
 
 
 class Read(NamedTuple):
-    """A part of a pack that holds some chunks, in one request."""
+    """One request: a range of a pack with some chunks."""
 
     pack: int
     offset: int
@@ -48,7 +47,7 @@ class Read(NamedTuple):
 
 
 class ChunkReader:
-    """Fetches chunks of one snapshot and verifies them."""
+    """Fetches and verifies chunks of one snapshot."""
 
     def __init__(self, backend: Backend, manifest: Manifest, seal: Seal = NO_SEAL) -> None:
         self._backend = backend
@@ -56,7 +55,7 @@ class ChunkReader:
         self._seal = seal.chunks(manifest.ref.identity)
 
     def plan(self, numbers: Iterable[int]) -> Iterator[Read]:
-        """The requests that fetch these chunks: neighbours together, in the order in which they lie."""
+        """Yield the requests for these chunks: adjacent ones merged, in the order of their positions."""
         table = self._manifest.chunks
         packs, offsets = memoryview(table.packs).cast("I"), memoryview(table.offsets).cast("Q")
         stored = memoryview(table.stored).cast("I")
@@ -77,13 +76,13 @@ class ChunkReader:
             yield Read(pack, begin, end - begin, tuple(together))
 
     def fetch(self, read: Read, take: Callable[[int, Buffer], None]) -> None:
-        """Hand the chunks of one request to `take`, each verified.
+        """Pass each verified chunk of one request to `take`.
 
-        Bytes that are wrong may have been spoilt on their way: they are read once more before they count as damaged.
+        Damaged bytes are read once more before they count as damaged: the transfer may have corrupted them.
 
         Raises:
             IntegrityError: naming snapshot, stream, chunk and pack.
-            StoreUnavailableError: the store did not answer for too long.
+            StoreUnavailableError: the store was unavailable for too long.
         """
         data, is_fresh = self._bytes(read), False
         for number in read.chunks:
@@ -98,7 +97,7 @@ class ChunkReader:
             take(number, chunk)
 
     def _bytes(self, read: Read) -> memoryview | None:
-        """None where the pack is missing."""
+        """Read the range; None if the pack is missing."""
         manifest = self._manifest
         pack = layout.pack_key(manifest.ref.identity.namespace, manifest.summary.packs[read.pack])
         try:
@@ -139,7 +138,7 @@ class ChunkReader:
 
 
 class SnapshotReader:
-    """One committed snapshot. Made by `SnapshotStore.open_snapshot`, which has verified the manifest."""
+    """One committed snapshot, its manifest verified; see `SnapshotStore.open_snapshot`."""
 
     def __init__(self, backend: Backend, manifest: Manifest, seal: Seal = NO_SEAL) -> None:
         self.manifest = manifest
@@ -147,11 +146,11 @@ class SnapshotReader:
         self._last: tuple[int, Buffer] | None = None
 
     def read(self, name: str) -> bytes:
-        """A whole stream in memory; for small ones.
+        """Read a whole, small stream into memory.
 
         Raises:
             NotFoundError: the snapshot has no such stream.
-            IntegrityError: it is damaged.
+            IntegrityError: the stream is damaged.
         """
         data = bytearray()
         for segment in self._stream(name).segments:
@@ -164,10 +163,10 @@ class SnapshotReader:
         return bytes(data)
 
     def stage(self, directory: Path, progress: Progress | None = None) -> None:
-        """Write every stream as a file of its name below an existing folder. Files are sparse where memory was zero.
+        """Write every stream as a file of its name below an existing folder. Zeros become holes.
 
         Raises:
-            IntegrityError: a chunk is damaged or missing; the folder then holds a useless part.
+            IntegrityError: a chunk is damaged or missing; the folder is then incomplete.
             OSError: the folder cannot be written.
         """
         placement = _Placement(self.manifest, directory)
@@ -196,7 +195,7 @@ class SnapshotReader:
 
 
 def in_parallel(action: Callable[[Read], None], reads: Iterable[Read]) -> None:
-    """Call `action` for every request from several threads; the first failure stops the rest and is raised."""
+    """Call `action` for every request in several threads; the first failure stops the rest and is raised."""
     under_way: set[Future[None]] = set()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="store-read") as pool:
         try:
@@ -214,9 +213,9 @@ def in_parallel(action: Callable[[Read], None], reads: Iterable[Read]) -> None:
 
 
 class _Placement:
-    """Where every piece of every chunk goes: row numbers of segments, ordered by chunk, and each segment's position.
+    """Target of every piece of every chunk: row numbers of segments, ordered by chunk, and each segment's position.
 
-    12 bytes for each segment, beside the manifest's own columns.
+    12 bytes per segment, beside the manifest's own columns.
     """
 
     def __init__(self, manifest: Manifest, directory: Path) -> None:
@@ -242,7 +241,7 @@ class _Placement:
                     self._rows[ends[chunk]] = row
                     ends[chunk] += 1
                 row += 1
-        self._ends = ends  # of every chunk, now that each has moved from its own begin to the next one's
+        self._ends = ends  # of every chunk, now that each has advanced from its own begin to the next one's
 
     @property
     def chunks(self) -> Iterable[int]:
@@ -289,7 +288,7 @@ def _write_at(descriptor: int, data: memoryview, position: int) -> None:
 
 
 def _checked(name: str) -> str:
-    """A manifest that names a file outside the folder was not written by us."""
+    """Refuse a stream name that leads outside the folder: we do not write such manifests."""
     if not is_stream_name(name):
         raise IntegrityError(f"stream {name!r} cannot be the name of a stream", remedy="remove this snapshot")
     return name

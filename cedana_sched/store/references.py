@@ -1,13 +1,14 @@
-"""What the committed manifests of a namespace need, and what of that is kept from one collection to the next.
+"""Packs and page indexes that a namespace's committed manifests name, cached between collections.
 
-A manifest never changes, so what it names needs to be read once. A collection leaves that in the object `references`,
-by the key, size and date of each manifest, and the next one, on whichever node, reads only manifests that are new. The
-object is an aid: lost or damaged, everything is read again. It has the name of each pack once, and numbers of packs in
-columns, for generations of one workload name the same thousands of packs.
+A manifest is immutable, so its references are read once. A collection writes them to the object `references`, by the
+key, size and date of each manifest, and the next one, on any node, reads only new manifests. The object is a cache: if
+lost or damaged, all manifests are read again. It has the name of each pack once, and numbers of packs in columns,
+because generations of one workload name the same thousands of packs.
 
-It is not sealed. Whoever can write to the store can have packs collected that a manifest names, by an object of his
-own, as he can by a `removed` beside each manifest: sealed alone, it would keep nobody from that. What is read of it
-decides only what is spared, so he gains no more than a loss, which verification and every read notice.
+The object is not sealed. A client that can write to the store can cause referenced packs to be collected by a forged
+object, as well as by a tombstone (`removed`) beside each manifest: sealing it alone would not prevent that. Its
+contents decide only what is spared, so an attacker gains no more than data loss, which verification and every read
+detect.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ from cedana_sched.store.decoding import UNREADABLE, unpack
 from cedana_sched.store.generations import Generations
 
 MOST_BYTES = 32 << 20
-"""Of what is remembered, packed and unpacked: anybody who can write to the store may have written it. So much is enough
-for 500 generations of 512 GiB, 16 MiB of which are numbers."""
+"""Bytes of the cache, packed and unpacked: any client that can write to the store may have written it. Enough for
+500 generations of 512 GiB, 16 MiB of which are numbers."""
 MOST_REMEMBERED = 100_000
-"""Manifests of one namespace; those beyond are read each time."""
+"""Manifests of one namespace in the cache; those beyond are read each time."""
 MOST_PACKS = 250_000
-"""Of which the names are kept: 16 TiB. Manifests that name others are read each time."""
+"""Packs in the cache: 16 TiB. Manifests that name others are read each time."""
 _TEXT_BYTES, _ROW_BYTES = 5, 32
-"""Of MessagePack, beside what a text is long; and of a manifest, beside texts and numbers."""
+"""Bytes of MessagePack beside each text, and per manifest beside texts and numbers."""
 _READERS = 8
 _FEW = 32
-"""So many are read one after the other: usually the handful that is new since the last collection."""
+"""Up to so many are read sequentially: usually the few that are new since the last collection."""
 _DIGEST_BYTES = 32
 
 _log = structlog.get_logger(__name__)
 
 
 class Named(msgspec.Struct, frozen=True):
-    """What one manifest names."""
+    """References of one manifest."""
 
     packs: tuple[str, ...]
     page_index: str | None
@@ -62,7 +63,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     size: int
     modified: float
     packs: bytes
-    """A column of u32: their numbers in `_Memory.packs`."""
+    """A column of u32: numbers of packs in `_Memory.packs`."""
     page_index: _Key | None
 
 
@@ -72,22 +73,22 @@ class _Memory(msgspec.Struct, frozen=True, array_like=True):
 
 
 class References(msgspec.Struct, frozen=True):
-    """What the committed manifests of a namespace need."""
+    """References of a namespace's committed manifests."""
 
     packs: set[str]
     page_indexes: set[str]
     unreadable: tuple[str, ...]
-    """Manifests that may name anything."""
+    """Unreadable manifests, which may name anything."""
 
 
 _decoder = msgspec.msgpack.Decoder(_Memory)
 
 
 def read_references(backend: Backend, catalogue: Catalogue, namespace: str, generations: Generations) -> References:
-    """Read the manifests that are not remembered, and remember them.
+    """Read the manifests that are not cached, and cache them.
 
     Raises:
-        StoreUnavailableError: one could not be read now.
+        StoreUnavailableError: a manifest could not be read now.
     """
     known = _recall(backend, namespace)
     rows = generations.committed
@@ -106,7 +107,7 @@ def read_references(backend: Backend, catalogue: Catalogue, namespace: str, gene
 
 
 def _read(catalogue: Catalogue, rows: list[tuple[SnapshotRef, Entry]]) -> dict[Entry, Named | None]:
-    """What these manifests name; None for one that cannot be read, and nothing for one that was removed meanwhile."""
+    """Return the references of these manifests; None for an unreadable one, and no entry for one removed meanwhile."""
 
     def read(row: tuple[SnapshotRef, Entry]) -> tuple[Entry, Named | None] | None:
         ref, entry = row
@@ -146,7 +147,7 @@ def _recall(backend: Backend, namespace: str) -> dict[Entry, Named]:
 
 
 def _rows_of(memory: _Memory) -> dict[Entry, Named]:
-    """Raises IntegrityError where a number is of no pack."""
+    """Decode the cache; raises IntegrityError if a number refers to no pack."""
     try:
         return {
             Entry(row.key, row.size, row.modified): Named(
@@ -159,10 +160,10 @@ def _rows_of(memory: _Memory) -> dict[Entry, Named]:
 
 
 def _memory_of(needed: dict[Entry, Named]) -> _Memory:
-    """As many manifests as can be read again."""
+    """Encode as many manifests as a reader accepts."""
     numbers: dict[str, int] = {}
     rows: list[_Row] = []
-    room = MOST_BYTES * 15 // 16  # what cannot be packed becomes a little longer
+    room = MOST_BYTES * 15 // 16  # incompressible data becomes a little longer
     for entry, named in sorted(needed.items())[:MOST_REMEMBERED]:
         fresh = [name for name in dict.fromkeys(named.packs) if name not in numbers]
         texts = (entry.key, named.page_index or "", *fresh)
@@ -178,7 +179,7 @@ def _memory_of(needed: dict[Entry, Named]) -> _Memory:
 
 
 def _remember(backend: Backend, namespace: str, needed: dict[Entry, Named]) -> None:
-    """Never a reason for a collection to fail: what is not remembered is read again."""
+    """Write the cache, best-effort: what is not cached is read again."""
     key = layout.references_key(namespace)
     try:
         if not needed:

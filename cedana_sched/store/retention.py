@@ -1,4 +1,4 @@
-"""Removing generations: which ones a policy gives up, and how one disappears."""
+"""Retention: selects the generations that a policy expires, and removes snapshots."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _log = structlog.get_logger(__name__)
 
 
 def expired(summaries: Sequence[SnapshotSummary], retention: Retention, now: float) -> list[SnapshotRef]:
-    """What the policy gives up of one identity's snapshots, oldest first; never the newest. `now` is epoch seconds.
+    """Return one identity's expired snapshots, oldest first; never the newest. `now` is epoch seconds.
 
-    As many as the policy keeps of a line of work, it keeps of what the newest has left behind, beside them.
+    The policy keeps as many abandoned generations of the newest one as of a lineage, in addition.
     """
     by_age = sorted(summaries, key=lambda one: one.ref.generation)
     if not by_age:
@@ -37,9 +37,9 @@ def expired(summaries: Sequence[SnapshotSummary], retention: Retention, now: flo
 
 
 def _left_behind(newest: SnapshotSummary, present: Collection[int], retention: Retention, now: float) -> frozenset[int]:
-    """What nobody continues any more, and nobody has deleted.
+    """Return the abandoned generations that the policy keeps.
 
-    Its age counts from when it was left: until then it was the newest, which no policy gives up.
+    Their age counts from when they were abandoned: until then each was the newest, which no policy expires.
     """
     most = retention.max_age_seconds
     young = [one for one in newest.abandons if most is None or now - one.since <= most]
@@ -49,7 +49,7 @@ def _left_behind(newest: SnapshotSummary, present: Collection[int], retention: R
 def without_last_whole(
     backend: Backend, catalogue: Catalogue, kept: Collection[SnapshotRef], gone: Sequence[SnapshotRef]
 ) -> list[SnapshotRef]:
-    """`gone`, less its newest whole snapshot where none of `kept` is whole: something must be left to continue from."""
+    """Return `gone` without its newest whole snapshot if none of `kept` is whole: one restorable must remain."""
     if any(is_whole(backend, catalogue, ref) for ref in sorted(kept, reverse=True)):
         return list(gone)
     last = next((ref for ref in sorted(gone, reverse=True) if is_whole(backend, catalogue, ref)), None)
@@ -58,7 +58,7 @@ def without_last_whole(
 
 
 def is_whole(backend: Backend, catalogue: Catalogue, ref: SnapshotRef) -> bool:
-    """Whether a snapshot's manifest can be read, and its packs are there; `verify` alone reads their bytes."""
+    """Return whether a manifest is readable and its packs exist; only `verify` reads their bytes."""
     try:
         manifest = catalogue.manifest(ref)
     except (IntegrityError, IncompatibleError, NotFoundError, UnsealedError):
@@ -68,12 +68,13 @@ def is_whole(backend: Backend, catalogue: Catalogue, ref: SnapshotRef) -> bool:
 
 
 def remove_snapshot(backend: Backend, catalogue: Catalogue, ref: SnapshotRef) -> None:
-    """Take the manifest away; its packs go with the next garbage collections, unless others need them.
+    """Delete the manifest; the next garbage collections delete its packs, unless others need them.
 
-    A marker stays, first written: the number must not come back, and a removal cut off here is complete for readers.
+    A tombstone is written first, and stays: the number must not be reused, and an interrupted removal is complete for
+    readers.
 
     Raises:
-        NotFoundError: there is no such snapshot.
+        NotFoundError: the snapshot does not exist.
     """
     entry = catalogue.at(ref).committed.get(ref)
     if entry is None:

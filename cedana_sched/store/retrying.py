@@ -1,7 +1,7 @@
-"""Reading from a store that fails for a moment: with pauses in between, for a bounded time, and said in the log.
+"""Bounded retries with backoff, logged, for reads during short outages of the store.
 
-A restore reads thousands of times. Were one failure the end, an outage of seconds would throw away all that was
-fetched; the deadline above decides how often a whole restore is tried.
+A restore makes thousands of reads. If one failure failed the restore, an outage of seconds would discard everything
+fetched so far; the deadline of the restore bounds how often the whole restore is attempted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tenacity
 from cedana_sched.model.errors import StoreUnavailableError
 
 PATIENCE_SECONDS = 120.0
-"""From the first attempt of one read to the beginning of its last."""
+"""From the first attempt of one read to the start of its last."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
 
 pause = time.sleep
@@ -27,10 +27,10 @@ _log = structlog.get_logger(__name__)
 
 
 def read_patiently(read: Callable[[], R]) -> R:
-    """What `read` returns; called again while the store is unavailable.
+    """Call `read`, with retries while the store is unavailable.
 
     Raises:
-        StoreUnavailableError: it was for too long. Any other error of `read` is raised at once.
+        StoreUnavailableError: the store was unavailable for too long. Any other error of `read` is raised at once.
     """
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(StoreUnavailableError),

@@ -1,7 +1,7 @@
-"""Objects in an S3-compatible bucket. obstore moves the bytes; what it cannot do, `s3_uploads.py` does.
+"""Objects in an S3-compatible bucket. obstore transfers the data; `s3_uploads.py` does what obstore cannot.
 
-Every call is bounded: connect, request and repetition have time-outs, so that a store that dies is an error within
-seconds, and a frozen workload does not wait for it.
+Every call is bounded: connect, request and retries have timeouts, so that a dead store is an error within seconds, and
+a frozen workload does not wait for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cedana_sched.store.location import S3Location
 from cedana_sched.store.s3_uploads import sweep_uploads
 from cedana_sched.store.session_credentials import RenewedCredentials
 
-if TYPE_CHECKING:  # no name of the running module
+if TYPE_CHECKING:  # not in the module at run time
     from obstore.store import S3Credential
 
 PART_BYTES = 8 << 20
@@ -46,9 +46,9 @@ _RETRIES: Any = {
 }
 _WRONG_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "403 Forbidden", "401 Unauthorized")
 _EXPIRED = "400 Bad Request"
-"""Source: Amazon S3 API, error responses: ExpiredToken, InvalidToken; of an answer to HEAD nothing else is seen."""
+"""Source: Amazon S3 API, error responses: ExpiredToken, InvalidToken; a response to HEAD has only the status."""
 _BEHIND_END = "416 Range Not Satisfiable"
-"""Source: Amazon S3 API, GetObject: InvalidRange, also for any part of an empty object."""
+"""Source: Amazon S3 API, GetObject: InvalidRange, also for any range of an empty object."""
 _EVIDENCE_CHARACTERS = 300
 _ABORTS = 3
 
@@ -56,7 +56,7 @@ _log = structlog.get_logger(__name__)
 
 
 def explain(error: Exception, action: str, place: str) -> StoreError:
-    """The store's own error for what the server, or the way to it, said."""
+    """Translate an error of the server or the network into a store error."""
     text = str(error)
     sentence = f"cannot {action} in {place}"
     evidence = (text.partition("Debug source")[0].replace("\n", " ")[:_EVIDENCE_CHARACTERS],)
@@ -64,7 +64,7 @@ def explain(error: Exception, action: str, place: str) -> StoreError:
         return StoreDeniedError(f"{sentence}: there is no such bucket", remedy="create it", evidence=evidence)
     if isinstance(error, FileNotFoundError):
         return MissingObjectError(f"{sentence}: it is not there", evidence=evidence)
-    if "QuotaExceeded" in text or "507 Insufficient" in text:  # Ceph answers 403 to it
+    if "QuotaExceeded" in text or "507 Insufficient" in text:  # Ceph returns it with 403
         remedy = "make room, or raise its quota"
         return StoreUnavailableError(f"{sentence}: it is full", remedy=remedy, evidence=evidence)
     if _is_denied(error):
@@ -82,7 +82,7 @@ def _is_denied(error: Exception) -> bool:
 
 
 def _provider(credentials: RenewedCredentials) -> Callable[[], S3Credential]:
-    """As obstore calls it, from any thread, when those that it holds are about to expire."""
+    """Return a provider for obstore, which calls it in any thread when the current credentials are about to expire."""
 
     def provide() -> S3Credential:
         current, seconds = credentials.current()
@@ -101,7 +101,7 @@ class _GivenUpError(Exception):
 
 
 class S3Sink:
-    """A large object: a small one after all is one request, otherwise parts go in parallel while more come."""
+    """A large object: one request if it stays small, otherwise parts are uploaded in parallel while more arrive."""
 
     def __init__(self, backend: S3Backend, key: str) -> None:
         self._backend = backend
@@ -138,11 +138,11 @@ class S3Sink:
     def abort(self) -> None:
         self._given_up = True
         self._end()
-        if self._thread is not None and not isinstance(self._error, BaseError):  # else the server does not answer
+        if self._thread is not None and not isinstance(self._error, BaseError):  # else the server does not respond
             self._backend.abort_uploads(self._key)
 
     def _end(self) -> None:
-        """The thread always takes everything up to the end mark, so this cannot block for good."""
+        """Send the end mark; cannot block forever, because the thread always consumes everything up to the mark."""
         if self._thread is not None:
             if not self._ended:
                 self._ended = True
@@ -177,8 +177,8 @@ class S3Backend(Backend):
     """See `Backend`.
 
     Args:
-        location: where.
-        credentials: what is signed with, in place of the location's own keys.
+        location: the bucket.
+        credentials: sign requests instead of the location's own keys.
         trials: see `Backend`.
     """
 
@@ -214,7 +214,7 @@ class S3Backend(Backend):
 
     @staticmethod
     def place(location: S3Location) -> str:
-        """It in words."""
+        """Return a description of the location."""
         prefix = f"/{location.prefix}" if location.prefix else ""
         return f"the bucket {location.bucket}{prefix} at {location.endpoint or 'AWS'}"
 
@@ -267,7 +267,7 @@ class S3Backend(Backend):
             raise self._explain(error, f"read {key}", key) from error
 
     def _part_of_whole(self, key: str, offset: int, length: int) -> memoryview:
-        """For servers that give whole objects only, of any size: no more of one is kept, nor read, than the part."""
+        """Read a range from servers that return whole objects only; reads and keeps no more than needed."""
         part = bytearray()
         try:
             for block in obstore.get(self.objects, key):
@@ -308,7 +308,7 @@ class S3Backend(Backend):
     def delete(self, keys: Iterable[str]) -> None:
         wanted = list(keys)
         if len(wanted) > 1:
-            with contextlib.suppress(BaseError, OSError):  # not every server removes many at once: then one by one
+            with contextlib.suppress(BaseError, OSError):  # not every server supports batch deletes
                 obstore.delete(self.objects, wanted)
                 return
         for key in wanted:
@@ -331,10 +331,10 @@ class S3Backend(Backend):
         return entry.modified
 
     def abort_uploads(self, key: str) -> None:
-        """Abort what is left of a pack's upload: a part that was under way at the first abort can outlive it.
+        """Abort the rest of a pack's upload: a part in flight during the first abort can outlive it.
 
         Source: Amazon S3 API, AbortMultipartUpload, "it might be necessary to abort … multiple times". Never raises:
-        garbage collection finds what stays.
+        garbage collection deletes the rest.
         """
         try:
             for _ in range(_ABORTS):
@@ -349,16 +349,16 @@ class S3Backend(Backend):
         return sweep_uploads(self.location, whose, until, lambda key: spare(key.removeprefix(self._root)))
 
     def explained(self, error: Exception, action: str) -> StoreError:
-        """As `explain`; the next call is made with other credentials than those that the store refuses."""
+        """Translate like `explain`; the next call uses other credentials than those that the store refuses."""
         is_refused = _is_denied(error) or _EXPIRED in str(error)
         if is_refused and self._credentials is not None and self._credentials.refused():
             self.objects = self._client()
         return explain(error, action, self.description)
 
     def _explain(self, error: Exception, action: str, key: str) -> StoreError:
-        """As `explain`; a key that is refused to who may list its folder alone may not be there at all.
+        """Translate like `explain`; a refused key may be missing if the client may list only its own folder.
 
-        Source: Amazon S3 API, GetObject: for what is not there it answers 403 to who may not list the bucket.
+        Source: Amazon S3 API, GetObject: a missing object yields 403 for a client that may not list the bucket.
         """
         if self._credentials is None or not isinstance(explain(error, action, self.description), StoreDeniedError):
             return self.explained(error, action)
@@ -372,7 +372,7 @@ class S3Backend(Backend):
 
     def _is_listed(self, key: str) -> bool:
         folder = key.rpartition("/")[0]
-        for batch in obstore.list(self.objects, folder, offset=key[:-1]):  # begins behind that, so at the key
+        for batch in obstore.list(self.objects, folder, offset=key[:-1]):  # exclusive: starts at the key
             for one in batch:
                 if one["path"] >= key:
                     return one["path"] == key
@@ -380,5 +380,5 @@ class S3Backend(Backend):
 
     @property
     def _root(self) -> str:
-        """What stands before our keys in the bucket."""
+        """Prefix of our keys in the bucket."""
         return f"{self.location.prefix}/" if self.location.prefix else ""

@@ -1,6 +1,6 @@
-"""Multipart uploads that a dead writer left behind: invisible to readers, and paid for all the same.
+"""Multipart uploads of dead writers: invisible to readers, and billed all the same.
 
-obstore cannot list them; the minio client can, through calls that it keeps for its own subclasses.
+obstore cannot list them; the minio client can, through calls reserved for its own subclasses.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _TIMEOUT = urllib3.Timeout(connect=5, read=30)
 
 
 class _Uploads(Minio):
-    """The two administrative requests that nothing else offers."""
+    """Two administrative requests that no public call provides."""
 
     def sweep(self, bucket: str, prefix: str, until: float, spare: Callable[[str], bool]) -> int:
-        """Abort what was begun at or before `until` (epoch seconds, by the server's clock); how many."""
+        """Abort uploads started at or before `until` (epoch seconds, by the server's clock); return how many."""
         swept = 0
         marker: str | None = ""
         while marker is not None:
@@ -39,7 +39,7 @@ class _Uploads(Minio):
         return swept
 
     def _page(self, bucket: str, prefix: str, marker: str) -> ListMultipartUploadsResult:
-        """The library's own call sends an empty delimiter, and Swift then lists nothing at all."""
+        """List uploads; the library's own call sends an empty delimiter, for which Swift lists nothing."""
         query: dict[str, str | list[str] | tuple[str]] = {
             "uploads": "",
             "prefix": prefix,
@@ -51,12 +51,12 @@ class _Uploads(Minio):
 
 
 def sweep_uploads(location: S3Location, prefix: str, until: float, spare: Callable[[str], bool]) -> int:
-    """Abort the unfinished uploads of keys that begin so, but for those that `spare` keeps.
+    """Abort unfinished uploads of keys with the prefix, except those that `spare` keeps.
 
-    Does nothing where the keys in use are not known to this process (a role of the machine).
+    No effect if the keys in use are unknown to this process (a role of the machine).
 
     Raises:
-        StoreUnavailableError: the server did not answer, or not sensibly.
+        StoreUnavailableError: no response of the server, or an invalid one.
     """
     keys = location.keys()
     if keys is None:

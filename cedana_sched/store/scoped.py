@@ -1,8 +1,8 @@
-"""A bucket of which this node may touch a few namespaces, each with credentials of its own that expire.
+"""A bucket of which this node may access a few namespaces, each with its own expiring credentials.
 
-Every key says by its second part whose it is (see `layout`). So each goes through the credentials of its namespace, and
-what lies in no namespace cannot be reached. Unfinished uploads cannot be listed (see `session_policy`): the bucket's
-lifecycle rules abort what a dead writer leaves.
+The second part of every key is its namespace (see `layout`), which selects the credentials; keys outside of namespaces
+are inaccessible. Unfinished uploads cannot be listed (see `session_policy`): the bucket's lifecycle rules abort those
+of dead writers.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cedana_sched.store.s3 import S3Backend
 from cedana_sched.store.session_credentials import RenewedCredentials, SessionCredentials
 
 MOST_OPEN: Final = 64
-"""Clients of the store. Credentials are kept until they expire: whoever gives them may be away."""
+"""S3 clients held open. Credentials are kept until they expire: the credential service may be unavailable."""
 
 
 class ScopedBackend(Backend):
-    """See `Backend`. Raises `CredentialsRefusedError` for namespaces that this node gets no credentials of.
+    """See `Backend`. Raises `CredentialsRefusedError` for namespaces to which this node is not entitled.
 
     Args:
         location: without keys.
-        fetch: gets credentials of a namespace, as the store calls it; blocks.
+        fetch: returns credentials of a namespace, by its name in the store; blocks.
     """
 
     def __init__(self, location: S3Location, fetch: Callable[[str], SessionCredentials]) -> None:
@@ -81,14 +81,14 @@ class ScopedBackend(Backend):
         return 0
 
     def _of(self, key: str) -> S3Backend:
-        """That of the key's namespace, with credentials that are valid."""
+        """Return the backend of the key's namespace, with valid credentials."""
         namespace = self._namespace_of(key)
         with self._lock:
             if namespace not in self._open:
                 self._open_client(namespace)
             self._open.move_to_end(namespace)
             backend, credentials = self._open[namespace], self._credentials[namespace]
-        credentials.current()  # whoever gets none is told so by us, and not by the client of the store
+        credentials.current()  # raise our own error, not the S3 client's
         return backend
 
     def _open_client(self, namespace: str) -> None:

@@ -1,7 +1,7 @@
-"""Credentials that expire, and are renewed before they do: by whoever needs them next, at most one at a time.
+"""Expiring credentials, renewed before they expire: on demand, at most one renewal at a time.
 
-While the old ones are valid, a renewal that fails harms nobody, and is tried again later. Time is measured here from
-the moment the credentials were wanted, so that this machine's time of day does not matter.
+While the old ones are valid, a failed renewal is harmless, and is retried after a pause. Validity is measured from the
+moment of the request, so that this machine's wall clock does not matter.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import msgspec
 from cedana_sched.model.errors import StoreUnavailableError
 
 RENEWED_AT: Final = 0.5
-"""Of their life: what outlives the one that renews them, as dumps outlive an agent, has at least that much left."""
+"""Share of the validity after which credentials are renewed: a dump that outlives its agent has at least the rest."""
 EXPIRED_BEFORE_SECONDS: Final = 15.0
-"""They are not used any more so long before they expire: a request that was signed must still arrive."""
+"""Seconds before expiry at which use stops: a signed request must still arrive in time."""
 AGAIN_SECONDS: Final = 2.0
-"""Between two attempts, however many callers there are."""
+"""Seconds between two attempts, regardless of the number of callers."""
 REFUSED_AGAIN_SECONDS: Final = 10.0
-"""Credentials that are younger were refused for another reason than their age, and new ones would be as well."""
+"""Younger credentials were refused for another reason than their age, and new ones would be, too."""
 _LONGER: Final = "have the coordinator's clock set right, and the store give longer ones"
 
 
 class CredentialsRefusedError(StoreUnavailableError):
-    """This node has no business in the namespace now; it may have again, when a pod or an order comes to it."""
+    """This node is not entitled to the namespace now; a pod or an order for the node may change that."""
 
 
 class SessionCredentials(msgspec.Struct, frozen=True, rename="camel"):
-    """Of one session; `seconds` is how long they are valid, from when they were given."""
+    """Credentials of one session; `seconds` is their validity from issue."""
 
     access_key: str
     secret_key: str
@@ -43,16 +43,16 @@ class SessionCredentials(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def _elapsed() -> float:
-    """Credentials grow old also while the machine is suspended."""
+    """Return seconds that include time suspended, in which credentials age, too."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class RenewedCredentials:
-    """The credentials of one namespace. Any thread may call.
+    """The credentials of one namespace. Thread-safe.
 
     Args:
-        fetch: gets new ones; blocks.
-        clock: seconds of a clock that never goes back.
+        fetch: returns new ones; blocks.
+        clock: seconds of a monotonic clock.
     """
 
     def __init__(self, fetch: Callable[[], SessionCredentials], clock: Callable[[], float] = _elapsed) -> None:
@@ -64,13 +64,13 @@ class RenewedCredentials:
         self._refused: SessionCredentials | None = None
 
     def are_valid(self) -> bool:
-        """Whether some are here that have not expired."""
+        """Whether there are credentials that have not expired."""
         return self._valid() is not None
 
     def refused(self) -> bool:
-        """The store does not take them; True: whoever needs some next gets new ones, if there are any.
+        """Record that the store refuses the credentials; return whether the next call renews them, if it can.
 
-        A store that is started anew may have forgotten its sessions, and the key may be replaced that they are made of.
+        A restarted store may have lost its sessions, and the key from which sessions are derived may be replaced.
         """
         if self._held is None:
             return False
@@ -81,15 +81,15 @@ class RenewedCredentials:
         return True
 
     def current(self) -> tuple[SessionCredentials, float]:
-        """Some that are valid, and for how many seconds they are.
+        """Return valid credentials, and for how many seconds they are valid.
 
         Raises:
-            CredentialsRefusedError: this node gets none.
-            StoreUnavailableError: nobody answered, and there are none that are valid.
+            CredentialsRefusedError: this node is not entitled to any.
+            StoreUnavailableError: the service did not respond, and there are no valid ones.
         """
         if (valid := self._valid()) is not None and not self._is_due(valid):
             return valid
-        if valid is not None:  # nobody waits for whoever renews them
+        if valid is not None:  # do not wait for another thread's renewal
             if self._lock.acquire(blocking=False):
                 try:
                     return self._renew() or valid
@@ -98,7 +98,7 @@ class RenewedCredentials:
             return valid
         with self._lock:
             valid = self._valid()
-            if valid is not None and not self._is_due(valid):  # fetched while we waited
+            if valid is not None and not self._is_due(valid):  # renewed while this thread waited
                 return valid
             renewed = self._renew()
             if renewed is not None:
@@ -118,7 +118,7 @@ class RenewedCredentials:
         return credentials is self._refused or left <= credentials.seconds * (1 - RENEWED_AT)
 
     def _renew(self) -> tuple[SessionCredentials, float] | None:
-        """None: it failed now, or a moment ago."""
+        """Renew the credentials; None: an attempt failed now, or a moment ago."""
         if self._failed is not None and self._clock() - self._failed[1] < AGAIN_SECONDS:
             return None
         began = self._clock()

@@ -1,11 +1,11 @@
-"""What credentials of one namespace may do, as a session policy of AWS' STS. Pure.
+"""Session policies of AWS STS for credentials of one namespace. Pure.
 
-A session policy only takes away: what the role itself may not, the session may not either. So it allows what the store
-needs below the namespace's own folder, and names nothing else. Nothing of a bucket lies outside such folders that
-credentials of a namespace need: what is tried, and by which the store's clock is read, is tried below the folder.
+A session policy only restricts: the session cannot do what the role may not. So it allows what the store needs below
+the namespace's own folder, and names nothing else. The store needs nothing outside that folder: trials, and reads of
+the store's clock, happen below it.
 
-Listing unfinished uploads is left out: no condition narrows `s3:ListBucketMultipartUploads` to a prefix.
-Source: Service Authorization Reference, "Actions, resources, and condition keys for Amazon S3".
+Listing unfinished uploads is not included: no condition narrows `s3:ListBucketMultipartUploads` to a prefix. Source:
+Service Authorization Reference, "Actions, resources, and condition keys for Amazon S3".
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from cedana_sched.store import layout
 from cedana_sched.store.backend import TRIALS
 
 LONGEST_POLICY: Final = 2048
-"""Characters that STS takes of `Policy` (AssumeRole)."""
+"""Characters that STS accepts in `Policy` (AssumeRole)."""
 _PATTERNS: Final = frozenset("*?$")
-"""Characters that a policy reads as patterns or variables."""
+"""Characters that a policy interprets as patterns or variables."""
 
 
 def session_policy(bucket: str, prefix: str, namespace: str, *, partition: str = "aws") -> str:
-    """What an agent needs that saves, continues and removes snapshots of the namespace, in JSON.
+    """Return the policy, in JSON, of an agent that saves, restores and removes snapshots of the namespace.
 
     Args:
         bucket: its name.
-        prefix: what stands before all keys in it, without `/` at its ends; may be empty.
-        namespace: as the store calls it; see `layout`.
+        prefix: of all keys in it, without `/` at its ends; may be empty.
+        namespace: the name in the store; see `layout`.
         partition: of the ARNs, such as `aws-cn`.
 
     Raises:
-        UsageError: the namespace is no name of one, or the prefix would be read as a pattern.
+        UsageError: the namespace's name is invalid, or the prefix has characters of patterns.
     """
     actions = ("GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload")
     return _policy(bucket, prefix, namespace, partition, [(actions, ("*",))])
 
 
 def collecting_policy(bucket: str, prefix: str, namespace: str, *, partition: str = "aws") -> str:
-    """What a node needs that only collects the namespace's garbage; arguments and errors as of `session_policy`.
+    """Return the policy of a node that only collects the namespace's garbage; see `session_policy`.
 
-    It reads no memory and writes no snapshot: packs and page fingerprints it lists and removes, manifests it reads, so
-    as to spare what they name. Data keys it cannot remove. Of the patterns, `c*` stands for `collector` and
-    `condemned/*`, and `pa*` for `packs/*` and `pages/*`: each written out would be too long for STS.
+    The node reads no memory and writes no snapshot: it lists and deletes packs and page fingerprints, and reads
+    manifests, to spare what they name. The node cannot delete data keys. Of the patterns, `c*` stands for `collector`
+    and `condemned/*`, and `pa*` for `packs/*` and `pages/*`: written out, the policy would be too long for STS.
     """
     objects = [
         (("GetObject", "PutObject", "DeleteObject"), ("c*", "references", f"{TRIALS}/*")),
@@ -60,7 +60,7 @@ def collecting_policy(bucket: str, prefix: str, namespace: str, *, partition: st
 def _policy(
     bucket: str, prefix: str, namespace: str, partition: str, objects: Iterable[tuple[tuple[str, ...], tuple[str, ...]]]
 ) -> str:
-    """It allows to list the namespace's folder, and these actions on these patterns of keys below it."""
+    """Return a policy that allows listing the namespace's folder, and these actions on these key patterns below it."""
     validate_namespace(namespace)
     if _PATTERNS.intersection(prefix):
         raise UsageError("prefix", prefix, "would be read as a pattern", remedy="use no '*', '?' and '$' in it")
@@ -83,7 +83,7 @@ def _policy(
                 "Resource": [arn],
                 "Condition": {"StringLike": {"s3:prefix": [f"{folder}/*"]}},
             },
-            # where a role trusts whoever asks, a session could else begin another one, without this policy
+            # if the role trusts any principal, a session could otherwise start another one without this policy
             {"Effect": "Deny", "Action": ["sts:*"], "Resource": ["*"]},
         ],
     }

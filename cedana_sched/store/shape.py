@@ -1,7 +1,7 @@
-"""Whether the tables of a manifest fit each other: looked at once, where it is read, so that nobody behind it has to.
+"""Consistency of a manifest's tables, checked once when it is read, so that no later code has to.
 
-What stands in an unsealed store was written by anybody. Tables that do not fit are damage, said in words, and no name
-that leads elsewhere gets past here.
+Any client may have written an unsealed store. Inconsistent tables are damage, reported in words, and no name that leads
+outside of the store passes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from cedana_sched.store.sealing.aead import NONCE_BYTES, TAG_BYTES
 from cedana_sched.store.streams import is_stream_name
 
 _MOST_STORED_BYTES = CHUNK_BYTES + NONCE_BYTES + TAG_BYTES
-"""Of a chunk: as it was, and sealed. Eight are read at a time."""
+"""Bound of a chunk: uncompressed, and sealed. Eight are read at a time."""
 _MOST_PACK_BYTES = 1 << 50
-"""A system call takes no more than 63 bits."""
+"""System calls take at most 63 bits."""
 _SHOWN = 60
 
 
 def require_shape(manifest: Manifest) -> None:
-    """Raise if something in it cannot be.
+    """Raise if the manifest is inconsistent.
 
     Raises:
-        IntegrityError: saying what.
+        IntegrityError: naming the problem.
     """
     for problem in _problems(manifest):
         raise IntegrityError(f"the manifest's body cannot be: {problem}")
@@ -74,7 +74,7 @@ def _of_stream(stream: StreamEntry, chunks: int) -> Iterator[str]:
     if (len(segments.chunks), len(segments.offsets), len(segments.lengths)) != (4 * rows, 4 * rows, 8 * rows):
         yield f"the columns of stream {name!r} are not of one length"
         return
-    used = filter(partial(ne, ZERO_CHUNK), memoryview(segments.chunks).cast("I"))  # no object stays for each
+    used = filter(partial(ne, ZERO_CHUNK), memoryview(segments.chunks).cast("I"))  # creates no object per chunk
     if max(used, default=-1) >= chunks:
         yield f"stream {name!r} names a chunk that is not there"
     if sum(memoryview(segments.lengths).cast("Q")) != stream.size_bytes:
@@ -100,6 +100,6 @@ def _of_index(index: PageIndex, streams: tuple[StreamEntry, ...]) -> Iterator[st
 
 
 def _data_bytes(stream: StreamEntry) -> int:
-    """Of what is not zero."""
+    """Return the number of non-zero bytes."""
     chunks, lengths = memoryview(stream.segments.chunks).cast("I"), memoryview(stream.segments.lengths).cast("Q")
     return sum(map(mul, lengths, map(ne, chunks, repeat(ZERO_CHUNK))))

@@ -1,7 +1,7 @@
-"""The store as everybody else sees it: begin, list, open, verify, remove, check.
+"""The public interface of the store: begin, list, open, verify, remove, check.
 
-All calls block and may be made from any thread; from an event loop use `asyncio.to_thread`. Nothing here keeps state
-that matters: what is in the store is all there is, and any number of processes may use it side by side.
+All calls block and are thread-safe; from an event loop use `asyncio.to_thread`. Instances have no state of importance:
+the store has all of it, and any number of processes may use it concurrently.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from cedana_sched.store.writer import SnapshotWriter
 
 
 class SnapshotStore:
-    """Snapshots at one place. `open` makes it."""
+    """Snapshots at one place; see `open`."""
 
     def __init__(
         self,
@@ -80,20 +80,22 @@ class SnapshotStore:
         notes: Path | None = None,
         collecting: bool = False,
     ) -> SnapshotStore:
-        """The store at a place. A bucket is not asked anything yet; a folder is created if only it is missing.
+        """Open the store at a place.
+
+        No request is sent to a bucket; a folder is created if only its last part is missing.
 
         Args:
-            config: where, and the keys that seal it.
-            compression: how the snapshots written through this object are compressed.
-            cache_directory: a folder of this node for what speeds up the next generation; None keeps nothing.
-            cache_bytes: the most that folder may hold; what was used longest ago goes first.
-            notes: a folder of this node where it is noted that a store was seen; see `mark`.
-            pack_bytes: size at which a pack is closed; the smallest that S3 stores are happy with is some MiB.
-            collecting: where credentials of namespaces are fetched, those with which garbage can be collected only.
+            config: the place, and the keys that seal it.
+            compression: of the snapshots written through this object.
+            cache_directory: a folder of this node that speeds up the next generation; None: no cache.
+            cache_bytes: bound of that folder; the least recently used copies are evicted first.
+            notes: a folder of this node with notes of the stores seen; see `mark`.
+            pack_bytes: size at which a pack is closed; S3 stores need at least some MiB to be efficient.
+            collecting: where credentials are issued per namespace, request those for garbage collection only.
 
         Raises:
             StoreDeniedError: the folder cannot be used.
-            UsageError: the file of keys cannot.
+            UsageError: the key file cannot.
         """
         backend = open_backend(config, notes, collecting=collecting)
         return cls(
@@ -107,15 +109,15 @@ class SnapshotStore:
 
     @property
     def description(self) -> str:
-        """The place in words."""
+        """Description of the place."""
         return self._backend.description
 
     def require_keys(self, namespaces: Collection[str]) -> None:
         """See `Seals.require_keys`. Not for a process with credentials of single namespaces.
 
         Raises:
-            SealedError: the keys that seal the store are not here.
-            StoreError: the store cannot be asked.
+            SealedError: the keys that seal the store are not available.
+            StoreError: the store failed.
         """
         self._seals.require_keys(namespaces)
 
@@ -124,7 +126,7 @@ class SnapshotStore:
 
         Raises:
             CommitConflictError: the checkpoint has committed a snapshot already; `find_committed` returns it.
-            SealedError: the namespace is sealed, and its key is not here.
+            SealedError: the namespace is sealed, and its key is not available.
             StoreError: the store cannot be written.
         """
         if (committed := self.find_committed(identity, checkpoint_uid)) is not None:
@@ -166,17 +168,17 @@ class SnapshotStore:
             raise
 
     def find_committed(self, identity: Identity, checkpoint_uid: str) -> SnapshotSummary | None:
-        """The snapshot that a checkpoint has committed, if it has."""
+        """Return the snapshot that a checkpoint has committed, or None."""
         summaries = self._catalogue.newest_readable(self._catalogue.of(identity))
         return next((one for one in summaries if one.checkpoint_uid == checkpoint_uid), None)
 
     def namespaces(self, name: str | None = None) -> tuple[str, ...]:
-        """What the namespaces of a name are called in the store: all where it is None, one where it has a uid."""
+        """Return the store's names of the namespaces of a name: all if it is None, one if the name has a uid."""
         found = self._backend.folders(layout.ROOT)
         return tuple(one for one in found if name is None or name in (one, name_of_namespace(one)))
 
     def list(self, namespace: str | None = None, id: str | None = None) -> list[SnapshotSummary]:  # noqa: A002
-        """The committed snapshots, newest last; of the namespaces of a name, of one id in them, or all."""
+        """Return the committed snapshots, newest last; optionally of the namespaces of a name, and of one id."""
         found = [
             summary
             for one in self.namespaces(namespace)
@@ -185,7 +187,7 @@ class SnapshotStore:
         return sorted(found, key=lambda one: (one.committed_at, one.ref))
 
     def committed(self) -> tuple[SnapshotRef, ...]:
-        """Every committed snapshot, also those whose manifest cannot be read."""
+        """Return every committed snapshot, also those with an unreadable manifest."""
         folders = map(layout.snapshots_folder, self.namespaces())
         return tuple(sorted(ref for folder in folders for ref in self._catalogue.generations(folder).committed))
 
@@ -197,18 +199,18 @@ class SnapshotStore:
         avoiding: Collection[int] = (),
         past_newer_formats: bool = True,
     ) -> SnapshotSummary | None:
-        """The newest committed snapshot of an identity that can be read; None where there is none at all.
+        """Return the newest committed, readable snapshot of an identity; None if there are no snapshots at all.
 
-        Costs one listing of the identity's own folder, and one read unless the newest cannot be used. Snapshots of the
-        checkpoints in `excluding` (uids), and the generations in `avoiding`, are passed over; so are those that a newer
+        Costs one listing of the identity's own folder, and one read unless the newest is unusable. Snapshots of the
+        checkpoints in `excluding` (uids), and the generations in `avoiding`, are skipped; so are those that a newer
         version wrote, unless `past_newer_formats` is false.
 
         Raises:
-            StoreUnavailableError: the store is away.
-            SealedError: the newest is sealed, and its key is not here.
+            StoreUnavailableError: the store is unavailable.
+            SealedError: the newest is sealed, and its key is not available.
             UnsealedError: the newest is not sealed, and it must be.
-            IntegrityError: none can be read, and the newest is damaged.
-            NewerFormatError: a newer version wrote the newest, and it is not passed over, or no other can be read.
+            IntegrityError: none is readable, and the newest is damaged.
+            NewerFormatError: a newer version wrote the newest, and it is not skipped, or no other is readable.
         """
         generations = self._catalogue.of(identity)
         unreadable: list[IntegrityError | NewerFormatError] = []
@@ -229,27 +231,27 @@ class SnapshotStore:
         return None
 
     def require_there(self) -> None:
-        """Called by who knows that somebody has saved something here: a folder without a store is none then.
+        """Raise if the folder has no store although a snapshot is known to exist.
 
         Raises:
-            StoreUnavailableError: the store is away.
+            StoreUnavailableError: the store is unavailable.
         """
         if isinstance(self._backend, PosixBackend):
             self._backend.require_there()
 
     def manifest_digest(self, ref: SnapshotRef) -> str:
-        """By which the manifest of a committed snapshot is known again; raises as `open_snapshot` does."""
+        """Return the digest of a committed snapshot's manifest; raises like `open_snapshot`."""
         return self._catalogue.manifest_and_digest(ref)[1]
 
     def open_snapshot(self, ref: SnapshotRef, digest: str = "") -> SnapshotReader:
-        """A snapshot, its manifest verified; with a `digest` it is the manifest that was committed, or none.
+        """Open a snapshot, its manifest verified, also against a `digest` if given.
 
         Raises:
-            NotFoundError: there is no such snapshot.
-            IntegrityError: its manifest is damaged, or another one.
-            NewerFormatError: it has a newer format.
-            SealedError: it is sealed, and its key is not here.
-            UnsealedError: it is not sealed, and it must be.
+            NotFoundError: the snapshot does not exist.
+            IntegrityError: its manifest is damaged, or has another digest.
+            NewerFormatError: the manifest has a newer format.
+            SealedError: the manifest is sealed, and its key is not available.
+            UnsealedError: the manifest is not sealed, and it must be.
         """
         manifest, found = self._catalogue.manifest_and_digest(ref)
         if digest and found != digest:
@@ -260,15 +262,15 @@ class SnapshotStore:
         return SnapshotReader(self._backend, manifest, self._seals.of(manifest))
 
     def verify(self, ref: SnapshotRef, progress: Progress | None = None) -> VerifyReport:
-        """Read every chunk of a snapshot; raises as `open_snapshot` does, damaged chunks are in the report."""
+        """Read every chunk of a snapshot; raises like `open_snapshot`; damaged chunks are in the report."""
         manifest = self._catalogue.manifest(ref)
         return verify_snapshot(self._backend, manifest, progress, seal=self._seals.of(manifest))
 
     def remove(self, ref: SnapshotRef) -> None:
-        """Make a snapshot disappear; its bytes go with later garbage collections.
+        """Remove a snapshot; later garbage collections delete its bytes.
 
         Raises:
-            NotFoundError: there is no such snapshot.
+            NotFoundError: the snapshot does not exist.
         """
         self._cache.forget(ref)
         remove_snapshot(self._backend, self._catalogue, ref)
@@ -276,10 +278,10 @@ class SnapshotStore:
     def apply_retention(
         self, identity: Identity, retention: Retention, now: float | None = None, *, spare: Collection[int] = ()
     ) -> tuple[SnapshotRef, ...]:
-        """Remove the generations that the policy gives up, and say which. `now` is in seconds since the epoch.
+        """Remove the generations that the policy expires, and return them. `now` is in epoch seconds.
 
-        Generations in `spare` are in use and stay, whatever the policy says. So does the newest one that is whole, if
-        every newer one is damaged.
+        Generations in `spare` are in use and stay, regardless of the policy. So does the newest whole one, if every
+        newer one is damaged.
         """
         summaries = list(self._catalogue.newest_readable(self._catalogue.of(identity)))
         expired_now = expired(summaries, retention, time.time() if now is None else now)
@@ -294,10 +296,10 @@ class SnapshotStore:
     def collect_garbage(
         self, namespace: str | None = None, *, grace_seconds: float = GRACE_SECONDS
     ) -> tuple[GarbageReport, ...]:
-        """One run of garbage collection over the namespaces of a name or all; see `garbage.py` for the grace period.
+        """Collect garbage once in the namespaces of a name or all; see `garbage.py` for the grace period.
 
         Raises:
-            CrowdedNamespaceError: one of them has more than fits memory; the others were collected.
+            CrowdedNamespaceError: a namespace has more than fits in memory; the others were collected.
         """
         reports, crowded = [], None
         for one in self.namespaces(namespace):
@@ -318,7 +320,7 @@ class SnapshotStore:
         return tuple(reports)
 
     def collect_in_turn(self, namespace: str, every_seconds: float) -> Turn:
-        """One run over a namespace, unless another node runs or ran less than `every_seconds` ago; see `turns.py`."""
+        """Collect a namespace, unless another node runs or ran less than `every_seconds` ago; see `turns.py`."""
         return take_turn(
             self._backend,
             namespace,
@@ -327,11 +329,11 @@ class SnapshotStore:
         )
 
     def prefetch(self, ref: SnapshotRef) -> None:
-        """Have on this node what the generation after `ref` needs of it, so that it is not fetched while frozen.
+        """Cache on this node what the generation after `ref` reuses, so that nothing is fetched while frozen.
 
         Raises:
             StoreError: the store cannot be read, or the manifest is damaged.
-            NotFoundError: there is no such snapshot.
+            NotFoundError: the snapshot does not exist.
         """
         if self._cache.is_kept(ref):
             return
@@ -344,12 +346,12 @@ class SnapshotStore:
                 self._cache.keep_only(ref, manifest.summary.writer)
 
     def tidy_cache(self) -> None:
-        """Remove from this node's folder what belongs to snapshots that others have removed from the store.
+        """Evict this node's cached copies of snapshots that were removed from the store.
 
-        What belongs to namespaces with which this node has nothing to do any more goes when its room is needed.
+        Copies of namespaces to which this node is no longer entitled are evicted when their room is needed.
 
         Raises:
-            StoreUnavailableError: the store cannot be asked now; nothing is removed because of that.
+            StoreUnavailableError: the store failed; nothing is evicted because of that.
         """
         self._cache.tidy()
         for copy in self._cache.copies():
@@ -361,15 +363,15 @@ class SnapshotStore:
                 self._cache.forget_if_old(copy)
 
     def rewrap(self, namespace: str | None = None) -> dict[str, int]:
-        """Wrap with the newest key what older ones have wrapped; how many data keys, by namespace.
+        """Rewrap data keys with the newest wrapping key; return how many, by namespace.
 
         Raises:
-            SealedError: there is no key, or not one that is needed.
+            SealedError: a required key is not available, or there is none.
         """
         return {one: self._seals.rewrap(one) for one in self.namespaces(namespace)}
 
     def erase(self, namespace: str) -> Erasure:
-        """Give up what is sealed in a namespace, for good: in one, whose name must be whole.
+        """Erase the sealed snapshots of a namespace, irreversibly; the name must be complete and identify one.
 
         Raises:
             NotFoundError: nothing in it is sealed.
@@ -378,20 +380,20 @@ class SnapshotStore:
         return erase_namespace(self._backend, self._catalogue, namespace, others)
 
     def probe(self) -> None:
-        """Write, read and delete a few bytes: what else it can do does not matter to who has seen that before.
+        """Write, read and delete a few bytes, a cheaper check than `check`.
 
         Raises:
-            StoreDeniedError: a person must act: wrong keys, no such bucket, a read-only folder.
-            StoreUnavailableError: it cannot be reached, or is full.
+            StoreDeniedError: an admin must act: wrong keys, no such bucket, a read-only folder.
+            StoreUnavailableError: the store is unreachable, or full.
         """
         probe(self._backend)
 
     def check(self) -> StoreReport:
-        """Try everything the store needs, and measure it.
+        """Try everything that the store requires, and measure it.
 
         Raises:
-            StoreDeniedError: a person must act: wrong keys, no such bucket, a read-only folder.
-            StoreUnavailableError: it cannot be reached, or is full.
+            StoreDeniedError: an admin must act: wrong keys, no such bucket, a read-only folder.
+            StoreUnavailableError: the store is unreachable, or full.
         """
         return check_store(self._backend)
 
@@ -400,12 +402,12 @@ def _seals_of(config: StorageConfig, backend: Backend) -> Seals:
     if config.key_file is None:
         return Seals(backend)
     keys = KeyFile(config.key_file)
-    keys.newest()  # a file that cannot be used is found now, not when something is frozen
+    keys.newest()  # detects an unusable file now, not while a workload is frozen
     return Seals(backend, keys, accepts_unsealed=config.accept_unsealed, writes_unsealed=config.write_unsealed)
 
 
 def open_backend(config: StorageConfig, notes: Path | None = None, *, collecting: bool = False) -> Backend:
-    """The place that a configuration names; arguments as of `SnapshotStore.open`."""
+    """Return the backend of a configuration; arguments as in `SnapshotStore.open`."""
     if config.path is not None:
         return PosixBackend(config.path, notes)
     assert config.s3 is not None  # noqa: S101 - StorageConfig allows nothing else

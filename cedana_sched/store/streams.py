@@ -1,10 +1,10 @@
-"""One stream on its way into the store: what it is made of, piece after piece.
+"""Writing of one stream into the store.
 
-Streams up to 64 KiB share chunks: a process has hundreds of them, most of a few hundred bytes. Longer ones are taken
-page by page; new pages are packed tight into chunks, so that scattered changes cost what they are, not whole chunks.
+Streams up to 64 KiB share chunks: a process has hundreds of them, most of a few hundred bytes. Longer ones are
+processed page by page; new pages are packed densely into chunks, so that scattered changes do not cost whole chunks.
 
-A stream's name is the name of the file that it is staged as, or `folder/name`, where a snapshot holds several process
-trees or what belongs to none of them; there are no deeper folders.
+A stream's name is the name of its staged file, or `folder/name`, where a snapshot has several process trees or parts of
+no tree; there are no deeper folders.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ BATCH_BYTES = 1 << 20
 
 
 def is_stream_name(name: str) -> bool:
-    """Whether a stream may be called so: it must be safe to stage it as a file of that name."""
+    """Return whether a stream may have this name: it must be safe as the name of a staged file."""
     parts = name.split("/")
     return len(parts) <= 2 and all(part and part not in {".", ".."} and "\0" not in part for part in parts)
 
 
 class Counters:
-    """What has happened so far, in bytes; read from other threads while it grows."""
+    """Progress in bytes; other threads may read it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ class Counters:
 
 
 class SegmentList:
-    """Segments as they come, neighbours joined."""
+    """Segments in order, adjacent ones merged."""
 
     def __init__(self) -> None:
         self._chunks = array("I")
@@ -68,7 +68,7 @@ class SegmentList:
 
 
 class ChunkFiller:
-    """Packs bytes tight into chunks. Not thread-safe."""
+    """Packs bytes densely into chunks. Not thread-safe."""
 
     def __init__(self, pipeline: ChunkPipeline) -> None:
         self._pipeline = pipeline
@@ -89,23 +89,23 @@ class ChunkFiller:
                 self.flush()
 
     def flush(self) -> None:
-        """Hand over what there is."""
+        """Submit the partial chunk."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None:
             self._pipeline.submit(self._number, buffer, self._filled)
 
 
 class Reuse(Protocol):
-    """What an earlier generation offers."""
+    """What an earlier generation offers for reuse."""
 
     pages: KnownPages
 
     def location(self, chunk: int) -> Location:
-        """Where the chunk of that number in the earlier manifest lies."""
+        """Return the location of a chunk of the earlier manifest by its number."""
 
 
 class StreamWriter:
-    """One stream; `write` and `close` are called by one thread, other streams may be written by others meanwhile."""
+    """One stream; one thread calls `write` and `close`, while other threads may write other streams."""
 
     def __init__(
         self,
@@ -133,10 +133,10 @@ class StreamWriter:
         self._partial = bytearray()
 
     def write(self, data: Buffer) -> None:
-        """Take bytes of any length; the buffer may be reused when this returns. Blocks while the store is behind.
+        """Accept data of any length; the buffer may be reused afterwards. Blocks while the store is slower.
 
         Raises:
-            StoreError: the store has failed, here or in another stream of the same snapshot.
+            StoreError: the store failed, here or in another stream of the same snapshot.
         """
         self._pipeline.check()
         view = memoryview(data).cast("B")
@@ -151,7 +151,7 @@ class StreamWriter:
         self._write_paged(view)
 
     def close(self) -> None:
-        """The stream is complete."""
+        """Complete the stream."""
         if self.closed:
             return
         if self._head is not None:

@@ -1,8 +1,8 @@
-"""Credentials that expire and may less than ours, from a store's Security Token Service.
+"""Expiring credentials with fewer permissions than ours, from a store's Security Token Service.
 
-One request, signed with our own keys: `AssumeRole`, with a session policy.
-Source: AWS Security Token Service API Reference, "AssumeRole", "Common Error Types". minio's own provider of such
-credentials takes no session token, and asks for an hour at least.
+One request, signed with our own keys: `AssumeRole`, with a session policy. Source: AWS Security Token Service API
+Reference, "AssumeRole", "Common Error Types". minio's own provider of such credentials accepts no session token, and
+requires at least an hour.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cedana_sched.store.session_policy import collecting_policy, session_policy
 
 SHORTEST_SECONDS: Final = 900
 LONGEST_SECONDS: Final = 43_200
-"""What AssumeRole takes of `DurationSeconds`; roles of AWS take an hour unless they say more."""
+"""Bounds of `DurationSeconds` in AssumeRole; roles of AWS allow an hour by default."""
 _TIMEOUT: Final = urllib3.Timeout(connect=5, read=20)
 _LONGEST_ANSWER: Final = 256 << 10
 _SHOWN: Final = 300
@@ -42,23 +42,23 @@ _BUSY: Final = frozenset({"Throttling", "ThrottlingException", "RequestExpired",
 
 
 class NoSessionsError(StoreDeniedError):
-    """The store gives no credentials of sessions: it has no STS there."""
+    """The store issues no session credentials: it has no STS at the endpoint."""
 
 
 class SessionSource(BaseModel):
-    """Where sessions of a bucket come from, beside the bucket's own location."""
+    """How sessions of a bucket are created, in addition to the bucket's own location."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     endpoint: Annotated[str | None, Field(alias="stsEndpoint")] = None
-    """None: the store's own, as MinIO, Ceph and SeaweedFS have it; AWS' own where the store is AWS."""
+    """None: the store's own, as in MinIO, Ceph and SeaweedFS; AWS' own if the store is AWS."""
     role_arn: Annotated[str | None, Field(alias="roleArn")] = None
-    """AWS and Ceph ask for one; others take the caller's own rights where it is left out."""
+    """AWS and Ceph require one; others use the caller's own permissions without it."""
     seconds: Annotated[int, Field(alias="durationSeconds", ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)] = 3600
 
 
 class Sessions:
-    """Gives sessions of one namespace at a time; calls block, and may be made from any thread.
+    """Creates sessions of one namespace at a time; calls block and are thread-safe.
 
     Args:
         location: the bucket; its keys sign the requests.
@@ -74,18 +74,18 @@ class Sessions:
         self.endpoint = (source.endpoint or own).rstrip("/")
 
     def begin(self, namespace: str, who: str, *, collecting: bool = False) -> SessionCredentials:
-        """A session in which nothing but this namespace can be reached.
+        """Create a session that can access this namespace only.
 
         Args:
-            namespace: as the store calls it.
-            who: for whom, as the store's own log shows it.
-            collecting: it may only collect garbage, and is as short as there are.
+            namespace: the name in the store.
+            who: the session's name, shown in the store's own log.
+            collecting: for garbage collection only, with the shortest validity.
 
         Raises:
-            UsageError: no policy can be written for it.
+            UsageError: no policy can express it.
             NoSessionsError: the store has no STS.
-            StoreDeniedError: a person must act.
-            StoreUnavailableError: the same call may work later.
+            StoreDeniedError: an admin must act.
+            StoreUnavailableError: a retry may succeed.
         """
         role = self._source.role_arn
         partition = role.split(":")[1] if role is not None and role.startswith("arn:") else "aws"
@@ -166,7 +166,7 @@ class Sessions:
         return SessionCredentials(access, secret, token, self._seconds(_text(root, "Expiration"), asked))
 
     def _seconds(self, expiration: str, asked: float) -> float:
-        """As long as was asked for, where the answer does not say less."""
+        """Return the validity: the requested one, unless the response has a shorter one."""
         try:
             until = datetime.fromisoformat(expiration)
         except ValueError:
@@ -180,7 +180,7 @@ class Sessions:
 
 
 def _aws(region: str) -> str:
-    """AWS' own endpoint of a region (docs.aws.amazon.com, "AWS STS endpoints"); China has a domain of its own."""
+    """Return AWS' own endpoint of a region (docs.aws.amazon.com, "AWS STS endpoints"); China has another domain."""
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return urlunsplit(("https", f"sts.{region}.{domain}", "", "", ""))
 
@@ -188,12 +188,12 @@ def _aws(region: str) -> str:
 def _parsed(answer: bytes) -> ET.Element | None:
     try:
         return ET.fromstring(answer)  # noqa: S314  # bounded, and of the store that we trust with everything
-    except (ET.ParseError, LookupError, ValueError):  # the last two of an encoding that it names
+    except (ET.ParseError, LookupError, ValueError):  # the last two: of the declared encoding
         return None
 
 
 def _text(root: ET.Element | None, name: str) -> str:
-    """Of the first element of this name, whatever its XML namespace."""
+    """Return the text of the first element of this name, in any XML namespace."""
     if root is None:
         return ""
     found = next((one for one in root.iter() if one.tag.rpartition("}")[2] == name), None)

@@ -1,7 +1,7 @@
-"""Files below the folder of a store, reached by descriptors: no link that somebody makes there leads us elsewhere.
+"""Files below the folder of a store, opened by descriptors: links created there cannot redirect us.
 
-The folder itself is found by its path on each call, as what is mounted there may go and come back. Its admin may give a
-path with links in it; everything below is opened as `runtime.beneath` says. `posix` and `mark` call it.
+The folder itself is resolved by its path on each call, because it may be unmounted and mounted again. The admin may
+configure a path with links in it; everything below is opened by `runtime.beneath`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from cedana_sched.runtime import beneath
 
 DEEPEST = 16
-"""Folders below one that is listed; what we make has six. What lies deeper is not ours."""
+"""Levels of folders below a listed one; ours have six. Deeper ones are foreign."""
 
 
 class Name(NamedTuple):
-    """A name in a folder: a descriptor, good until the next one comes, the path below what is walked, and the name."""
+    """A name in a folder: a descriptor, valid until the next is yielded, the path below the walk's root, the name."""
 
     folder: int
     path: str
@@ -28,10 +28,10 @@ class Name(NamedTuple):
 
 @contextmanager
 def opened(root: Path, path: str = "") -> Iterator[int]:
-    """A descriptor of a folder at or below the root, which may be listed and flushed.
+    """Open a folder at or below the root; the descriptor may be listed and flushed.
 
     Raises:
-        OSError: it is not there; a link is on the way (ELOOP); it is no folder.
+        OSError: the folder does not exist; a link is on the way (ELOOP); the name is no folder.
     """
     with _held(root) as top:
         folder = beneath.open_mounted_folder(top, path or ".")
@@ -42,10 +42,11 @@ def opened(root: Path, path: str = "") -> Iterator[int]:
 
 
 def open_file(root: Path, path: str) -> int:
-    """A descriptor of a regular file below the root, to be read.
+    """Open a regular file below the root for reading.
 
     Raises:
-        OSError: it is not there; a link is in its place or on the way (ELOOP); it is no regular file (EINVAL).
+        OSError: the file does not exist; a link is in its place or on the way (ELOOP); the name is no regular file
+            (EINVAL).
     """
     with _held(root) as top:
         seen = beneath.look_at_mount(top, path)
@@ -56,13 +57,13 @@ def open_file(root: Path, path: str) -> int:
 
 
 def read_file(root: Path, path: str, most: int) -> bytes:
-    """What is in a small file, or its first bytes; raises as `open_file` does."""
+    """Read a small file, or its first bytes; raises like `open_file`."""
     with os.fdopen(open_file(root, path), "rb", buffering=0) as file:
         return file.read(most) or b""
 
 
 def walk(folder: int, path: str, depth: int = DEEPEST) -> Iterator[Name]:
-    """The regular files in a folder of `opened`, and in those below it; links and devices are passed over.
+    """Yield the regular files in an `opened` folder and below; links and devices are skipped.
 
     Raises:
         OSError: a folder cannot be listed.
@@ -87,7 +88,7 @@ def walk(folder: int, path: str, depth: int = DEEPEST) -> Iterator[Name]:
 
 
 def folders(folder: int) -> Iterator[str]:
-    """The names of the folders in a folder of `opened`."""
+    """Yield the names of the folders in an `opened` folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

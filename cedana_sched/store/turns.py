@@ -1,8 +1,9 @@
-"""Which of many nodes collects the garbage of a namespace, and when: one at a time, and not too often.
+"""Turns of garbage collection: of many nodes, one at a time collects a namespace, and not too often.
 
-A collection lists the whole namespace, so a thousand nodes that each save one workload must not run a thousand. The
-object `collector` says who collects, and when the last run began and ended, by the store's clock. Two nodes may still
-begin at once, which is safe (`garbage.py`), only twice the work; whoever dies within a run is passed over later.
+A collection lists the whole namespace, so a thousand nodes that each save one workload must not start a thousand. The
+object `collector` has the collecting node, and the begin and end of the last run, by the store's clock. Two nodes may
+still start at once, which is safe (`garbage.py`), only twice the work; a node that dies within a run loses its turn
+after a timeout.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cedana_sched.store.decoding import UNREADABLE
 from cedana_sched.store.garbage import GarbageReport
 
 RUN_SECONDS = 1800.0
-"""A run that takes longer is taken for one whose process died."""
+"""A longer run counts as dead."""
 
 _MOST_BYTES = 4096
 
@@ -28,14 +29,14 @@ _log = structlog.get_logger(__name__)
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """A run that was completed, of whichever node: seconds from its begin, and from its end, until now."""
+    """A completed run, of any node: seconds since its begin, and since its end."""
 
     began_ago: float
     ended_ago: float
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What became of a turn. `report` is None where another node collects now, or did lately."""
+    """Result of a turn. `report` is None if another node collects now, or did recently."""
 
     report: GarbageReport | None
     last: Completed | None
@@ -66,7 +67,7 @@ def take_turn(backend: Backend, namespace: str, every_seconds: float, collect: C
     mine = msgspec.structs.replace(before, collector=uuid.uuid4().hex, running_since=now)
     _write(backend, key, mine)
     state = _read(backend, key)
-    if state is None or state.collector != mine.collector:  # another has begun at the same moment, and goes on
+    if state is None or state.collector != mine.collector:  # another node has started at the same moment, and proceeds
         return Turn(None, _completed(before, now))
     try:
         report = collect()
@@ -83,7 +84,7 @@ def take_turn(backend: Backend, namespace: str, every_seconds: float, collect: C
 
 
 def _is_not_due(state: _State, now: float, every_seconds: float) -> bool:
-    """A moment of the future, which nobody's clock has written, would last until it comes."""
+    """Return whether a run is not due; a time far in the future, which no clock has written, is ignored."""
     runs = state.running_since is not None and abs(now - state.running_since) < RUN_SECONDS
     return runs or (state.ended is not None and abs(now - state.ended) < every_seconds)
 
@@ -111,5 +112,5 @@ def _write(backend: Backend, key: str, state: _State) -> None:
 def _withdraw(backend: Backend, key: str, before: _State) -> None:
     try:
         _write(backend, key, before)
-    except CedanaSchedError as error:  # it runs out by itself
+    except CedanaSchedError as error:  # it expires
         _log.info("collection_not_withdrawn", key=key, why=str(error))

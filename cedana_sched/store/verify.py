@@ -1,4 +1,4 @@
-"""Reading every chunk of a snapshot, to know that it could be restored."""
+"""Verification that a snapshot can be restored: reads every chunk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_PROBLEMS = 100
 
 
 class VerifyReport(msgspec.Struct, frozen=True):
-    """What `verify` found; `problems` are sentences, at most a hundred."""
+    """Result of `verify`; `problems` are sentences, at most a hundred."""
 
     snapshot: SnapshotRef
     chunks: int
@@ -33,17 +33,17 @@ class VerifyReport(msgspec.Struct, frozen=True):
 
 
 def unreadable(ref: SnapshotRef, error: IntegrityError) -> VerifyReport:
-    """Of a snapshot whose manifest is damaged, so that nothing else of it can be read."""
+    """Return the report for a snapshot with a damaged manifest, of which nothing else is readable."""
     return VerifyReport(ref, chunks=0, bytes_verified=0, seconds=0.0, damaged=1, problems=(error.message,))
 
 
 def verify_snapshot(
     backend: Backend, manifest: Manifest, progress: Progress | None = None, *, seal: Seal = NO_SEAL
 ) -> VerifyReport:
-    """Fetch every chunk and compare its digest; what is damaged is listed, and the rest is read all the same.
+    """Fetch every chunk and compare its digest; damaged ones are listed, and the rest is read all the same.
 
     Raises:
-        StoreUnavailableError: the store could not be asked.
+        StoreUnavailableError: the store failed.
     """
     begun = time.monotonic()
     chunks = ChunkReader(backend, manifest, seal)

@@ -1,7 +1,6 @@
-"""Taking a snapshot: streams in, packs out while they still come, and the manifest last.
+"""Writing of a snapshot: streams in, packs out at the same time, and the manifest last.
 
-Called by the capture process, with one reader thread for each image that CRIU sends. Whatever goes wrong before the
-commit leaves nothing visible; leaving the context without a commit removes what was uploaded.
+Failures before the commit leave nothing visible; leaving the context without a commit deletes what was uploaded.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SnapshotWriter:
-    """One generation being written. Made by `SnapshotStore.begin`; a context manager."""
+    """One generation being written; see `SnapshotStore.begin`. A context manager."""
 
     def __init__(
         self,
@@ -75,9 +74,9 @@ class SnapshotWriter:
         self._seal = seal
         self.writer = writer
         self.manifest_digest = ""
-        """Once it is committed: BLAKE3 of the manifest's file, in hexadecimal digits."""
+        """After the commit: BLAKE3 of the manifest's file, in hexadecimal."""
         self.steps = 0
-        """How far the commit is; it only grows."""
+        """Stage of the commit; only increases."""
         self._backend = backend
         self._catalogue = catalogue
         self.checkpoint_uid = checkpoint_uid
@@ -104,7 +103,7 @@ class SnapshotWriter:
 
     @property
     def progress(self) -> TransferStats:
-        """Bytes so far; may be read from any thread."""
+        """Progress in bytes; thread-safe."""
         counters, pipeline = self._counters, self._pipeline
         return TransferStats(
             counters.read_bytes,
@@ -115,10 +114,10 @@ class SnapshotWriter:
         )
 
     def open_stream(self, name: str) -> StreamWriter:
-        """Begin a stream; streams may be open side by side, each written by one thread.
+        """Start a stream; several may be open concurrently, each written by one thread.
 
         Raises:
-            UsageError: there is one of this name, or it cannot be the name of a file, or of one in a folder.
+            UsageError: the name exists, or is not valid as a file's name or `folder/name`.
         """
         if not is_stream_name(name):
             remedy = "use a plain file name, or folder/name"
@@ -140,12 +139,12 @@ class SnapshotWriter:
             return stream
 
     def commit(self, metadata: SnapshotMetadata) -> Manifest:
-        """Make the snapshot visible: everything durable first, then the manifest, which is the commit.
+        """Make the snapshot visible: first everything durable, then the manifest, which is the commit.
 
         Raises:
-            CommitConflictError: somebody else committed this generation.
-            StoreError: the store failed. Nothing is visible, unless the store died exactly while it took the
-                manifest: `SnapshotStore.find_committed` tells.
+            CommitConflictError: another writer committed this generation.
+            StoreError: the store failed. Nothing is visible, unless the store failed exactly during the write of the
+                manifest: `SnapshotStore.find_committed` reveals that.
         """
         if metadata.checkpoint_uid != self.checkpoint_uid:
             remedy = "commit with the metadata of the checkpoint that began the snapshot"
@@ -176,9 +175,9 @@ class SnapshotWriter:
         return manifest
 
     def abort(self) -> None:
-        """Remove what was uploaded. What cannot be removed now, garbage collection finds; never raises a StoreError.
+        """Delete what was uploaded; garbage collection deletes the rest. Never raises a StoreError.
 
-        After a commit whose outcome is unknown nothing is removed: the manifest may yet appear.
+        After a commit with unknown result nothing is deleted: the manifest may yet appear.
         """
         if self._settled:
             return

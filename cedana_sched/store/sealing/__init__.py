@@ -1,1 +1,1 @@
-"""Sealed snapshots: without the keys nobody can forge, change or read one."""
+"""Sealed snapshots: without the keys they cannot be forged, changed or read."""

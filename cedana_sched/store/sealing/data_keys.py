@@ -1,11 +1,11 @@
-"""Data keys: they seal what a namespace holds in the store, and lie there themselves, wrapped.
+"""Data keys: they seal a namespace's objects, and are stored beside them, wrapped.
 
 `keys/<data key>` holds one, wrapped for this namespace and this name: under another name it does not unwrap. Usually a
-namespace has one. Two writers that begin at the same moment in an empty namespace may leave two. Both are valid, and
+namespace has one. Two writers that start at the same moment in an empty namespace may create two. Both are valid, and
 new snapshots use the one with the greater name. Names begin with the time.
 
-Whoever can write to the store can add objects there. What cannot be unwrapped is logged (`data_key_passed_over`) and
-skipped. Names of the future come last.
+Any client that can write to the store can add objects there. Objects that cannot be unwrapped are logged
+(`data_key_passed_over`) and skipped. Names of the future sort last.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from cedana_sched.store.sealing.key_provider import KeyProvider, NotUnwrappedErr
 REMEMBERED_SECONDS = 60.0
 """How long a process keeps a data key in memory, also one that was erased meanwhile."""
 MOST_TRIED = 32
-"""The most objects below `keys/` that are read before a dump: its workload is frozen meanwhile."""
+"""Maximum objects below `keys/` that are read before a dump, while its workload is frozen."""
 MOST_BYTES = 4096
-"""Of one, wrapped; 110 are usual."""
+"""Bytes of one wrapped data key; 110 are usual."""
 FUTURE_SECONDS = 86_400.0
 
 _log = structlog.get_logger(__name__)
 
 
 class DataKey(NamedTuple):
-    """32 random bytes; what they seal names them by `name`."""
+    """32 random bytes; sealed objects reference them by `name`."""
 
     name: str
     secret: bytes
@@ -55,7 +55,7 @@ _decoder = msgspec.msgpack.Decoder(_Record)
 
 
 class DataKeys:
-    """Of one store. Any thread may ask."""
+    """Data keys of one store. Thread-safe."""
 
     def __init__(self, backend: Backend, provider: KeyProvider) -> None:
         self._backend = backend
@@ -64,10 +64,10 @@ class DataKeys:
         self._known: dict[tuple[str, str], tuple[DataKey, float]] = {}
 
     def for_writing(self, namespace: str) -> DataKey:
-        """The newest valid data key of a namespace; a new one where there is none.
+        """Return the newest valid data key of a namespace; a new one if there is none.
 
         Raises:
-            SealedError: none could be unwrapped, and for one the wrapping key is not here.
+            SealedError: none could be unwrapped, and one's wrapping key is not available.
             StoreError: the store failed.
         """
         missing: SealedError | None = None
@@ -85,11 +85,11 @@ class DataKeys:
         return self._made(namespace)
 
     def named(self, namespace: str, name: str) -> DataKey:
-        """The data key of a name.
+        """Return the data key of a name.
 
         Raises:
-            SealedError: it cannot be unwrapped.
-            IntegrityError: the store has none of this name: it was erased, or never existed.
+            SealedError: the key cannot be unwrapped.
+            IntegrityError: the key was erased, or never existed.
         """
         with self._lock:
             key, until = self._known.get((namespace, name), (None, 0.0))
@@ -102,10 +102,10 @@ class DataKeys:
         return key
 
     def rewrap(self, namespace: str) -> int:
-        """Wrap anew, with the newest wrapping key, what an older one wraps. Returns how many data keys.
+        """Rewrap, with the newest wrapping key, data keys wrapped by an older one; return how many.
 
         Raises:
-            SealedError: one cannot be unwrapped; all others are wrapped anew.
+            SealedError: a key cannot be unwrapped; all others are rewrapped.
         """
         newest = self._provider.newest()
         changed = 0
@@ -151,12 +151,12 @@ class DataKeys:
 
 
 def has_data_keys(backend: Backend, namespace: str) -> bool:
-    """Whether a namespace has wrapped data keys. Without any, nothing in it is sealed."""
+    """Return whether a namespace has wrapped data keys. Without any, nothing in it is sealed."""
     return next(_names(backend, namespace), None) is not None
 
 
 def _newest(names: Iterable[str]) -> list[str]:
-    """Those that are tried, the newest first, but names of the future last: no clock is that wrong."""
+    """Sort names, newest first, but names of the future last: no clock is that wrong."""
     future = _time_in_names(time.time() + FUTURE_SECONDS)
     return heapq.nlargest(MOST_TRIED, names, key=lambda name: (name < future, name))
 
@@ -166,7 +166,7 @@ def _time_in_names(moment: float) -> str:
 
 
 def erase(backend: Backend, namespace: str) -> int:
-    """Remove all data keys of a namespace: nobody can read any more what they sealed. Returns how many."""
+    """Delete all data keys of a namespace, which makes its sealed objects unreadable; return how many."""
     return remove_in_parts(backend, (layout.data_key_key(namespace, name) for name in _names(backend, namespace)))
 
 

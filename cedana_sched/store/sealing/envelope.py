@@ -1,4 +1,4 @@
-"""A sealed manifest as bytes: the file that `format` writes, in two parts, each sealed for the snapshot's name.
+"""The file format of sealed manifests: the file of `format` in two parts, each sealed for the snapshot's name.
 
 All integers little-endian:
 
@@ -42,13 +42,13 @@ class Preamble(NamedTuple):
 
 
 def is_sealed(data: Buffer) -> bool:
-    """Whether a file begins as a sealed manifest does."""
+    """Return whether a file starts like a sealed manifest."""
     version = version_of(data)
     return version is not None and bool(version & SEALED)
 
 
 def seal_manifest(key: DataKey, ref: SnapshotRef, plain: bytes) -> bytes:
-    """The sealed file of `plain`, a manifest's file as `format.encode_manifest` makes it."""
+    """Seal `plain`, a manifest's file by `format.encode_manifest`."""
     version = version_of(plain) or 0
     cut = head_length(plain)
     lengths = cut + TAG_BYTES, len(plain) - cut + TAG_BYTES
@@ -59,10 +59,10 @@ def seal_manifest(key: DataKey, ref: SnapshotRef, plain: bytes) -> bytes:
 
 
 def read_preamble(data: Buffer) -> Preamble:
-    """The first bytes of a sealed manifest, read.
+    """Parse the first bytes of a sealed manifest.
 
     Raises:
-        IntegrityError: it is cut off, or names no data key.
+        IntegrityError: the preamble is truncated, or names no data key.
     """
     if len(data) < _FIXED.size:
         raise IntegrityError("the file is a sealed manifest that is cut off")
@@ -75,20 +75,20 @@ def read_preamble(data: Buffer) -> Preamble:
 
 
 def sealed_head_length(data: Buffer) -> int:
-    """How many bytes of the file `open_head` needs, from its start."""
+    """Return the bytes of the file that `open_head` needs, from its start."""
     return _FIXED.size + read_preamble(data).head_bytes
 
 
 def sealed_file_length(data: Buffer) -> int:
-    """How many bytes the whole file has; only what is opened is no stranger's word."""
+    """Return the size of the whole file; unauthenticated until the head is opened."""
     return sealed_head_length(data) + read_preamble(data).rest_bytes
 
 
 def open_head(key: DataKey, ref: SnapshotRef, data: Buffer) -> bytes:
-    """The manifest's head, as `format.decode_summary` reads it.
+    """Open the manifest's head, for `format.decode_summary`.
 
     Raises:
-        IntegrityError: it was changed, cut off, or sealed as another snapshot's.
+        IntegrityError: the file was changed, truncated, or sealed for another snapshot.
     """
     preamble = read_preamble(data)
     sealed = memoryview(data)[_FIXED.size : _FIXED.size + preamble.head_bytes]
@@ -96,10 +96,10 @@ def open_head(key: DataKey, ref: SnapshotRef, data: Buffer) -> bytes:
 
 
 def open_manifest(key: DataKey, ref: SnapshotRef, data: Buffer) -> bytes:
-    """The whole manifest, as `format.decode_manifest` reads it.
+    """Open the whole manifest, for `format.decode_manifest`.
 
     Raises:
-        IntegrityError: it was changed, cut off, or sealed as another snapshot's.
+        IntegrityError: the file was changed, truncated, or sealed for another snapshot.
     """
     preamble = read_preamble(data)
     rest = memoryview(data)[_FIXED.size + preamble.head_bytes :]

@@ -1,7 +1,7 @@
 """Wrapping keys in a file that only its owner can read, such as a mounted Secret.
 
-One key a line, `<id> <base64 of 32 bytes>`, the newest last. The file is read for each wrapping and unwrapping, which
-are rare. So a new key counts without a restart.
+One key per line, `<id> <base64 of 32 bytes>`, the newest last. The file is read for each wrapping and unwrapping, which
+are rare. So a new key takes effect without a restart.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KeyFile:
         return next(reversed(self._keys()))
 
     def wrap(self, key: bytes, context: bytes) -> Wrapped:
-        """The nonce is random: a wrapping key wraps one data key of each namespace, far less than 2**32."""
+        """Wrap a data key. Random nonce: a wrapping key wraps one data key per namespace, far less than 2**32."""
         keys = self._keys()
         key_id = next(reversed(keys))
         nonce = os.urandom(NONCE_BYTES)
@@ -77,7 +77,7 @@ class KeyFile:
 
 
 def parse_keys(text: str, place: str) -> dict[str, bytes]:
-    """Keys by id, in the order of the file; at least one.
+    """Return the keys by id, in the order of the file; at least one.
 
     Raises:
         UsageError: names the file and the line, never the content.
@@ -98,13 +98,13 @@ def parse_keys(text: str, place: str) -> dict[str, bytes]:
 
 
 def new_text() -> tuple[str, str]:
-    """The id of a new key, and the text of a file that holds it."""
+    """Return the id of a new key, and the text of a file with it."""
     key_id, line = _new_line()
     return key_id, _HEAD + line
 
 
 def create(path: Path) -> str:
-    """Create a file with one key. Returns the id of the key.
+    """Create a file with one key; return the key's id.
 
     Raises:
         UsageError: the file exists already, or cannot be written.
@@ -125,10 +125,10 @@ def create(path: Path) -> str:
 
 
 def add_newest(path: Path) -> str:
-    """Add a key, which wraps from now on. Returns the id of the key.
+    """Add a key, which wraps from now on; return the key's id.
 
     Raises:
-        UsageError: the file holds no keys, or cannot be written.
+        UsageError: the file has no keys, or cannot be written.
     """
     KeyFile(path).newest()
     key_id, line = _new_line()
@@ -148,6 +148,6 @@ def _new_line() -> tuple[str, str]:
 def _decoded(encoded: str) -> bytes | None:
     try:
         key = base64.b64decode(encoded, validate=True)
-    except ValueError:  # binascii's errors are such
+    except ValueError:  # includes binascii's errors
         return None
     return key if len(key) == KEY_BYTES else None

@@ -1,4 +1,4 @@
-"""The provider of wrapping keys: a file (`key_file`), or a key management service of the same shape."""
+"""Interface of wrapping-key providers: a file (`key_file`), or a key management service of the same shape."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ class Wrapped(NamedTuple):
 
 
 class NotUnwrappedError(SealedError):
-    """The wrapping key is here and does not unwrap this in this place: somebody changed or forged it."""
+    """The wrapping key is available and does not unwrap this in this place: it was changed or forged."""
 
 
 class KeyProvider(Protocol):
-    """Wraps and unwraps data keys. Calls block; any thread may call; errors are `StoreError`s and `UsageError`s."""
+    """Wraps and unwraps data keys. Calls block and are thread-safe; errors are `StoreError`s and `UsageError`s."""
 
     @property
     def description(self) -> str:
         """Where the keys are, for error messages; no secret."""
 
     def newest(self) -> str:
-        """The id of the key that wraps now; the others only unwrap."""
+        """Id of the key that wraps now; the others only unwrap."""
 
     def wrap(self, key: bytes, context: bytes) -> Wrapped:
         """Wrap a data key for the place that `context` names."""
 
     def unwrap(self, wrapped: Wrapped, context: bytes) -> bytes:
-        """The data key.
+        """Unwrap a data key.
 
         Raises:
-            SealedError: the wrapping key is not here.
+            SealedError: the wrapping key is not available.
             NotUnwrappedError: the wrapping key did not wrap this, or wrapped it for another place.
         """

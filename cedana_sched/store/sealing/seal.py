@@ -1,4 +1,4 @@
-"""A seal as writers and readers use it, in two kinds: none, and that of a data key."""
+"""Seals for writers and readers, in two kinds: none, and that of a data key."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ INDEX_BLOCK_BYTES = 4 << 20
 
 
 class ChunkSeal(Protocol):
-    """Of the chunks of one identity. Any thread may use it."""
+    """Seal of one identity's chunks. Thread-safe."""
 
     def digest(self, chunk: Buffer) -> bytes:
-        """32 bytes, equal for equal chunks only."""
+        """Return 32 bytes, equal for equal chunks only."""
 
     def close(self, digest: bytes, payload: Buffer) -> Buffer:
-        """The bytes to store of a compressed chunk; valid until the same thread closes another one."""
+        """Seal a compressed chunk; the result is valid until the same thread seals another one."""
 
     def open(self, writer: str, digest: bytes, stored: Buffer) -> Buffer:
-        """The compressed chunk that this writer stored.
+        """Open the compressed chunk that this writer stored.
 
         Raises:
             IntegrityError: this was not sealed as the chunk of this digest.
@@ -36,7 +36,7 @@ class ChunkSeal(Protocol):
 
 
 class IndexSeal(Protocol):
-    """Of the page fingerprints of one snapshot."""
+    """Seal of one snapshot's page fingerprints."""
 
     block_bytes: int
     """Bytes of a block before it is sealed; blocks are read whole."""
@@ -44,10 +44,10 @@ class IndexSeal(Protocol):
     """Bytes that the seal adds to a block."""
 
     def around(self, sink: Sink) -> Sink:
-        """A sink that takes fingerprints, seals them and writes them to `sink`."""
+        """Return a sink that seals fingerprints and writes them to `sink`."""
 
     def open(self, number: int, block: Buffer) -> Buffer:
-        """The fingerprints of the n-th block.
+        """Open the fingerprints of the n-th block.
 
         Raises:
             IntegrityError: this was not sealed as this block.
@@ -55,20 +55,20 @@ class IndexSeal(Protocol):
 
 
 class Seal(Protocol):
-    """Of one namespace's snapshots."""
+    """Seal of one namespace's snapshots."""
 
     data_key: str
-    """Name of the data key; empty where nothing is sealed."""
+    """Name of the data key; empty without a seal."""
 
     def chunks(self, identity: Identity, writer: str = "") -> ChunkSeal:
-        """The seal of the chunks of an identity; `writer` is needed to store some."""
+        """Return the seal of an identity's chunks; `writer` is required to store chunks."""
 
     def index(self, ref: SnapshotRef, writer: str) -> IndexSeal:
-        """The seal of the page fingerprints that this writer stores with a snapshot."""
+        """Return the seal of the page fingerprints that this writer stores with a snapshot."""
 
 
 class _OpenChunks:
-    """Chunks that everybody can read."""
+    """Unsealed chunks."""
 
     def digest(self, chunk: Buffer) -> bytes:
         return blake3(chunk).digest()
@@ -105,7 +105,7 @@ NO_SEAL: Seal = _NoSeal()
 
 
 class NamespaceSeal:
-    """Under one data key of a namespace."""
+    """Seal under one data key of a namespace."""
 
     def __init__(self, key: DataKey) -> None:
         self.key = key
@@ -121,7 +121,7 @@ class NamespaceSeal:
 class _SealedChunks:
     """A stored chunk is its number among those of its writer (12 bytes, the nonce), then the ciphertext and its tag.
 
-    Digests are keyed: without the data key a digest tells nothing of the chunk, nor that two namespaces hold it.
+    Digests are keyed: without the data key a digest reveals neither the chunk, nor that two namespaces have it.
     """
 
     def __init__(self, key: DataKey, identity: Identity, writer: str) -> None:
@@ -180,7 +180,7 @@ class _SealedIndex:
 
 
 class _BlockSink:
-    """Gathers blocks, seals each and writes it. The manifest says how many there are, and how long the last one is."""
+    """Buffers blocks, seals and writes each. The manifest has their number, and the length of the last one."""
 
     def __init__(self, sink: Sink, seal: _SealsBlock) -> None:
         self._sink = sink
@@ -211,7 +211,7 @@ class _SealsBlock(Protocol):
 
 
 def stored_blocks(seal: IndexSeal, length: int) -> Iterator[tuple[int, int]]:
-    """Offset and length, in the store, of each block of an index of `length` bytes, in order."""
+    """Yield offset and length, in the store, of each block of an index of `length` bytes, in order."""
     step = seal.block_bytes + seal.added_bytes
     for number, begin in enumerate(range(0, length, seal.block_bytes)):
         yield number * step, min(seal.block_bytes, length - begin) + seal.added_bytes

@@ -1,11 +1,11 @@
-"""Chooses the seal of what is written, and opens manifests.
+"""Selection of the seal for writes, and opening of manifests.
 
     keys   writes_unsealed   what is written   what is read
     no     -                 unsealed          unsealed
     yes    no                sealed            sealed; with `accepts_unsealed` unsealed as well
     yes    yes               unsealed          both
 
-Keys are wrapping keys, which a `KeyProvider` has.
+Keys are the wrapping keys of a `KeyProvider`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _GIVE = "give the file that it was sealed with: --key-file, or keyFile of the st
 
 
 class Seals:
-    """Of one store. Any thread may use it.
+    """Seals of one store. Thread-safe.
 
     Args:
         backend: holds the wrapped data keys.
         provider: wraps and unwraps them; None: there are no keys.
-        accepts_unsealed: read unsealed snapshots, too. Whoever can write to the store can then forge snapshots.
-        writes_unsealed: seal nothing yet, for readers that have no keys; read both kinds.
+        accepts_unsealed: read unsealed snapshots, too. Any client that can write to the store can then forge snapshots.
+        writes_unsealed: write unsealed for now, for readers that have no keys; read both kinds.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Seals:
         self._accepts_unsealed = accepts_unsealed or writes_unsealed or provider is None
 
     def for_writing(self, namespace: str) -> Seal:
-        """The seal of a new snapshot in a namespace.
+        """Return the seal of a new snapshot in a namespace.
 
         Raises:
-            SealedError: the namespace has data keys, and their wrapping key is not here.
+            SealedError: the namespace has data keys, and their wrapping key is not available.
         """
         if self._keys is not None:
             return NO_SEAL if self._writes_unsealed else NamespaceSeal(self._keys.for_writing(namespace))
@@ -64,7 +64,7 @@ class Seals:
         return NO_SEAL
 
     def require_keys(self, namespaces: Collection[str]) -> None:
-        """For who will write into these namespaces: with keys they are sealed from now on, without anything in them.
+        """Check the keys before writes to these namespaces: with keys, even empty ones are sealed from now on.
 
         Raises:
             SealedError: there are no keys, and any namespace is sealed; or keys, and not those of one of these.
@@ -73,20 +73,20 @@ class Seals:
             self.for_writing(namespace)
 
     def of(self, manifest: Manifest) -> Seal:
-        """The seal of the chunks that an opened manifest names.
+        """Return the seal of the chunks that an opened manifest names.
 
         Raises:
-            SealedError: the wrapping key is not here.
+            SealedError: the wrapping key is not available.
         """
         if not manifest.data_key:
             return NO_SEAL
         return NamespaceSeal(self._key(manifest.ref, manifest.data_key))
 
     def close(self, seal: Seal, ref: SnapshotRef, plain: bytes) -> bytes:
-        """The file of a manifest, for a snapshot that was written under `seal`. Needs no wrapping key.
+        """Return the file of a manifest, for a snapshot written under `seal`. Needs no wrapping key.
 
         Raises:
-            IntegrityError: the data key was erased during the dump: nobody could read the snapshot.
+            IntegrityError: the data key was erased during the dump: the snapshot would be unreadable.
         """
         if not isinstance(seal, NamespaceSeal):
             return plain
@@ -96,25 +96,25 @@ class Seals:
         return envelope.seal_manifest(seal.key, ref, plain)
 
     def rewrap(self, namespace: str) -> int:
-        """Wrap anew, with the newest wrapping key, the data keys that an older one wraps. Returns how many.
+        """Rewrap, with the newest wrapping key, data keys wrapped by an older one; return how many.
 
         Raises:
-            SealedError: a wrapping key is not here.
+            SealedError: a wrapping key is not available.
         """
         if self._keys is None:
             raise SealedError(f"{_FIELD}: none is given, and nothing can be wrapped without", remedy=_GIVE)
         return self._keys.rewrap(namespace)
 
     def head_length(self, head: Buffer) -> int:
-        """How many bytes of a manifest's file `open_head` needs; `head` is its beginning."""
+        """Return the bytes of a manifest's file that `open_head` needs; `head` is its beginning."""
         return envelope.sealed_head_length(head) if envelope.is_sealed(head) else manifest_format.head_length(head)
 
     def open_head(self, ref: SnapshotRef, head: Buffer) -> Buffer:
-        """The head of a manifest's file, as `format.decode_summary` reads it.
+        """Open the head of a manifest's file, for `format.decode_summary`.
 
         Raises:
-            SealedError: it is sealed, and the wrapping key is not here.
-            UnsealedError: it is not sealed, and only sealed ones are read.
+            SealedError: the file is sealed, and the wrapping key is not available.
+            UnsealedError: the file is not sealed, and unsealed ones are refused.
             IntegrityError: its seal is broken.
         """
         if not envelope.is_sealed(head):
@@ -122,12 +122,12 @@ class Seals:
         return envelope.open_head(self._key(ref, envelope.read_preamble(head).data_key), ref, head)
 
     def file_length(self, ref: SnapshotRef, head: Buffer) -> int:
-        """How many bytes a manifest's file has, as its head says, once that was opened; raises as `open_head` does."""
+        """Return the size of a manifest's file, from its opened head; raises like `open_head`."""
         self.open_head(ref, head)
         return envelope.sealed_file_length(head) if envelope.is_sealed(head) else manifest_format.file_length(head)
 
     def open_manifest(self, ref: SnapshotRef, data: Buffer) -> Buffer:
-        """A whole manifest's file, as `format.decode_manifest` reads it; raises as `open_head` does."""
+        """Open a whole manifest's file, for `format.decode_manifest`; raises like `open_head`."""
         if not envelope.is_sealed(data):
             return self._unsealed(ref, data)
         return envelope.open_manifest(self._key(ref, envelope.read_preamble(data).data_key), ref, data)
@@ -138,7 +138,7 @@ class Seals:
         return self._keys.named(ref.identity.namespace, data_key)
 
     def _unsealed(self, ref: SnapshotRef, data: Buffer) -> Buffer:
-        manifest_format.require_manifest(data)  # damage is damage, not a snapshot of before
+        manifest_format.require_manifest(data)  # reports damage as damage, not as an unsealed snapshot
         if not self._accepts_unsealed:
             sentence = f"snapshot {ref} is not sealed, and {_FIELD} says that all are: anybody may have written it"
             remedy = "remove it; if it is from before the store was sealed, acceptUnsealed reads such snapshots"
