@@ -22,7 +22,7 @@ class _Read(msgspec.Struct, frozen=True, rename=api_name):
 
 
 def _check_moments(*texts: str | None) -> None:
-    """Raise ValueError for a timestamp without a time zone, so that the object is not read."""
+    """Raise ValueError for a timestamp that is invalid or has no time zone, so that the object is not read."""
     for text in texts:
         if text and datetime.fromisoformat(text).tzinfo is None:
             raise ValueError(f"{text!r} has no time zone")

@@ -42,7 +42,7 @@ async def look(api: Api) -> list[Finding]:
 
 
 def _unheld(protected: list[PartialObject]) -> Iterator[Finding]:
-    """Armada makes no call that could be refused: only the preStop hook holds a pod that it preempts."""
+    """Yield pods without our preStop hook, which alone holds a preempted pod: Armada makes no call to refuse."""
     bare = [pod.metadata.namespace for pod in protected if names.PRESTOP_TOKEN not in pod.metadata.annotations]
     if bare:
         where = sorted(set(bare))

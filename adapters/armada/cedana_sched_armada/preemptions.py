@@ -218,7 +218,7 @@ class Preemptions:
     def _preempted(
         self, job_set: JobSet, heard: Heard, *, missed: bool, namespaces: frozenset[str] | None = None
     ) -> None:
-        """`namespaces`: where its pods may be; None: where pods are labelled with its run."""
+        """Process a preemption. `namespaces`: where its pods may be; None: where pods are labelled with its run."""
         if not self._settings.opts_in(job_set.queue):
             return
         if namespaces is None:
@@ -298,7 +298,7 @@ class Preemptions:
                 self._pods.let_go(member.job, namespace=member.namespace)
 
     def _is_over(self, job: str, pod_uid: str = "") -> None:
-        """`pod_uid`: of the run that ended; if the event is late, the job may have another run by now."""
+        """Process a job's end. `pod_uid`: of the ended run; after a late event the job may have another run by now."""
         self._arrived(job)
         cases = self._ledger.cases_with(job)
         if not cases:  # a preempted job fails right after: irrelevant
@@ -318,7 +318,7 @@ class Preemptions:
                 self._call_off(case, why)
 
     def _set_cancelled(self, job_set: JobSet) -> None:
-        """Armada sends this for each job that is not terminal; it also applies to preempted jobs of the set."""
+        """Cancel the set's preemptions: Armada sends this event only for jobs that are not terminal."""
         for job, (of, _) in tuple(self._unseen.items()):
             if of == job_set:
                 del self._unseen[job]

@@ -53,7 +53,7 @@ class _Connection:
 
 
 class ArmadaServer:
-    """Calls to Armada; every method raises `ArmadaError`.
+    """Client of Armada; every method raises `ArmadaError`.
 
     Args:
         connect: creates a channel with a connection of its own.

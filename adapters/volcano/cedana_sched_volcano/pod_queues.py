@@ -66,7 +66,7 @@ def policy_of(queue: PartialObject) -> str | None:
 
 
 def _group_name(annotations: Mapping[str, str], owner_uid: str) -> str:
-    """`getJobID` (pkg/scheduler/api/job_info.go); without the annotation `GeneratePodgroupName` (apis/helpers)."""
+    """Return the PodGroup like `getJobID` (pkg/scheduler/api/job_info.go) and `GeneratePodgroupName` (apis/helpers)."""
     return annotations.get(GROUP_NAME) or f"podgroup-{owner_uid}"
 
 

@@ -1,6 +1,6 @@
 """Policies of vcjobs that turn a preemption into a loss: detection, and rewriting on request. Pure functions.
 
-Volcano's job controller observes a preemption as follows (1.14.1, pkg/controllers/job; all of it verified):
+Volcano's job controller handles a preemption as follows (1.14.1, pkg/controllers/job; all of it observed):
 
 * Each victim's pod ends first, while terminating: `PodFailed` with its exit code, 137 if we killed it frozen and saved,
   143 if it obeyed SIGTERM unsaved; or, if it exits with 0 and is the last of its task, `TaskCompleted`.

@@ -299,7 +299,7 @@ class ObjectAgents:
             self._projection.again(uid)
 
     def _forgotten(self, uid: str) -> None:
-        """Its object may never have existed, so no watch event reports that it is gone."""
+        """End the wait for an archived record: its object may never have existed, so no watch event ends it."""
         if waiting := self._waiting.get(uid):
             waiting.changed(None)
 

@@ -9,7 +9,7 @@ from cedana_sched.model.records import Checkpoint, PreemptionHold, Record, Resto
 
 
 class Alive:
-    """`recorded` must receive all records first, then every saved change."""
+    """Index of these pods and nodes. `recorded` must receive all records first, then every saved change."""
 
     def __init__(self) -> None:
         self._workloads: dict[str, WorkloadRef] = {}
@@ -64,7 +64,7 @@ class Alive:
 
 
 def _waits_for_an_end(record: Checkpoint | Restore) -> bool:
-    """A restore keeps its identity until its pod has ended; a checkpoint may be terminal before its node confirms."""
+    """Whether the record depends on its pod: a restore until the pod ends, a checkpoint until its node confirms."""
     if isinstance(record, Restore):
         return record.finished_at is None
     return not record.is_terminal or record.kill_pending or record.unconfirmed

@@ -39,7 +39,7 @@ class Choice:
         return chosen
 
     def _taken(self, pod: Pod) -> set[Identity]:
-        """Identities claimed or finished by siblings. A failed or terminating sibling frees its identity."""
+        """Return the identities claimed or finished by siblings. A failed or terminating sibling frees its identity."""
         taken = {identity for uid, identity in self._chosen.items() if uid != pod.metadata.uid}
         for sibling in self._siblings.of((pod.metadata.namespace, pod.metadata.annotations[names.ID])):
             if sibling.metadata.uid == pod.metadata.uid:
@@ -71,7 +71,7 @@ def is_to_choose(pod: Pod) -> bool:
 
 
 def _family(pod: Pod) -> tuple[str, str] | None:
-    """Pods of one id may restore each other's snapshots."""
+    """Return the index key, namespace and id: pods of one id may restore each other's snapshots."""
     identifier = pod.metadata.annotations.get(names.ID)
     return None if identifier is None else (pod.metadata.namespace, identifier)
 

@@ -47,7 +47,7 @@ BUSY_SECONDS: Final = 3600.0
 
 
 class Collections:
-    """Run `run` as a task. Store calls run in a separate thread, one at a time.
+    """Scheduler of collection turns. Run `run` as a task; store calls run in a separate thread, one at a time.
 
     Args:
         api: may patch the ConfigMap, and read namespaces.
@@ -126,7 +126,7 @@ class Collections:
             await self._give(due, able)
 
     def _forget_all_but(self, there: Iterable[str]) -> None:
-        """A deleted folder counts as scanned empty: recreating it yields no additional turns."""
+        """Treat deleted folders as scanned empty: recreating them yields no additional turns."""
         kept, now = frozenset(there), self._clock()
         for name in self._turns_of.keys() - kept:
             del self._turns_of[name]

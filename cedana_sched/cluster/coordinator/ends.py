@@ -30,7 +30,7 @@ LOOK_AGAIN_SECONDS = 5.0
 
 
 class PodEnds:
-    """Run `run` as a task.
+    """Confirmation of pods' ends. Run `run` as a task.
 
     Args:
         api: may get and patch pods.

@@ -13,7 +13,7 @@ _FETCHING = {RestoreStep.STAGING, RestoreStep.RESTORING}
 
 
 class InUse:
-    """`recorded` must receive all records first, which sets `loaded`, then every saved change."""
+    """Index of needed checkpoints. `recorded` must receive all records (sets `loaded`), then every saved change."""
 
     def __init__(self) -> None:
         self.loaded = asyncio.Event()

@@ -66,7 +66,7 @@ FLUSH_SECONDS = 2.0
 
 
 class Leader:
-    """One coordinator and its dependencies, wired. Constructed anew for every leadership."""
+    """One coordinator and its dependencies, wired. Constructed for every leadership."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ _SAID_ELSEWHERE = frozenset({names.RESTORE_IDENTITY, names.NOT_PROTECTED, names.
 
 
 class PassedOver:
-    """Run `run` as a task.
+    """Detection of such pods. Run `run` as a task.
 
     Args:
         pods: all protected pods.

@@ -125,7 +125,7 @@ class PodReports:
         return [starting] if self._is_ours_to_end(now, starting) else []
 
     def _is_ours_to_end(self, pod: Pod, starting: Starting) -> bool:
-        """In an unserved namespace: whether the pod waits because our webhook made it wait earlier."""
+        """Whether the pod is served, or waits because our webhook made it wait before the namespace was excluded."""
         if self._cluster.served.includes(pod.metadata.namespace):
             return True
         waits_for_named = starting.continues or starting.requested_snapshot is not None or starting.refused is not None
@@ -157,7 +157,7 @@ def _has_restore_container(pod: Pod) -> bool:
 
 
 def _ended(pod: Pod) -> Ended:
-    """The kubelet writes a reason if it or a controller ended the pod; failed containers have none.
+    """Return the report; failed only without a reason: the kubelet writes one if it or a controller ended the pod.
 
     If no container was started, even because the kubelet ended meanwhile, no program has failed.
     """

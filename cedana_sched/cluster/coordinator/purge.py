@@ -47,7 +47,7 @@ _ORDERS = (RemoveSnapshot.__name__, DiscardCancelled.__name__)
 
 
 class Purge:
-    """Run `run` as a task.
+    """Controller of deleted Checkpoints. Run `run` as a task.
 
     Args:
         api: may patch Checkpoints.
@@ -159,7 +159,7 @@ class Purge:
                 await self._remove(key, order, patience, problems)
         except TimeoutError:
             text = f"Snapshot {what} stays in the store, and nothing will remove it by itself: {problems[-1]}"
-            log.error("snapshot not removed", snapshot=what, problem=problems[-1])  # noqa: TRY400  # it says all
+            log.error("snapshot not removed", snapshot=what, problem=problems[-1])  # noqa: TRY400  # no traceback needed
             reference = CHECKPOINTS.reference(one.metadata.name, one.metadata.namespace, one.metadata.uid)
             self._events.tell(ObjectEvent(reference, "SnapshotRemovalFailed", text, warning=True))
         else:
@@ -255,7 +255,7 @@ def _is_over(one: KnownCheckpoint) -> bool:
 
 
 def _seconds_left(one: KnownCheckpoint) -> float | None:
-    """Seconds until other nodes may replace its own; None if it does not wait for its node."""
+    """Return the seconds until other nodes may replace its own; None if it does not wait for its node."""
     return None if one.left_at is None else max(0.0, one.left_at + LEFT_SECONDS - SERVER_TIME.seconds())
 
 

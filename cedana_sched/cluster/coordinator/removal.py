@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class Removal:
-    """Run `run` as a task. Objects still tracked are deleted when their records are archived, the others at once."""
+    """Deletion of such Checkpoints: when their records are archived, else at once. Run `run` as a task."""
 
     def __init__(self, api: Api, checkpoints: Informer[KnownCheckpoint], by_snapshot: BySnapshot) -> None:
         self._api = api

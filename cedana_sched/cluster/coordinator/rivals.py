@@ -28,7 +28,7 @@ from cedana_sched_webhooks.injection import LONGEST_REASON
 
 
 class Rivals:
-    """Run `run` as a task.
+    """Detection and refusal of later pods. Run `run` as a task.
 
     Args:
         api: annotates pods.

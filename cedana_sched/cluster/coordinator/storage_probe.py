@@ -52,7 +52,7 @@ def look(config: StorageConfig) -> None:
 
 
 class StorageProbe:
-    """Run `run` as a task. `first` and `later` block; they run in threads."""
+    """Controller of CheckpointStorages. Run `run` as a task. `first` and `later` block; they run in threads."""
 
     def __init__(
         self,

@@ -79,7 +79,7 @@ _Template = tuple[str, str, str]
 
 
 class Unprepared:
-    """Run `run` as a task.
+    """Controller of such pods. Run `run` as a task.
 
     Args:
         api: reads the pods and marks them.

@@ -71,7 +71,7 @@ def decide(eviction: Eviction, holds: tuple[PreemptionHold, ...], *, waited_seco
 
 
 def _is_released(eviction: Eviction, holds: tuple[PreemptionHold, ...], newest: PreemptionHold | None) -> bool:
-    """True if the annotation names the newest hold, or one that was never created: there was nothing to save."""
+    """Whether the annotation names the newest hold, or one that was never created: there was nothing to save."""
     if newest is not None and eviction.released == newest.metadata.name:
         return _of_this_run(newest, eviction)
     return eviction.released is not None and all(eviction.released != hold.metadata.name for hold in holds)
@@ -129,7 +129,7 @@ class JobHold:
         return Answer(verdict.decision, patch=({"op": "remove", "path": path},) if released is not None else ())
 
     def _is_held(self, request: Request, job: Object) -> bool:
-        """Suspensions by users are never held, nor are Jobs without active pods."""
+        """Whether it may be held: suspensions by users never are, nor are Jobs without active pods."""
         before = request.old_object or {}
         return (
             request.user_info.username in self._configuration.kueue_users

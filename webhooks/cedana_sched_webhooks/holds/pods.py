@@ -39,7 +39,7 @@ NOT_HELD: Final = "not-yet-held"
 RELEASE_LASTS: Final = timedelta(seconds=60)
 """A later attempt of a released eviction counts as another eviction."""
 KEPT_LONGEST: Final = timedelta(seconds=960)
-"""Cap on the backoff of a pod that its policy keeps running: saved again after `RELEASE_LASTS`, then twice that, …"""
+"""Cap on the backoff of a pod that its policy keeps running: saved again after `RELEASE_LASTS`, twice that, etc."""
 RETRY_SECONDS: Final = 1
 CYCLE_SECONDS: Final = 0.7
 """Evictions that begin within this interval belong to one decision. Schedulers decide once a second."""
@@ -224,7 +224,7 @@ class PodHold:
         return self._knowledge.saves_pods(now, timedelta(seconds=CYCLE_SECONDS))
 
     def _is_held(self, request: Request, before: Object, now: Object) -> bool:
-        """Only schedulers' evictions of running, protected pods that are not being deleted are held."""
+        """Whether it may be held: a scheduler's eviction of a running, protected pod that is not being deleted."""
         metadata, status = before["metadata"], before.get("status") or {}
         return (
             request.user_info.username in self._configuration.scheduler_users

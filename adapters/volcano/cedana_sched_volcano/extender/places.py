@@ -1,4 +1,4 @@
-"""Limit of concurrent calls: bounds their memory, whoever the callers are."""
+"""Limit of concurrent calls: bounds their memory, whatever the number of callers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Free resources of each node, as Volcano counts them (pkg/scheduler/api: resource_info.go, pod_info.go; 1.14).
 
-All pods on the node count by their requests, whoever scheduled them. Terminating pods do not count, nominated ones do
+All pods on the node count by their requests, of any scheduler. Terminating pods do not count, nominated ones do
 (`FutureIdle`).
 """
 

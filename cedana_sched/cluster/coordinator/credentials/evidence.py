@@ -1,4 +1,4 @@
-"""Reads from the API server the evidence for a request for credentials; anew for each request, without watch or cache.
+"""Reads from the API server the evidence for a request for credentials; for each request, without watch or cache.
 
 Agents fetch credentials of a namespace about twice an hour; a refused agent requests them again whenever it retries
 the operation that needs them.
