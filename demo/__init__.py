@@ -1,1 +1,1 @@
-"""`make demo`: two groups share this machine; a simulation is preempted, continues, and ends in the very same bits."""
+"""`make demo`: two groups share a machine; a simulation is preempted and restored, with bit-identical results."""

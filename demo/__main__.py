@@ -1,4 +1,4 @@
-"""`python -m demo`: play the scenario on this machine. Exit status 0 when the results are the same bits, else 1."""
+"""`python -m demo`: run the scenario on this machine. Exit status 0 if the results are bit-identical, else 1."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
 
 
 async def play(cast: casting.Cast, directory: Path, console: Console, size: Size) -> account.Account:
-    """Prepare the inputs, start the engine, perform, and stop the engine."""
+    """Prepare the inputs, start the engine, run the scenario, and stop the engine."""
     performance = scenario.Play(cast, directory)
     await asyncio.to_thread(performance.prepare, size)
 

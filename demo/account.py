@@ -1,4 +1,4 @@
-"""The account that closes the demo: times, bytes, work saved, and whether the results are the same bits. Pure text."""
+"""The demo's final report: times, bytes, work saved, and whether the results are bit-identical. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INDENT = 2
 
 @dataclass(frozen=True)
 class Result:
-    """One result file of the preempted run and of the uninterrupted one, by their SHA-256; None where it is missing."""
+    """SHA-256 digests of a result file of the preempted and of the uninterrupted run; None for a missing file."""
 
     name: str
     ours: str | None
@@ -26,14 +26,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Account:
-    """Everything that the closing text says."""
+    """The data of the final report."""
 
     simulation: JobView
     training: JobView
     seconds: float
-    """How long the whole demo took, without installations."""
+    """Duration of the demo, without installations."""
     reference_seconds: float
-    """How long the uninterrupted run took."""
+    """Duration of the uninterrupted run."""
     results: tuple[Result, ...]
     differences: tuple[str, ...]
 
@@ -43,14 +43,14 @@ class Account:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the demo has shown what it promises."""
+        """Whether both jobs succeeded, the simulation was restored, and the results are bit-identical."""
         ended = self.simulation.phase == self.training.phase == "Succeeded"
         restore = self.simulation.restore
         return ended and self.identical and restore is not None and not restore.cold and restore.snapshot is not None
 
 
 def as_text(account: Account) -> str:
-    """The account as lines of at most 100 characters."""
+    """Format the report as lines of at most 100 characters."""
     rows = [*_times(account), *_bytes(account), *_work(account)]
     width = max(len(name) for name, _ in rows) + _INDENT
     lines = [f"  {name:<{width}}{value}" for name, value in rows]

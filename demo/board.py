@@ -1,7 +1,6 @@
-"""What the demo knows at any moment: its jobs, what happened so far, and how full the groups are. Pure: no I/O.
+"""The demo's state: its jobs, their events, and the usage of the groups. No I/O.
 
-`Board.put` takes what the engine's watch stream says; the screen draws the board, and `new_lines` is what a
-terminal that cannot draw prints.
+`Board.put` applies an event of the engine's watch stream; a screen renders the board.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _HOLDS_QUOTA = frozenset({"Starting", "Running", "Preempting"})
 
 @dataclass(frozen=True)
 class Moment:
-    """One thing that happened, `at` seconds since the epoch."""
+    """An event of a job, `at` seconds since the epoch."""
 
     at: float
     job: str
@@ -25,21 +24,21 @@ class Moment:
 
 @dataclass
 class Board:
-    """The jobs by name, and the moments in the order in which they became known."""
+    """The jobs by name, and the moments in order of observation."""
 
     began: float
     jobs: dict[str, JobView] = field(default_factory=dict)
     moments: list[Moment] = field(default_factory=list)
 
     def put(self, job: JobView, now: float) -> list[Moment]:
-        """Take a job's new state; returns what is new about it."""
+        """Update a job's state; return the moments that are new."""
         news = list(_news(self.jobs.get(job.name), job, now))
         self.jobs[job.name] = job
         self.moments += news
         return news
 
     def used_cpus(self, group: str) -> float:
-        """How many processors a group's jobs hold now."""
+        """Return the number of processors that a group's jobs use now."""
         return sum(job.cpus * job.replicas for job in self.jobs.values() if job.group == group and _holds_quota(job))
 
     @property

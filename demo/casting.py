@@ -1,4 +1,4 @@
-"""Choose the programs of the demo: GROMACS and XGBoost, or NumPy's simulation where they cannot be installed."""
+"""Selection of the demo's workloads: GROMACS and XGBoost, or NumPy's simulation if they cannot be installed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ STAND_IN = "numpy"
 
 @dataclass(frozen=True)
 class Cast:
-    """Who plays: the simulation that is preempted, and the training that needs its place."""
+    """The demo's workloads: the simulation that is preempted, and the training that preempts it."""
 
     simulation: Workload
     training: Workload
 
 
 def choose(say: Callable[[str], None], wanted: tuple[str, str] = ("gromacs", "xgboost")) -> Cast:
-    """Install what is missing; a program that cannot be installed is named, and another one plays its part.
+    """Install missing packages; report a workload that cannot be installed, and replace it by the stand-in.
 
     Raises:
-        PackageError: when not even the stand-in can be installed.
+        PackageError: the stand-in cannot be installed either.
     """
     simulation, training = (_install(WORKLOADS[name], say) for name in wanted)
     return Cast(simulation, training)

@@ -1,4 +1,4 @@
-"""Start the embedded engine for the time of the demo, as a person would: `cedana-sched engine run`."""
+"""The demo's engine process, run as a user would: `cedana-sched engine run`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cedana_sched.local.client import EngineClient, EngineUnreachableError
 from demo.scenario import CONFIGURATION, DemoError
 from workloads.comparing import EVIDENCE_BYTES, tail
 
-_START_SECONDS = 180.0  # the first start lays CRIU ready
+_START_SECONDS = 180.0  # the first start builds the CRIU toolchain
 _STOP_SECONDS = 20.0
 _RETRY_SECONDS = 0.05
 
 
 @asynccontextmanager
 async def running_engine(directory: Path) -> AsyncIterator[EngineClient]:
-    """Run an engine with its state, its store and its log in `directory`; it is stopped at the end.
+    """Run an engine inside the block, with its state, store and log in `directory`.
 
     Raises:
-        DemoError: it does not start; the text holds the end of its log.
+        DemoError: the engine does not start; the message has the end of its log.
     """
     log = directory / "engine.log"
     process = await _start(directory, log)
@@ -49,7 +49,7 @@ async def _start(directory: Path, log: Path) -> asyncio.subprocess.Process:
 
 
 async def _ready(client: EngineClient, process: asyncio.subprocess.Process, log: Path) -> None:
-    """Return when the engine answers; its socket is the only sign that it gives to every client."""
+    """Poll until the engine responds; the engine has no other readiness signal than its socket."""
     try:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(EngineUnreachableError),

@@ -1,4 +1,4 @@
-"""The same input without interruption, beside the engine and outside it. Called by the scenario."""
+"""The reference run: the same input without interruption, outside the engine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workloads.workload import Workload
 
 
 async def run_reference(workload: Workload, directory: Path) -> float:
-    """Run what `prepare` laid into `directory` to its end; returns how long it took, in seconds.
+    """Run the workload prepared in `directory` to completion; return its duration in seconds.
 
-    When the caller is cancelled the program is killed.
+    Cancellation kills the program.
 
     Raises:
-        RunError: it ended with another status than 0.
+        RunError: the program's exit status is not 0.
     """
     command = workload.command(directory)
     began = time.monotonic()

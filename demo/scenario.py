@@ -1,9 +1,9 @@
-"""What happens in the demo, and when.
+"""The demo: a training preempts a simulation, which is restored afterwards, with bit-identical results.
 
-Two groups own one processor each and share one cohort. *bio*'s simulation asks for two: it borrows *ml*'s. A few
-seconds later *ml*'s training arrives, and fair share says that *bio* must give back: the simulation is frozen,
-streamed, committed and killed, the training runs, and then the simulation continues where it stopped. Beside it,
-outside the engine, the same input runs without interruption: the result to compare with.
+Two groups have a quota of one processor each and share one cohort. *bio*'s simulation requests two, and borrows *ml*'s
+processor. A few seconds later *ml*'s training is submitted, and fair sharing reclaims the processor: the simulation is
+frozen, dumped to the store, committed and killed; the training runs; then the simulation is restored. Meanwhile, the
+same input runs without interruption outside the engine, as the reference for the results.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from workloads.comparing import digest
 from workloads.workload import Progress, Size, Workload
 
 QUOTAS = {"bio": 1.0, "ml": 1.0}
-"""Processors that each group owns."""
+"""Each group's nominal quota of processors."""
 
 TRAINING_COMES_AFTER_SECONDS = 7.0
-"""How long the simulation has the machine to itself."""
+"""Delay between the start of the simulation and the submission of the training."""
 
 CONFIGURATION = """\
 [capacity]
@@ -55,7 +55,7 @@ ShowBoard = Callable[[Board, ProgressOf], AbstractContextManager[Screen]]
 
 
 class Engine(Protocol):
-    """What the demo needs of the engine: `cedana_sched.local.client.EngineClient` has it."""
+    """The engine's client, such as `cedana_sched.local.client.EngineClient`."""
 
     async def submit(self, submission: Submission) -> JobView: ...
 
@@ -63,12 +63,12 @@ class Engine(Protocol):
 
 
 class DemoError(Exception):
-    """The demo could not be played to its end; the text says why."""
+    """The demo could not be completed; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One job of the play."""
+    """One job of the scenario."""
 
     name: str
     group: str
@@ -77,7 +77,7 @@ class Part:
     directory: Path
 
     def submission(self) -> Submission:
-        """The job as a person would submit it; its output stays beside its results."""
+        """Return the job's submission; the output is written beside the results."""
         command = self.workload.command(self.directory)
         return Submission(
             argv=command.argv,
@@ -96,7 +96,7 @@ class Part:
 
 
 class Play:
-    """One performance, in a directory of its own."""
+    """One run of the scenario, in a directory of its own."""
 
     def __init__(self, cast: Cast, directory: Path, patience_seconds: float = TRAINING_COMES_AFTER_SECONDS) -> None:
         second = cast.training.name if cast.training is not cast.simulation else f"{cast.training.name}-ml"
@@ -112,10 +112,10 @@ class Play:
         self.training.workload.prepare(self.training.directory, Size.BRIEF if size is Size.BRIEF else Size.TEST)
 
     async def perform(self, engine: Engine, show: ShowBoard) -> Account:
-        """Submit, watch to the end, and compare.
+        """Submit the jobs, watch them to their end, and compare the results.
 
         Raises:
-            DemoError: the engine went away before the jobs had ended.
+            DemoError: the engine stopped before the jobs had ended.
             RunError: the uninterrupted run failed.
         """
         board = Board(time.time())
@@ -127,7 +127,7 @@ class Play:
         return await asyncio.to_thread(self._account, board, alone.result())
 
     def progress_of(self, name: str) -> Progress | None:
-        """How far the job of that name has come."""
+        """Return the progress of a job by name; None for an unknown job."""
         for part in (self.simulation, self.training):
             if part.name == name:
                 return part.progress()

@@ -1,4 +1,4 @@
-"""Show the board: one live table on a terminal, plain lines where there is none."""
+"""Rendering of the board: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _BAR_WIDTH = 16
 _STYLES = {"Running": "green", "Succeeded": "bold green", "Preempting": "yellow", "Failed": "red", "Queued": "cyan"}
 
 ProgressOf = Callable[[str], Progress | None]
-"""How far a job of that name has come, None before it is known."""
+"""Returns the progress of a job by name; None if unknown."""
 
 
 @dataclass(frozen=True)
 class Quota:
-    """A group's own share of the machine, in processors."""
+    """A group's nominal quota, in processors."""
 
     name: str
     nominal_cpus: float
 
 
 class Screen(Protocol):
-    """Told of everything new; draws as it likes."""
+    """A renderer of new moments."""
 
     def tell(self, moments: list[Moment]) -> None: ...
 
 
 class LiveScreen:
-    """Redrawn by rich several times a second, so progress and rates move between two changes."""
+    """A live table, refreshed by rich several times a second, so that progress and rates advance between events."""
 
     def __init__(self, board: Board, groups: tuple[Quota, ...], progress_of: ProgressOf) -> None:
         self._board = board
@@ -51,7 +51,7 @@ class LiveScreen:
         self._progress_of = progress_of
 
     def tell(self, moments: list[Moment]) -> None:
-        """Nothing to do: the board holds them, and the next drawing shows them."""
+        """Do nothing: the next refresh renders the moments from the board."""
 
     def __rich__(self) -> RenderableType:
         now = time.time()
@@ -77,7 +77,7 @@ class LiveScreen:
 
 
 class PlainScreen:
-    """A line for everything that happens; nothing moves."""
+    """One plain line for each moment."""
 
     def __init__(self, board: Board, write: Callable[[str], None]) -> None:
         self._board = board
@@ -90,7 +90,7 @@ class PlainScreen:
 
 @contextmanager
 def shown(console: Console, board: Board, groups: Mapping[str, float], progress_of: ProgressOf) -> Iterator[Screen]:
-    """Show the board as long as the context lasts; the last drawing stays."""
+    """Show the board inside the block; the last rendering stays on the terminal."""
     if not console.is_terminal:
         yield PlainScreen(board, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
         return
@@ -101,7 +101,7 @@ def shown(console: Console, board: Board, groups: Mapping[str, float], progress_
 
 
 def quota_line(board: Board, groups: tuple[Quota, ...]) -> str:
-    """Who uses how much of what, and who borrows: `bio 2/1 cpus (borrows 1)   ml 0/1 cpus`."""
+    """Format each group's usage, quota and borrowing: `bio 2/1 cpus (borrows 1)   ml 0/1 cpus`."""
     parts = []
     for group in groups:
         used = board.used_cpus(group.name)
@@ -120,7 +120,7 @@ def progress_text(progress: Progress | None) -> str:
 
 
 def snapshot_cells(checkpoint: CheckpointView | None, now: float) -> tuple[str, str, str]:
-    """What the newest snapshot has read and stored, and how fast it was or is being read."""
+    """Format the bytes that the newest snapshot has read and stored, and its read rate."""
     if checkpoint is None or not checkpoint.read_bytes:
         return (checkpoint.step if checkpoint else units.ABSENT), units.ABSENT, units.ABSENT
     began = checkpoint.frozen_at or checkpoint.created_at

@@ -1,9 +1,9 @@
-"""House rules on the syntax tree: what fails by luck, what cannot fail, and what leads root elsewhere.
+"""House rules on the syntax tree: races with processes and links, assertions that cannot fail, and wall clocks.
 
-`make lint` calls it. A process may end, or become a zombie, between any two looks at it: who looks at /proc or through
-psutil says what happens then. An assertion must be able to fail. Root walks no folder by its path in which a pod
-may have put a link: `cedana_sched/runtime/beneath.py` does it by descriptors. And nothing is decided by a machine's
-time of day, which somebody may set.
+A part of `make lint`. A process may end, or become a zombie, between any two reads of its state: code that reads /proc
+or uses psutil must handle that. An assertion must be able to fail. Root code walks no directory by path in which a pod
+may place a symlink: `cedana_sched/runtime/beneath.py` walks by descriptors. No decision depends on a machine's wall
+clock, because an admin may set the clock.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ LOOKS_AT_PROCESSES = frozenset({
     "cedana_sched/agent/orphans.py",
     "cedana_sched/cluster/node/containers/daemon_answers.py",
     "cedana_sched/cluster/node/hold_port.py",
-    "tests/integration/engine/test_vanishing_processes.py",  # it tries the next one
+    "tests/integration/engine/test_vanishing_processes.py",  # it tests the next one
     "tests/processes.py",
 })  # fmt: skip
-"""Where psutil's processes may be used; others take what is here."""
+"""Files that may use psutil's processes; other files use the functions of these."""
 
 NEAR_PODS = ("cedana_sched/agent/", "cedana_sched/cluster/node/", "cedana_sched/runtime/", "cedana_sched/snapshot/")
-"""Where root code may come upon the files of a pod."""
+"""Where root code may access files of a pod."""
 WALKS_OWN_FOLDERS = {
     "cedana_sched/agent/capture.py": "the work folder of a capture",
     "cedana_sched/agent/orphans.py": "likewise",
@@ -45,7 +45,7 @@ WALKS_OWN_FOLDERS = {
     "cedana_sched/snapshot/preflight.py": "descriptors below /proc",
     "cedana_sched/snapshot/toolchain.py": "CRIU's programs, before there is a pod",
 }
-"""What walks, copies or removes trees by path there, or reads archives, with whose files these are: never a pod's."""
+"""Files that walk, copy or remove trees by path there, or read archives, and the files concerned: never a pod's."""
 
 PRODUCT = ("cedana_sched/", "webhooks/", "adapters/")
 SHOWN = "shown to people"
@@ -75,7 +75,7 @@ TELLS_THE_TIME = {
     "cedana_sched/store/sts.py": "signs requests, which the store compares with its own",
     "cedana_sched/store/writer.py": "shown, and the age of a snapshot, in days",
 }  # fmt: skip
-"""Who reads the machine's clock there, and what for. Others count seconds, or take the time of who decides."""
+"""Files that read the wall clock there, and their purpose. Other files use a monotonic clock or the server's time."""
 _CLOCKS = frozenset({
     "date.today", "datetime.date.today", "datetime.datetime.now", "datetime.datetime.today", "datetime.datetime.utcnow",
     "datetime.now", "datetime.today", "datetime.utcnow", "time.CLOCK_REALTIME", "time.time", "time.time_ns",
@@ -88,14 +88,14 @@ _WALKS = frozenset({
 
 _PSUTIL = frozenset({"Process", "children", "pid_exists", "pids", "process_iter", "wait_procs"})
 _GONE = frozenset({"FileNotFoundError", "ProcessLookupError"})
-"""What reading below /proc/PID raises: before the file is open the first, after it the second (proc(5))."""
+"""Errors of reads below /proc/PID: the first before the file is open, the second afterwards (proc(5))."""
 _ALL_OF_IT = frozenset({"Exception", "OSError"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def complaints(path: str, text: str) -> Iterator[str]:
-    """Every breach in one file, as `file:line: what`."""
+    """Yield every violation in one file, as `file:line: what`."""
     tree = ast.parse(text)
     rules = (_psutil, _walks, _unguarded, _guards, _clocks)
     found = (*(rule(path, tree) for rule in rules), _two_words(tree))
@@ -104,7 +104,7 @@ def complaints(path: str, text: str) -> Iterator[str]:
 
 
 def _psutil(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Walks of processes that do not know that processes vanish."""
+    """Yield walks of processes outside `LOOKS_AT_PROCESSES`, because a process may end during the walk."""
     if path in LOOKS_AT_PROCESSES:
         return
     for node in ast.walk(tree):
@@ -117,7 +117,7 @@ def _psutil(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _walks(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Walks of trees by path, where a process of a pod may exchange a folder for a link meanwhile."""
+    """Yield walks of trees by path, during which a process of a pod may replace a directory by a symlink."""
     if not path.startswith(NEAR_PODS) or path in WALKS_OWN_FOLDERS:
         return
     remedy = "runtime/beneath.py walks by descriptors; own folders: WALKS_OWN_FOLDERS"
@@ -130,7 +130,7 @@ def _walks(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _clocks(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """The machine's time of day, also where it is only handed on."""
+    """Yield uses of the wall clock, including references to the function."""
     if not path.startswith(PRODUCT) or path in TELLS_THE_TIME:
         return
     remedy = "SERVER_TIME, a clock that is handed in, or time.monotonic; what only shows it: TELLS_THE_TIME"
@@ -147,9 +147,9 @@ def _is_all_of_proc(node: ast.expr) -> bool:
 
 
 def _unguarded(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Functions that read below /proc/PID, and neither handle nor announce that the process has ended.
+    """Yield functions that read below /proc/PID, and neither handle nor document the end of the process.
 
-    Tests of a process that they started, and that cannot end before them, may.
+    Tests are exempt, because their process cannot end before the test.
     """
     if Path(path).name.startswith("test_"):
         return
@@ -164,7 +164,7 @@ def _unguarded(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _reads_a_process(function: Function) -> bool:
-    """Whether a path below /proc/PID is opened, listed or followed in the function itself."""
+    """Whether the function itself opens, lists or follows a path below /proc/PID."""
     return any(
         isinstance(node, ast.Call)
         and (
@@ -190,7 +190,7 @@ def _has_pid(node: ast.expr) -> bool:
 
 
 def _handled(function: Function) -> set[str]:
-    """Names of the errors that the function expects somewhere."""
+    """Return the names of the errors that the function handles."""
     found: set[str] = set()
     for node in ast.walk(function):
         match node:
@@ -206,7 +206,7 @@ def _names(kind: ast.expr) -> set[str]:
 
 
 def _two_words(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """`assert "exit code 3" in said or "3" in said`: the second word makes the first one idle."""
+    """Yield `assert "exit code 3" in said or "3" in said`: the second word makes the first one redundant."""
     for node in ast.walk(tree):
         match node:
             case ast.Assert(test=ast.BoolOp(op=ast.Or(), values=values)):
@@ -221,11 +221,11 @@ def _two_words(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 _GUARDS = frozenset({"asyncio.timeout", "asyncio.wait", "asyncio.wait_for"})
 _EXPECTED_SECONDS, _GUARD_SECONDS = 1.0, 60.0
-"""A test waits so long for what is not to happen, at most; and so long for what is, at least."""
+"""Maximum wait of a test for an event that must not occur, and minimum timeout for an expected event."""
 
 
 def _guards(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """What keeps a test from hanging, and ends it on a busy machine as well."""
+    """Yield timeouts of tests that a busy machine may exceed."""
     if not path.startswith(("tests/unit/", "tests/integration/")):
         return
     for node in ast.walk(tree):

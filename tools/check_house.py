@@ -1,7 +1,7 @@
-"""House rules that no linter knows: tracked files name no package host and no path of somebody's machine.
+"""House rules that no linter has: tracked files name no package index and no path of a particular machine.
 
-`make lint` calls it. A requirements file is bound by hashes, whichever index serves it; a URL in it would tie it
-to one machine. Other files may link to hosts in `KNOWN_HOSTS` only, so that a new one is a decision.
+A part of `make lint`. A requirements file is pinned by hashes, independent of the index; a URL in a requirements file
+would tie it to one machine. Other files may link to hosts in `KNOWN_HOSTS` only, so that a new host is a decision.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 KNOWN_HOSTS = frozenset({
-    "in-toto.io",  # the type of its statements
+    "in-toto.io",  # type URI of statements
     "keepachangelog.com",
-    "kubernetes.default.svc.cluster.local",  # every cluster's API server, from within
+    "kubernetes.default.svc.cluster.local",  # the API server, from inside any cluster
     "s3.amazonaws.com",  # the XML namespace of S3's messages
     "semver.org",
-    "snapshot.debian.org",  # all that Debian ever published: pinned packages that its mirrors no longer have
+    "snapshot.debian.org",  # archive of all Debian packages, for pinned ones that mirrors no longer have
     "sts.amazonaws.com",  # the XML namespace of STS's messages
-    "slsa.dev",  # the type of its predicate
+    "slsa.dev",  # type URI of its predicate
     "www.apache.org",
 })  # fmt: skip
 
@@ -42,7 +42,7 @@ def tracked_files() -> list[Path]:
 
 
 def complaints(path: Path, text: str) -> Iterator[str]:
-    """Every breach in one file, as `file:line: what`."""
+    """Yield every violation in one file, as `file:line: what`."""
     for number, line in enumerate(text.splitlines(), start=1):
         where = f"{path}:{number}"
         if path.parts[0] == "requirements" and _INDEX_OPTION.search(line):
@@ -56,7 +56,7 @@ def complaints(path: Path, text: str) -> Iterator[str]:
 
 
 def unpinned() -> Iterator[str]:
-    """Dependencies that pyproject.toml names and the requirements files do not pin."""
+    """Yield dependencies of pyproject.toml that the requirements files do not pin."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = {"runtime": project["dependencies"], "cluster": extras["cluster"], "dev": extras["dev"]}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the wheel, installs it with hashed requirements into an environment of its own, and starts it from there.
+# Builds the wheel, installs it with hashed requirements into a fresh environment, and runs it from there.
 #
-# An editable install finds files that a wheel may lack; only this shows that what is shipped works.
+# Finds files that are missing from the wheel, which an editable install does not.
 set -euo pipefail
 
 venv=$(cd "$1" && pwd)

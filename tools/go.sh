@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes sure that a Go of at least 1.26 is there for the tests: the machine's own, else one from a hashed wheel.
+# Provides Go 1.26 or newer for the tests: the machine's own, else one from a hashed wheel.
 #
-# Called by the Makefile with the environment's path and the folder to put it into; prints nothing when all is well.
+# Arguments: the environment's path, and the directory to install Go into. Silent on success.
 set -euo pipefail
 
 venv=$1 folder=$2

@@ -1,6 +1,6 @@
-"""Installs what the workloads of the tests need, and names what cannot be had: `make packages` calls it.
+"""Installs the packages of the tests' workloads, and reports unavailable ones; the command of `make packages`.
 
-A workload whose packages are missing is left out by the tests, which say so; nothing else fails.
+Tests skip a workload with missing packages, with a message; other tests are not affected.
 """
 
 from __future__ import annotations

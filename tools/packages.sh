@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs the Debian packages named in the files given as arguments: quietly, and only those that are missing.
+# Installs missing Debian packages, quietly, from the lists in the files given as arguments.
 #
-# A list has one package a line; '#' starts a comment. A line that begins with '?' names a package that may be
-# unavailable: its absence is reported and is no error. Called by the Makefile's targets; needs root to install.
+# A list has one package per line; '#' starts a comment. A line that begins with '?' names an optional package: if it
+# is unavailable, that is reported and is no error. Installing requires root.
 set -euo pipefail
 
 installed() {

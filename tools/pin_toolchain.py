@@ -1,7 +1,7 @@
-"""Pins the packages that CRIU is made from as Debian testing has them now, for this machine's architecture.
+"""Pins the packages of the CRIU toolchain to Debian testing's current versions, for this machine's architecture.
 
-`make pin` calls it; it writes `cedana_sched/snapshot/criu-packages.json`. Nothing of it is tested by that: `make test`
-makes CRIU from the new packages.
+The command of `make pin`; writes `cedana_sched/snapshot/criu-packages.json`. The new pins are not tested here:
+`make test` builds CRIU from the new packages.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _ARCHIVE = "https://snapshot.debian.org/archive/debian"
 
 
 def archive_of(date: datetime) -> str:
-    """Base address of the archive of all that Debian ever published, as it was then or last before (UTC).
+    """Return the URL of Debian's package archive, in its newest state at or before `date` (UTC).
 
-    A package is in another suite for days before it comes into testing, and so it is there by then.
+    The archive has every package of testing by then, because a package is in another suite for days before testing.
     """
     return f"{_ARCHIVE}/{date:%Y%m%dT%H%M%SZ}"
 

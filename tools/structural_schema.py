@@ -1,4 +1,4 @@
-"""From pydantic's JSON schema of a model to what the API server calls a structural schema: `write_crds` calls it."""
+"""Conversion of a model's pydantic JSON schema to a Kubernetes structural schema."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Schema = dict[str, Any]
 
 
 def structural(model: type[BaseModel], *, with_defaults: bool = True) -> Schema:
-    """The schema of a model, without references, alternatives and titles.
+    """Return the schema of a model, without references, alternatives and titles.
 
-    `with_defaults` lets the API server fill in what was left out: for what people write, so that they see it.
+    `with_defaults` adds defaults, which the API server persists in objects that users write, so that they are visible.
     """
     schema = model.model_json_schema(by_alias=True, mode="validation")
     definitions: Schema = schema.pop("$defs", {})
@@ -45,7 +45,7 @@ class _Structural:
         return kept
 
     def _resolved(self, node: Schema) -> Schema:
-        """Without `$ref`, and without the alternative of being null: that is to be absent here."""
+        """Resolve `$ref`, and drop the alternative null: an absent field stands for null."""
         node = dict(node)
         alternatives = [each for each in node.pop("anyOf", []) if each.get("type") != "null"]
         if len(alternatives) > 1:
@@ -87,7 +87,7 @@ class _Structural:
 
 
 class _Docstrings:
-    """What the sources of the models say of classes and, below them, of each field or member."""
+    """Docstrings of classes, and of their fields or members, in the source files of the models."""
 
     def __init__(self, folder: Path) -> None:
         self.classes: dict[str, str] = {}
@@ -101,7 +101,7 @@ class _Docstrings:
                     self._fields[node.name] = dict(_documented(node))
 
     def fields(self, name: str) -> dict[str, str]:
-        """Of a class and what it inherits from, by the names that stand in objects."""
+        """Return the docstrings of a class's own and inherited fields, by the fields' names in objects."""
         inherited: dict[str, str] = {}
         for base in self._bases.get(name, ()):
             inherited |= self.fields(base)
@@ -119,7 +119,7 @@ def _documented(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def _sentence(text: str) -> str:
-    """One line; fields that it names are named as they stand in objects."""
+    """Return the text as one line, with fields named as in objects (camelCase)."""
     in_objects = re.sub(r"`([a-z]+(?:_[a-z]+)+)`", lambda found: f"`{to_camel(found[1])}`", text)
     return " ".join(in_objects.split())
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the virtual environment at the path given: hashed requirements, then this project, editable.
+# Creates a virtual environment at the given path: hashed requirements, then this project, editable.
 #
-# PYTHON names another interpreter than the first python3 (3.11 or newer) of the PATH. Called by 'make venv'.
+# PYTHON names the interpreter; the default is the first python3 (3.11 or newer) in PATH.
 set -euo pipefail
 
 venv=$1

@@ -1,7 +1,8 @@
-"""Writes the CustomResourceDefinitions of our kinds from the models in `cedana_sched/model/objects`.
+"""Generates the CustomResourceDefinitions from the models in `cedana_sched/model/objects`.
 
-`make docs` writes them, `make lint` and the tests only compare (`--check`). The chart takes them as they are; so does
-`kubectl apply --server-side -f manifests/chart/files/crds`. Descriptions are the models' docstrings.
+`make docs` writes the files; `make lint` and the tests compare them (`--check`). The chart includes the files
+unchanged, and `kubectl apply --server-side -f manifests/chart/files/crds` installs them without the chart.
+Descriptions are the models' docstrings.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _BOUNDED = (
     f"!has(self.status) || !has(self.status.deadline) || self.status.deadline <= self.spec.creationTime + {_LONGEST}",
     "status.deadline is later than any policy allows",
 )
-"""An eviction is held no longer, whoever wrote it."""
+"""Bound on the deadline of a hold, for any writer."""
 _ONE_PLACE = ("has(self.s3) != has(self.posix)", "give exactly one of s3 and posix")
 _TLS = (
     "!has(self.s3) || !has(self.s3.endpoint) || self.s3.allowHttp || self.s3.endpoint.startsWith('https://')",
@@ -49,7 +50,7 @@ _TLS = (
 
 @dataclass(frozen=True)
 class Column:
-    """What `kubectl get` shows; a wide one only with `-o wide`."""
+    """A printer column of `kubectl get`; a wide column is shown only with `-o wide`."""
 
     name: str
     path: str
@@ -59,7 +60,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Kind:
-    """What the models do not say of a kind: how people name and see it, and rules over several fields."""
+    """Metadata of a kind beyond its models: short name, description, printer columns, and rules over several fields."""
 
     resource: Resource
     short: str
@@ -70,7 +71,7 @@ class Kind:
     rules: tuple[tuple[str, str], ...] = ()
     selectable: tuple[str, ...] = ()
     whole: tuple[tuple[str, str], ...] = ()
-    """Rules over spec and status together."""
+    """Validation rules over spec and status together."""
 
     @property
     def name(self) -> str:
@@ -166,7 +167,7 @@ KINDS = (
 
 
 def definition(kind: Kind) -> Schema:
-    """The CustomResourceDefinition of a kind."""
+    """Return the CustomResourceDefinition of a kind."""
     resource = kind.resource
     version: Schema = {
         "name": VERSION,
@@ -221,7 +222,7 @@ def _root(kind: Kind) -> Schema:
     }
     if kind.status:
         properties["status"] = structural(kind.status, with_defaults=False)
-        properties["status"].pop("required", None)  # several components write a part each, in any order
+        properties["status"].pop("required", None)  # several components write their parts in any order
     root: Schema = {"description": kind.what, "type": "object", "required": ["spec"], "properties": properties}
     return root | ({"x-kubernetes-validations": _validations(kind.whole)} if kind.whole else {})
 
@@ -231,7 +232,7 @@ def _validations(rules: tuple[tuple[str, str], ...]) -> list[Schema]:
 
 
 def written(kind: Kind) -> str:
-    """The file of a kind."""
+    """Return the text of a kind's file."""
     head = (
         f"# Made from cedana_sched/model/objects by tools/{Path(__file__).name}: change the models, run 'make docs'.\n"
     )
@@ -239,12 +240,12 @@ def written(kind: Kind) -> str:
 
 
 def files(folder: Path = FOLDER) -> dict[Path, str]:
-    """Every file, and what it should hold."""
+    """Return every file's path and expected text."""
     return {folder / f"{kind.name}.yaml": written(kind) for kind in KINDS}
 
 
 def stale(folder: Path = FOLDER) -> list[Path]:
-    """Files that are missing, or hold something else, or should not be there."""
+    """Return files that are missing, differ, or should not exist."""
     expected = files(folder)
     changed = [path for path, text in expected.items() if not path.exists() or path.read_text() != text]
     return changed + sorted(set(folder.glob("*.yaml")) - set(expected))

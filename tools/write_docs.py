@@ -1,7 +1,7 @@
-"""Writes the parts of docs/ that are made from the code: state diagrams, exit codes, the command reference.
+"""Generates the parts of docs/ that come from the code: state diagrams, exit codes, the command reference.
 
-A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. `make docs` writes them, `make lint` and the
-tests only compare (`--check`), so that no page says what the code does not do.
+A part is delimited by `<!-- begin NAME -->` and `<!-- end NAME -->`. `make docs` writes the parts; `make lint` and
+the tests compare them (`--check`), so that the pages match the code.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _shape(shape: type[msgspec.Struct], said: str) -> str:
 
 
 def _type_name(kind: Any) -> str:
-    """A type as JSON has it."""
+    """Return the JSON name of a type."""
     names = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", Any: "any"}
     if kind in names:
         return names[kind]
@@ -153,7 +153,7 @@ def _type_name(kind: Any) -> str:
 
 
 def text_of(module: str) -> str:
-    """A module's own text, drawings in it fenced."""
+    """Return a module's docstring, with drawings in code fences."""
     text = inspect.getdoc(importlib.import_module(f"cedana_sched.{module}")) or ""
     paragraphs = text.split("\n\n")
     return "\n\n".join(f"```text\n{one}\n```" if _DRAWING.search(one) else one for one in paragraphs)
@@ -172,7 +172,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def written(text: str) -> str:
-    """`text` with every generated part made anew."""
+    """Return `text` with every generated part replaced."""
     for name, make in PARTS.items():
         pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
         if pattern.search(text):
@@ -182,7 +182,7 @@ def written(text: str) -> str:
 
 
 def stale(folder: Path = DOCS) -> list[Path]:
-    """Pages that do not say what the code says."""
+    """Return pages that differ from the generated parts."""
     return [page for page in sorted(folder.glob("*.md")) if written(page.read_text()) != page.read_text()]
 
 

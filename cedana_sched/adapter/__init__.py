@@ -1,1 +1,1 @@
-"""How a scheduler plugs in: the contract that every adapter fulfils, and the registry that finds adapters."""
+"""Scheduler integration: the contract of adapters, and the registry that loads them."""

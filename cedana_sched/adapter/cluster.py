@@ -1,4 +1,4 @@
-"""What an adapter for a scheduler on Kubernetes is given, and what it must do beside the contract."""
+"""Interfaces between the cluster coordinator and adapters of Kubernetes schedulers, beyond the contract."""
 
 from __future__ import annotations
 
@@ -20,106 +20,107 @@ from cedana_sched.model.served import EVERYWHERE, Served
 
 
 class Policies(Protocol):
-    """The CheckpointPolicies of the cluster."""
+    """The cluster's CheckpointPolicies."""
 
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
-        """The policy of that name, as it counts for pods of a namespace.
+        """Return the policy of that name, as effective for pods of a namespace.
 
-        Without a name, or when it does not exist, cannot be read or is not for that namespace, `default`, else our own.
-        The pod webhook is stricter: it does not protect a new pod whose policy is none for it.
+        Falls back to the policy `default`, then to built-in defaults, if the name is None, or the policy is missing,
+        invalid or not allowed for the namespace. The pod webhook is stricter: it does not protect a new pod without a
+        valid policy.
         """
         ...
 
     def of(self, pod: Pod) -> CheckpointPolicy:
-        """The policy of a protected pod: its queue's, as it is now, unless that one lets pods choose; else its own.
+        """Return the effective policy of a protected pod: its queue's, unless that lets pods choose; else the pod's.
 
-        Where the pod was created under another policy of its queue than an adapter knows now (see `QueuePolicies`), or
-        several adapters know one, what all of them allow: tenants can write on new pods, and in objects of schedulers.
+        If an adapter now reports another queue policy than at the pod's creation (see `QueuePolicies`), or several
+        adapters report one, the result is the intersection: tenants can write on new pods, and in schedulers' objects.
         """
         ...
 
 
 class Notes(Protocol):
-    """What an adapter's scheduler cannot tell it again: a small text that outlives the coordinator."""
+    """Durable storage of an adapter for what its scheduler publishes only once: a small text."""
 
     async def read(self) -> bytes | None:
-        """What was written last; None before anything was.
+        """Return the last written text; None if there is none.
 
         Raises:
-            RetryableError: the API server could not be asked.
+            RetryableError: the API server is unreachable.
         """
         ...
 
     async def write(self, notes: bytes) -> None:
-        """Replace it; once this returns, it is kept.
+        """Replace the text; durable on return.
 
         Raises:
-            RetryableError: it was not written, or another coordinator leads by now.
+            RetryableError: not written, or another coordinator is the leader now.
         """
         ...
 
 
 class Snapshots(Protocol):
-    """What has been saved in the cluster."""
+    """The cluster's snapshots."""
 
     def snapshots_of(self, namespace: str, identifier: str) -> Iterable[SnapshotRef]:
-        """Those of an id, of all replicas, that can be continued."""
+        """Return the restorable snapshots of an id, of all replicas."""
         ...
 
 
 @dataclass(frozen=True)
 class ClusterAccess:
-    """What the coordinator shares with one adapter."""
+    """Clients and caches that the coordinator shares with one adapter."""
 
     api: Api
     events: EventRecorder
     pods: Informer[Pod]
-    """Every protected pod of the served namespaces (label `names.PROTECTED`), with the labels and annotations that
-    somebody has named (`kube.kept`)."""
+    """Every protected pod of the served namespaces (label `names.PROTECTED`), with the labels and annotations
+    registered in `kube.kept`."""
     policies: Policies
     snapshots: Snapshots
     namespace: str
-    """Of our own components."""
+    """Namespace of our own components."""
     notes: Notes
-    """The adapter's own."""
+    """Private to the adapter."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The adapter's own part of the configuration; it says itself what may stand there."""
+    """The adapter's section of the configuration; the adapter defines its schema."""
     served: Served = EVERYWHERE
-    """Where adapters act; their watches of what has a namespace take it for `within`."""
+    """Namespaces in which adapters act; passed as `within` to their watches of namespaced kinds."""
 
     def unreadable(self, resource: Resource, one: Unreadable) -> None:
-        """For `Informer`: have people told, on an object that cannot be read, that it is left alone."""
+        """Publish an Event on an object that cannot be parsed and is ignored; callback for `Informer`."""
         self.events.unreadable(resource, one)
 
 
 @runtime_checkable
 class ClusterAdapter(Adapter, Protocol):
-    """An adapter that the coordinator of a cluster can load."""
+    """An adapter that a cluster's coordinator can load."""
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:
-        """Make it; nothing is asked of the API server yet."""
+        """Create the adapter, without requests to the API server."""
         ...
 
     async def run(self) -> None:
-        """Keep its watches, for ever; the coordinator runs it as a task beside `reports`.
+        """Run the adapter's watches, forever, as a task beside `reports`.
 
         Raises:
-            AbsentError: the scheduler's kinds are not served. It is run again later, until they are.
+            AbsentError: the scheduler's kinds are not served. The coordinator retries until they are.
         """
         ...
 
 
 @runtime_checkable
 class Watching(Protocol):
-    """An adapter that names what it watches, so that people see where the API server does not let it.
+    """An adapter that exposes its informers, so that missing RBAC permissions are visible.
 
-    A watch retries for ever where it is refused; without this, such an adapter looks as if it ran.
+    A refused watch retries forever; without this protocol the adapter would appear to run.
     """
 
     @property
     def informers(self) -> Sequence[Informer[Any]]:
-        """All that `run` keeps."""
+        """Return all informers that `run` runs."""
         ...
 
 
@@ -127,43 +128,42 @@ class Watching(Protocol):
 class OptingIn(Protocol):
     """An adapter whose scheduler has queues that protect all of their pods.
 
-    What its part of the webhooks writes on such a pod at CREATE, a pod lacks that was created while no webhook
-    answered.
+    Supplies the annotations that the webhook writes at CREATE, for pods created while no webhook was available.
     """
 
     def opted_in(self, pod: Object) -> Mapping[str, str]:
-        """The annotations that its queue gives a pod: an id where the pod names none; empty where it gives none.
+        """Return the annotations from the pod's queue: an id if the pod names none; empty if the queue does not opt in.
 
         Args:
-            pod: of its labels and annotations there are those that somebody has named (`kube.kept`), of its variables
-                the one that names an id.
+            pod: with only the labels and annotations registered in `kube.kept`, and only the environment variable that
+                names an id.
         """
         ...
 
     def on_more_opted_in(self, sink: Callable[[], None]) -> None:
-        """`sink` is called when `opted_in` may give something to pods that it gave nothing before. Must not block."""
+        """Register `sink`, called when `opted_in` may yield annotations for further pods. `sink` must not block."""
         ...
 
 
 @runtime_checkable
 class QueuePolicies(Protocol):
-    """An adapter whose scheduler has queues for which an admin names a policy."""
+    """An adapter whose scheduler has queues with an admin-defined policy."""
 
     def queue_policy(self, pod: Pod) -> str | None:
-        """The name of the policy of a pod's queue; None: none is named, or its queue is not known.
+        """Return the name of the policy of a pod's queue; None if no policy is named, or the queue is unknown.
 
-        The queue is the one by which the scheduler counts the pod. What stands on the pod itself, and in its template,
-        says nothing: it is as whoever created the pod has written it.
+        The queue is the one that the scheduler charges for the pod. Labels and annotations of the pod and its template
+        are untrusted: the pod's creator wrote them.
         """
         ...
 
 
 @runtime_checkable
 class Withdrawing(Protocol):
-    """An adapter whose scheduler would stop without us, as long as its objects name us."""
+    """An adapter whose scheduler blocks without this product, while its objects reference the product."""
 
     async def withdraw(self) -> None:
-        """Let the scheduler go on without us; `run` still runs. Done twice, it does nothing.
+        """Remove the references, so that the scheduler runs without this product; `run` still runs. Idempotent.
 
         Raises:
             ApiError: the API server refused.
@@ -173,14 +173,14 @@ class Withdrawing(Protocol):
 
 @runtime_checkable
 class Diagnosing(Protocol):
-    """An adapter that can say whether its scheduler is set up for what we do."""
+    """An adapter that can check its scheduler's configuration."""
 
     @classmethod
     async def diagnose(cls, api: Api) -> list[Finding]:
-        """What a person with these rights can see, in the order in which an admin would mend it.
+        """Check what the caller's permissions show, in the order in which an admin would fix it.
 
         Returns:
-            One finding where the scheduler is not there.
+            One finding if the scheduler is not installed.
 
         Raises:
             ApiError: the API server refused, or did not answer.

@@ -1,8 +1,8 @@
-"""The contract between the coordinator and a scheduler's adapter: one required protocol, and optional powers.
+"""The contract between the coordinator and a scheduler's adapter: one required protocol, and optional ones.
 
-An adapter translates: its scheduler's preemptions into reports, our releases into what lets its scheduler go on.
-It decides nothing, keeps no state that it cannot read back from its scheduler, and may be killed at any instant.
-It imports `cedana_sched.model` and this package, never another adapter and never the coordinator.
+An adapter translates its scheduler's preemptions into reports, and releases into what unblocks its scheduler. An
+adapter makes no decisions, keeps no state that it cannot rebuild from its scheduler, and may be killed at any instant.
+Adapters import `cedana_sched.model` and this package, never another adapter or the coordinator.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from cedana_sched.model.preemption import Release, Signal, WorkloadRef
 
 
 class Preempted(msgspec.Struct, frozen=True, tag=True):
-    """The scheduler decided to take these workloads' place. Repeating it is harmless."""
+    """The scheduler decided to preempt these workloads. Idempotent."""
 
     signal: Signal
 
 
 class PreemptionCancelled(msgspec.Struct, frozen=True, tag=True):
-    """The scheduler does not need the victims' place any more."""
+    """The scheduler no longer needs the victims' resources."""
 
     signal_uid: str
     why: str
 
 
 class Starting(msgspec.Struct, frozen=True, tag=True):
-    """A workload with an identity got its node and is about to run; it runs only when it is told how."""
+    """A workload with an identity was bound to a node; it waits for the decision between restore and cold start."""
 
     workload: WorkloadRef
     identity: Identity
     policy: CheckpointPolicy = CheckpointPolicy()
     requested_snapshot: SnapshotRef | None = None
-    """The very snapshot that a person asked for; None means the newest."""
+    """The snapshot that a user requested; None means the newest."""
     rival: WorkloadRef | None = None
-    """Who runs under its identity, if that one is not about to end. It may be said later, too."""
+    """Workload that runs under the same identity and is not about to end. A repeated report may add it."""
     continues: bool = False
-    """Whether it was started to go on with a preempted one's work. Then it does not begin anew because another one was
-    started for the same: it waits for that one's end; and begins anew where nothing is found, but not silently."""
+    """Whether the workload was started to continue a preempted one's work. It then waits for another workload of its
+    identity to end instead of starting cold beside it; if no snapshot is found, the cold start is reported."""
     incarnation: int = 0
-    """How often its start was begun anew before, its processes gone without its own end: a node that rebooted, say."""
+    """How often the workload was restarted without ending by itself, for example after a reboot of its node."""
     newest_snapshot: SnapshotRef | None = None
-    """The newest snapshot of its identity that is known to be committed, and that nobody has deleted."""
+    """The newest snapshot of its identity that is known to be committed and was not deleted by a user."""
     refused: str | None = None
-    """Why it gets no snapshot, whatever there is: it starts cold, or fails, as its policy says."""
+    """Why the workload must not be restored at all: it starts cold or fails, as its policy requires."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """A workload is gone, by whatever cause: it finished, failed, was evicted or deleted."""
+    """A workload is gone, whatever the cause: it finished, failed, was evicted or deleted."""
 
     workload_uid: str
     why: str
     failed: bool = False
-    """Whether its own program failed: nobody evicted, stopped or deleted it, and it did not succeed."""
+    """Whether its own program failed: the workload was not evicted, stopped or deleted, and did not succeed."""
     ran_seconds: float | None = None
-    """How long it ran, by the clock of its own node; None where nobody says."""
+    """Run time by the clock of its node; None if unknown."""
 
 
 Report = Preempted | PreemptionCancelled | Starting | Ended
@@ -67,41 +67,40 @@ Report = Preempted | PreemptionCancelled | Starting | Ended
 
 @runtime_checkable
 class Adapter(Protocol):
-    """What every adapter must do."""
+    """The required protocol of an adapter."""
 
     name: ClassVar[str]
     """The scheduler's name in records, metrics and messages; equal to the entry point's name."""
 
     def reports(self) -> AsyncIterator[Report]:
-        """Yield what happens, from the earliest point on; after a restart first repeat all that is still pending.
+        """Yield reports, as early as the scheduler allows; after a restart repeat all pending ones first.
 
-        Pending are preemptions that were not released, workloads that wait to be told how to run, and the end of
-        workloads that ended meanwhile. What was taken back while nobody listened is told now, or at the latest when it
-        is released.
+        Pending are unreleased preemptions, workloads that wait for a start decision, and ends of workloads meanwhile.
+        Preemptions withdrawn while no reader was connected are reported now, or at the latest when released.
         """
         ...
 
     async def release(self, release: Release) -> None:
-        """Let the scheduler go on with a held eviction.
+        """Release a held eviction to the scheduler.
 
-        Idempotent: called again with the same release until it returns once, but for verdicts that have become
-        `NotNeeded` because the adapter has told so. A scheduler that cannot be asked for
-        another victim evicts also where the verdict is `KeepRunning`.
+        Idempotent: the coordinator repeats the same release until one call returns, except that verdicts become
+        `NotNeeded` once the adapter has reported so. A scheduler that cannot choose another victim evicts also if the
+        verdict is `KeepRunning`.
 
         Raises:
-            RetryableError: it could not be told now; the coordinator calls again.
+            RetryableError: the scheduler is unreachable now; the coordinator retries.
         """
         ...
 
 
 @runtime_checkable
 class HoldsEvictions(Protocol):
-    """Optional: the adapter itself makes the eviction wait until `release`.
+    """Optional: the adapter itself blocks the eviction until `release`.
 
-    On Kubernetes admission webhooks mostly do, by the PreemptionHold (see `Signal.held` and `adapter.evictions`). Where
-    nobody does, the coordinator only races the eviction.
+    On Kubernetes, admission webhooks usually block it while the PreemptionHold is active (see `Signal.held` and
+    `adapter.evictions`). If neither does, the checkpoint races the eviction.
     """
 
     async def hold(self, signal: Signal) -> float | None:
-        """Make the eviction wait; return until when it can (epoch seconds), or None for no limit. Idempotent."""
+        """Block the eviction; return the limit of the hold (epoch seconds), or None without a limit. Idempotent."""
         ...

@@ -1,12 +1,13 @@
-"""Evictions of single pods as reports: for schedulers that write a condition on a pod, then delete it.
+"""Reports evictions of single pods, for schedulers that write a condition on a pod, then delete the pod.
 
-The webhook refuses that write while a PreemptionHold of the pod holds, and marks the pod meanwhile (see
-`model.objects.eviction_mark`). So the signal is the mark, and the release needs no word: the scheduler's next attempt
-goes through. A scheduler may think otherwise at any time, also after the release; its mark grows stale then, is
-removed, and the preemption is cancelled. In this order: a cache may be behind, and what is cancelled although the
-scheduler goes on asking would be evicted unsaved. A mark that cannot be removed cancels nothing (see `mark_removal`).
+The webhook refuses that write while a PreemptionHold of the pod is active, and marks the pod meanwhile (see
+`model.objects.eviction_mark`). The mark is the signal, and a release needs no call: the scheduler's next attempt is
+admitted. A scheduler may change its decision at any time, also after the release; then its mark becomes stale and is
+removed, and the preemption is cancelled, in this order: the cache may be stale, and a preemption cancelled while the
+scheduler still retries would evict an unsaved pod. A mark that cannot be removed cancels nothing (see `mark_removal`).
 
-An eviction that the webhook has missed shows as a deletion. The pod's preStop is the net below: it waits for the agent.
+An eviction that bypassed the webhook appears as a deletion. The pod's preStop hook is the fallback: it waits for the
+agent.
 """
 
 from __future__ import annotations
@@ -37,35 +38,36 @@ log = structlog.get_logger(__name__)
 Report = Preempted | PreemptionCancelled
 NOT_ASKED = "the scheduler does not ask for it any more"
 ANEW_AT_MOST, ANEW_SECONDS = 3, 20.0
-"""So often in that time one is taken up. A scheduler that changes its mind cannot do it more often than its marks grow
-stale; whoever may write to the pod can remove and write them as he likes, and each time costs two objects."""
+"""At most this many cancelled signals of a family in that time. A scheduler that changes its decision is slower,
+because its marks must become stale; any user with write access to the pod can toggle marks, at the cost of two objects
+each time."""
 
 
 class Family(msgspec.Struct, frozen=True):
-    """Pods that are evicted together: a gang that could not go on without one of them, or one pod alone."""
+    """Pods evicted together: a gang that cannot run without any of them, or a single pod."""
 
     uid: str
-    """The gang's own, or the pod's."""
+    """Uid of the gang, or of the pod."""
     pods: tuple[Pod, ...]
     gang: str | None = None
 
 
 def alone(pod: Pod) -> Family:
-    """A pod without which no other one ends."""
+    """Return a family of one pod."""
     return Family(pod.metadata.uid, (pod,))
 
 
 class MarkedEvictions:
-    """Follows the marks of one scheduler's pods. Run `run` as a task.
+    """Turns the marks on one scheduler's pods into reports. Run `run` as a task.
 
-    What it remembers it can read back: marks stay on their pods.
+    All state can be rebuilt: marks stay on their pods.
 
     Args:
         adapter: the name in records.
-        cluster: what the coordinator shares.
+        cluster: the coordinator's shared clients and caches.
         concerns: whether a protected pod is this scheduler's.
-        family_of: who goes with a pod.
-        now: the time of day.
+        family_of: the pods that are evicted with a pod.
+        now: the current time.
     """
 
     def __init__(
@@ -84,27 +86,27 @@ class MarkedEvictions:
         self._now = now
         self._removal = MarkRemoval(cluster.api, now)
         self._told: dict[str, Signal] = {}
-        """By uid of the family: what is neither over nor taken back."""
+        """By uid of the family: signals neither finished nor cancelled."""
         self._family_of_victim: dict[str, str] = {}
         self._saved: dict[str, frozenset[str]] = {}
-        """By uid of the family: its pods that go now, because they are saved. Absent before its release."""
+        """By uid of the family: pods that are evicted because they are saved. Absent before the release."""
         self._torn: dict[str, Signal] = {}
-        """By uid of pods that are being deleted, and that nobody had told us of."""
+        """By uid of the pod: evictions that bypassed the webhook."""
         self._let_go: set[str] = set()
         """Uids of pods whose deletion follows from a release."""
         self.synced = asyncio.Event()
-        """What is pending is known, and can be released."""
+        """Set once pending signals are known and can be released."""
         self._readers: Readers[Report] = Readers()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._withdrawals: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By uid of the family: one at a time, which else would find each other's changes."""
+        """By uid of the family: serializes withdrawals, which would otherwise see each other's changes."""
         self._cancelled: deque[tuple[float, str]] = deque()
-        """When (the loop's time), and the uid of the family."""
+        """Loop time and family uid of each cancellation."""
         self._cancelled_often: Counter[str] = Counter()
         self._withdrawing = WorkQueue("withdrawal of an eviction", self._withdraw)
 
     async def run(self) -> None:
-        """Follow the pods, for ever."""
+        """Watch the pods, forever."""
         pods = self._cluster.pods
         await pods.synced.wait()
         pods.subscribe(self._heard)
@@ -119,22 +121,23 @@ class MarkedEvictions:
                 timer.cancel()
 
     async def reports(self) -> AsyncIterator[Report]:
-        """What is pending, then what happens, until the reader goes away."""
+        """Yield pending signals, then new reports, until the reader is closed."""
         signals = (*self._told.values(), *self._torn.values())
         with self._readers.reading(map(Preempted, signals)) as queue:
             while True:
                 yield await queue.get()
 
     async def released(self, release: Release) -> bool:
-        """The scheduler's next attempt goes through. A victim whose preemption was taken back too late is spared.
+        """Release the scheduler's next attempt; spare a victim whose preemption was withdrawn too late.
 
-        Of a gang those that are not saved stay, unless the scheduler takes them. Not before `synced`.
+        Unsaved members of a gang stay, unless the scheduler evicts them. Must not run before `synced`.
 
         Returns:
-            Whether what is left of a gang is to go; False for a pod alone, whom the scheduler itself takes.
+            Whether the adapter must evict the rest of a gang; False for a single pod, which the scheduler itself
+            evicts.
 
         Raises:
-            RetryableError: whether the scheduler still asks cannot be settled now.
+            RetryableError: whether the scheduler still requests the eviction is unknown.
         """
         is_gang = len(release.verdicts) > 1
         self._removal.released(release.signal_uid)
@@ -144,7 +147,7 @@ class MarkedEvictions:
             self._saved[family] = committed
             await self._withdraw(family)
             told = self._told.get(family)
-            if not is_gang or told is None or told.uid != release.signal_uid:  # the scheduler takes it, or asks anew
+            if not is_gang or told is None or told.uid != release.signal_uid:  # scheduler evicts, or has a new request
                 return False
             if self._removal.is_in_doubt(told.uid):
                 raise RetryableError("whether a gang is evicted after all does not show yet", remedy="look again")
@@ -156,10 +159,10 @@ class MarkedEvictions:
         return is_gang
 
     async def _spare(self, signal_uid: str, committed: frozenset[str]) -> None:
-        """Take back what nobody asks for who was saved too late, or while nobody listened.
+        """Cancel evictions no longer requested of pods saved too late, or while no reader was connected.
 
         Raises:
-            RetryableError: whether the scheduler still asks cannot be settled now.
+            RetryableError: whether the scheduler still requests the eviction is unknown.
         """
         spared = [pod for pod in self._cluster.pods if pod.metadata.uid in committed and is_running(pod)]
         if spared:
@@ -168,7 +171,7 @@ class MarkedEvictions:
             self._report(PreemptionCancelled(signal_uid, NOT_ASKED))
 
     def _is_under_way(self, release: Release) -> bool:
-        """Whether any of its victims is evicted: the scheduler has used the release before we could tell."""
+        """Return whether any victim is already evicted: the scheduler used the release before this call."""
         there = {pod.metadata.uid for pod in self._cluster.pods if pod.metadata.deletion_timestamp is None}
         went = (uid for uid, verdict in release.verdicts.items() if verdict is not Verdict.NOT_NEEDED)
         return any(uid not in there for uid in went)
@@ -202,7 +205,7 @@ class MarkedEvictions:
             self._report(Preempted(signal))
 
     def _review_deletion(self, pod: Pod) -> None:
-        """An eviction that went past the webhook: its preStop holds the pod, as long as its grace lasts."""
+        """Report an eviction that bypassed the webhook: the preStop hook holds the pod for its grace period."""
         uid = pod.metadata.uid
         if uid in self._torn or uid in self._let_go or pod.status.phase != "Running" or not pod.is_evicted:
             return
@@ -212,7 +215,7 @@ class MarkedEvictions:
             self._report(Preempted(signal))
 
     def _update(self, uid: str, signal: Signal) -> bool:
-        """Forget it, or look again later, as the marks of those that are left say; True: it is to be withdrawn."""
+        """Drop a finished signal, or schedule the next check of its marks; return whether to withdraw the signal."""
         left = self._left(signal)
         goes_on = self._goes_on(uid, signal, left)
         seconds = self._seconds_left(left)
@@ -226,10 +229,10 @@ class MarkedEvictions:
         return False
 
     async def _withdraw(self, uid: str) -> None:
-        """Cancel what the scheduler asks for no more, its marks first: whoever it asks for after that is marked anew.
+        """Cancel an eviction no longer requested; marks are removed first, so that a later request writes a new mark.
 
         Raises:
-            RetryableError: whether the scheduler asks cannot be settled now.
+            RetryableError: whether the scheduler still requests the eviction is unknown.
         """
         async with self._withdrawals.setdefault(uid, asyncio.Lock()):
             signal = self._told.get(uid)
@@ -246,14 +249,14 @@ class MarkedEvictions:
         self._forget(uid)
         self._cancelled.append((asyncio.get_running_loop().time(), uid))
         self._cancelled_often[uid] += 1
-        if left and not over:  # else it would spare those that are just going
+        if left and not over:  # otherwise it would spare pods that are being deleted
             self._report(PreemptionCancelled(signal.uid, NOT_ASKED))
         for pod in left:
             if fresh_mark(pod, self._now()) is not None:
                 self._review(self._family_of(pod).uid, pod)
 
     def _is_fickle(self, uid: str) -> bool:
-        """Whether it was cancelled so often of late that it is taken up only if it is still asked for later."""
+        """Return whether the family was cancelled so often recently that a new request must persist first."""
         then = asyncio.get_running_loop().time() - ANEW_SECONDS
         while self._cancelled and self._cancelled[0][0] <= then:
             _, earlier = self._cancelled.popleft()
@@ -263,14 +266,14 @@ class MarkedEvictions:
         return self._cancelled_often[uid] >= ANEW_AT_MOST
 
     def _goes_on(self, uid: str, signal: Signal, left: Sequence[Pod]) -> bool:
-        """Whether the rest of a gang goes too, of which some are gone: after its release only if one was saved."""
+        """Return whether the rest of a partly deleted gang is evicted too: after the release, only if one was saved."""
         if len(left) == len(signal.victims) or any(victim.gang is None for victim in signal.victims):
             return False
         saved = self._saved.get(uid)
         return saved is None or any(pod.metadata.uid in saved for pod in left)
 
     def _leave(self, uid: str, pod_uid: str) -> None:
-        """Until the release the scheduler may think otherwise of those that are left: this one's end says nothing."""
+        """Drop a pod that ended by itself; before the release its end is no evidence about the remaining victims."""
         if uid not in self._saved:
             signal = self._told[uid]
             left = tuple(victim for victim in signal.victims if victim.workload.uid != pod_uid)
@@ -335,7 +338,7 @@ class MarkedEvictions:
         return [pod for pod in self._victims(signal) if pod.metadata.deletion_timestamp is None]
 
     def _seconds_left(self, pods: Iterable[Pod]) -> float:
-        """Until the last mark on them is stale."""
+        """Return seconds until the last mark on the pods is stale."""
         now = self._now()
         return max(
             (mark.seconds_left(now) for pod in pods if (mark := read_mark(pod.metadata.annotations))), default=0.0

@@ -1,9 +1,10 @@
-"""Removes marks that are stale, and says whether that proves that the scheduler asks no more: for `adapter.evictions`.
+"""Removes stale eviction marks, and decides whether their absence proves that the scheduler stopped requesting.
 
-A mark is stale because nobody asks, or because nobody could write it: another webhook of pods that is away, say, with
-`failurePolicy: Fail`, keeps ours from refreshing it, and does not see the scheduler's evictions, which are writes of
-pods/status. So a mark proves nothing while its removal is refused, nor until whoever hears the scheduler has had the
-time to write one again. What does prove it is a release: whoever still asks is let through by it.
+A mark is stale because the scheduler has stopped, or because the mark could not be refreshed: for example, another
+unavailable pod webhook with `failurePolicy: Fail` blocks the refresh, but not the scheduler's evictions, which are
+writes of pods/status. A mark is therefore no evidence while its removal is refused, nor until the component that
+refuses the scheduler has had time to write a new mark. A release is proof: it admits every scheduler that still
+retries.
 """
 
 from __future__ import annotations
@@ -26,53 +27,53 @@ from cedana_sched.model.objects.eviction_mark import STALE_SECONDS, EvictionMark
 log = structlog.get_logger(__name__)
 
 CACHE_BEHIND_SECONDS = 1.0
-"""After a mark was found changed, until it is looked at again: the cache shows the change by then, most likely."""
+"""Delay after a mark was found changed until the next check, by when the cache has most likely caught up."""
 SHOWS_SECONDS = STALE_SECONDS
-"""In that time a scheduler that asks has asked."""
+"""Time in which a scheduler that still requests the eviction has retried."""
 
 
 class MarkRemoval:
-    """What it remembers of a signal, it may forget: it looks longer then.
+    """Per-signal state of mark removal. The state may be lost; decisions then take longer.
 
     Args:
-        api: where the marks are.
-        now: the time of day.
+        api: client for the pods.
+        now: the current time.
     """
 
     def __init__(self, api: Api, now: Callable[[], datetime]) -> None:
         self._api = api
         self._now = now
         self._shows_at: dict[str, float] = {}
-        """By uid of the signal, by the loop's time: when it shows whether the scheduler asks whose marks could not be
-        removed; never, while they cannot."""
+        """By uid of the signal, in loop time: when a scheduler whose marks could not be removed must have retried;
+        infinity while they cannot be removed."""
         self._gone_by: dict[str, float] = {}
-        """By uid of the signal, by the loop's time: when whoever is asked for has gone, since it was released."""
+        """By uid of a released signal, in loop time: when a scheduler that still retries must have evicted."""
 
     def released(self, signal_uid: str) -> None:
-        """The scheduler's attempts go through from now on; said again, it changes nothing."""
+        """Record that the scheduler's attempts are admitted from now on. Idempotent."""
         self._gone_by.setdefault(signal_uid, _seconds() + SHOWS_SECONDS)
 
     def is_in_doubt(self, signal_uid: str) -> bool:
-        """Whether nobody can say yet if its scheduler still asks."""
+        """Return whether it is unknown if the scheduler still requests the eviction."""
         return signal_uid in self._shows_at
 
     def asked(self, signal_uid: str) -> None:
-        """Its scheduler asks, beyond doubt."""
+        """Record that the scheduler certainly requests the eviction."""
         self._shows_at.pop(signal_uid, None)
 
     def forget(self, signal_uid: str) -> None:
-        """Nothing more will be asked of it."""
+        """Drop the signal's state."""
         self._shows_at.pop(signal_uid, None)
         self._gone_by.pop(signal_uid, None)
 
     async def settle(self, signal_uid: str, pods: Iterable[Pod]) -> float:
-        """Remove the marks of this signal's pods, which are stale.
+        """Remove the stale marks of this signal's pods.
 
         Returns:
-            Seconds until it is to be looked at again; 0 if the scheduler asks for none of them.
+            Seconds until the next check; 0 if the scheduler requests the eviction of none of the pods.
 
         Raises:
-            RetryableError: a mark can be neither removed nor found absent: nobody can say now if the scheduler asks.
+            RetryableError: a mark can neither be removed nor found absent, so the scheduler's request is unknown.
         """
         is_over = self._gone_by.get(signal_uid, math.inf) <= _seconds()
         for pod in pods:
@@ -94,7 +95,7 @@ class MarkRemoval:
         return max(0.0, self._shows_at[signal_uid] - _seconds())
 
     async def _remove(self, pod: Pod, *, is_over: bool) -> bool:
-        """Whether its mark is no more, or (`is_over`) is a remnant; False where the pod is not what it was."""
+        """Return whether the mark is gone, or (`is_over`) is a remnant; False if the pod has changed."""
         metadata = pod.metadata
         seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
         patch = {"metadata": {**seen, "annotations": {names.EVICTION_REQUESTED: None}}}
@@ -121,13 +122,13 @@ class MarkRemoval:
 
 
 def fresh_mark(pod: Pod, now: datetime) -> EvictionMark | None:
-    """What says that this pod's scheduler asks for it; None where nothing does, or the pod does not run."""
+    """Return the pod's valid mark; None if there is none, or the pod is not running."""
     mark = read_mark(pod.metadata.annotations)
     return mark if mark is not None and mark.is_fresh(now) and is_running(pod) else None
 
 
 def is_running(pod: Pod) -> bool:
-    """Whether there is something to evict."""
+    """Return whether the pod is running and not being deleted."""
     return pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
 
 

@@ -1,4 +1,4 @@
-"""Protected pods, as the webhook has marked them, in the model's words."""
+"""Converts protected pods, as annotated by the webhook, to model types."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from cedana_sched.model.preemption import WorkloadRef
 
 
 def workload_of(pod: Pod) -> WorkloadRef:
-    """A pod as the coordinator's records name it."""
+    """Return the reference of a pod in the coordinator's records."""
     metadata = pod.metadata
     return WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name, namespace_uid_of(pod))
 
 
 def namespace_uid_of(pod: Pod) -> str:
-    """Of the namespace of a protected pod, as the webhook wrote it; empty where none has, or somebody else did."""
+    """Return the namespace uid that the webhook wrote on a protected pod; empty if absent or invalid."""
     said = pod.metadata.annotations.get(names.NAMESPACE_UID, "")
     return said if is_namespace_uid(said) else ""
 
 
 def identity_of(pod: Pod) -> Identity:
-    """Who a protected pod is, by what the webhook wrote on it.
+    """Return the identity that the webhook wrote on a protected pod.
 
     Raises:
-        KeyError: it is not protected.
-        UsageError: somebody else wrote on it.
+        KeyError: the pod is not protected.
+        UsageError: another writer has changed the annotations.
     """
     annotations = pod.metadata.annotations
     index = read_index(f"metadata.annotations[{names.INDEX}]", annotations.get(names.INDEX, "0"))
@@ -40,7 +40,7 @@ async def let_go(api: Api, pod: Pod) -> None:
     """Mark a pod with `names.CONFIRM_DELETION` as not preempted. Idempotent.
 
     Raises:
-        ApiError: the API server could not be told.
+        ApiError: the write failed.
     """
     metadata = pod.metadata
     if metadata.annotations.get(names.NOT_PREEMPTED) == "true":
@@ -49,7 +49,7 @@ async def let_go(api: Api, pod: Pod) -> None:
 
 
 def find_identity(pod: Pod) -> Identity | None:
-    """Who a pod is; None where it is not protected, or somebody else wrote what our webhook writes."""
+    """Return a pod's identity; None if the pod is not protected, or another writer has changed the annotations."""
     try:
         return identity_of(pod)
     except (KeyError, UsageError):

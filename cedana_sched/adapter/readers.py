@@ -1,4 +1,4 @@
-"""Whoever reads an adapter's reports: each from what is pending on, and all that happens while it reads."""
+"""Fan-out of an adapter's reports: each reader gets the pending reports, then all new ones."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ R = TypeVar("R")
 
 
 class Readers(Generic[R]):
-    """The readers of one adapter; all of it in one event loop."""
+    """The readers of one adapter; not thread-safe, for one event loop."""
 
     def __init__(self) -> None:
         self._queues: list[asyncio.Queue[R]] = []
 
     @contextmanager
     def reading(self, pending: Iterable[R] = ()) -> Iterator[asyncio.Queue[R]]:
-        """A queue of what is pending, and of what is published inside the block."""
+        """Yield a queue with the pending reports, which also receives reports published inside the block."""
         queue: asyncio.Queue[R] = asyncio.Queue()
         for report in pending:
             queue.put_nowait(report)
@@ -29,6 +29,6 @@ class Readers(Generic[R]):
             self._queues.remove(queue)
 
     def publish(self, report: R) -> None:
-        """Give a report to everybody who reads."""
+        """Send a report to every reader."""
         for queue in self._queues:
             queue.put_nowait(report)

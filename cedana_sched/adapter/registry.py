@@ -1,6 +1,6 @@
-"""Finds adapters, and what their schedulers add to other components, by entry points.
+"""Loads adapters, and their parts for other components, by entry points.
 
-A broken one is refused with a sentence instead of being skipped.
+A broken adapter raises an error instead of being skipped.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from cedana_sched.adapter.contract import Adapter
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError
 
 GROUP = "cedana_sched.adapters"
-"""Entry point group; any distribution may add adapters under it."""
+"""Entry point group; any distribution may register adapters in it."""
 CONTRACT = ("name", "reports", "release")
 
 
 class AdapterLoadError(CedanaSchedError):
-    """What is installed under a name cannot be used: says which, from which distribution, why, and what to do."""
+    """An installed adapter is unusable; the message names the adapter, its distribution, the reason and a remedy."""
 
 
 def installed(group: str = GROUP) -> dict[str, EntryPoint]:
-    """All adapters of this environment by name, none of them imported yet.
+    """Return the entry points of all installed adapters by name, without importing them.
 
     Raises:
-        AdapterLoadError: two distributions offer the same name.
+        AdapterLoadError: two distributions register the same name.
     """
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
@@ -41,25 +41,25 @@ def load(name: str) -> type[Adapter]:
     """Import the adapter called `name`.
 
     Raises:
-        NotFoundError: no installed distribution offers it.
-        AdapterLoadError: it cannot be imported, or does not fulfil the contract.
+        NotFoundError: no installed distribution registers the name.
+        AdapterLoadError: the adapter cannot be imported, or does not fulfil the contract.
     """
     loaded: type[Adapter] = load_class(name, GROUP, CONTRACT, "cedana_sched/adapter/contract.py")
     return loaded
 
 
 def load_class(name: str, group: str, members: tuple[str, ...], contract: str) -> type:
-    """Import what an adapter registers under its name in a group of entry points.
+    """Import the class that an adapter registers under its name in a group of entry points.
 
     Args:
-        name: the adapter's, which the class must bear as well.
-        group: of the entry points.
-        members: what the class must have.
-        contract: the file that says so, for people.
+        name: the adapter's name; must equal the class's `name`.
+        group: the entry point group.
+        members: required members of the class.
+        contract: the file that defines them, for the error message.
 
     Raises:
-        NotFoundError: no installed distribution offers it.
-        AdapterLoadError: it cannot be imported, or lacks a member.
+        NotFoundError: no installed distribution registers the name.
+        AdapterLoadError: the class cannot be imported, or lacks a member.
     """
     adapters = installed(group)
     if name not in adapters:

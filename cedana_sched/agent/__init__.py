@@ -1,1 +1,1 @@
-"""Does: executes the orders of one node - freeze, capture, kill, stage, restore - and reports how it went."""
+"""Executes the orders of one node - freeze, capture, kill, stage, restore - and reports their outcomes."""

@@ -1,8 +1,8 @@
-"""How much one node dumps at once: so many workloads, and what the processes that dump them take of its memory.
+"""Limits concurrent dumps on a node, by number and by the memory of the processes that dump.
 
-Whoever has to wait for his turn runs on until then: he is frozen when his dump can begin. The members of a gang are
-frozen together, all of them, on however many nodes: they take no turn for that, or two gangs could wait for each other
-for ever; their dumps do. Who has the least time left, after what his own dump will take of it, comes first.
+A workload that waits for its turn runs on until then: it is frozen when its dump can begin. The members of a gang are
+frozen together, all of them, on however many nodes: their freezes take no turn, or two gangs could deadlock; their
+dumps do. The dump with the least time left, after its own estimated duration, comes first.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge, Histogram
 DUMPS_AT_ONCE = 4
 DUMPS_MEMORY_BYTES = 2 << 30
 DUMPS_MEMORY_BYTES_EACH = 1 << 30
-"""Measured (CRIU 4.2.1): usual dumps take less than 300 MiB, what is cached of a store's files not counted; 65,000
+"""Measured (CRIU 4.2.1): usual dumps take less than 300 MiB, without the page cache of a store's files; 65,000
 mappings of a process take 30 MiB, 45,000 open files with long names 250 MiB."""
 BASE_BYTES = 192 << 20
-"""A process that dumps takes this much for itself, its buffers and its threads."""
+"""Fixed cost of a dumping process: itself, its buffers and its threads."""
 PAGES_SHARE = 1 / 256
-"""And 16 bytes for each page of 4 KiB, to find those that the store has already."""
+"""Cost per byte of the workload: 16 bytes for each page of 4 KiB, to find pages that the store has already."""
 BYTES_PER_SECOND = 200e6
-"""A cautious guess at how fast a dump goes, for the order of those that wait."""
+"""Conservative estimate of a dump's speed, for the order of the queue."""
 _WAITED = (0.01, 0.1, 1, 5, 15, 60, 300, 900)
 
 
 class DumpMetrics:
-    """What Prometheus hears of the dumps of a node."""
+    """Prometheus metrics of a node's dumps."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.running = Gauge("cedana_sched_dumps_running", "Workloads that are dumped now.", registry=registry)
@@ -51,12 +51,12 @@ class _Turn:
 
 
 class DumpBudget:
-    """The turns of one node, by the uid of a checkpoint.
+    """The dump slots of one node, by the uid of a checkpoint.
 
     Args:
-        at_once: so many are dumped at once.
-        memory_bytes: what they may take together; one alone may always be dumped.
-        metrics: shows them.
+        at_once: maximum number of concurrent dumps.
+        memory_bytes: maximum of their memory together; a single dump may always run.
+        metrics: updated on every change.
         clock: monotonic seconds.
     """
 
@@ -75,11 +75,11 @@ class DumpBudget:
         self._waiting: dict[str, _Turn] = {}
 
     async def take(self, uid: str, size_bytes: int, seconds_left: float | None) -> bool:
-        """Return when it is its turn, which it has until `give_back`; False: it was given back before it came.
+        """Return True once the checkpoint has its slot, until `give_back`; False if it was given back before.
 
         Args:
-            uid: of a checkpoint; asked again, it is the same turn.
-            size_bytes: what is to be dumped, roughly.
+            uid: of a checkpoint; a repeated call waits for the same slot.
+            size_bytes: approximate size of the dump.
             seconds_left: until its deadline; None: any time.
         """
         if uid in self._running:
@@ -96,14 +96,14 @@ class DumpBudget:
         return await asyncio.shield(turn.granted)
 
     def give_back(self, uid: str) -> None:
-        """Its dump is over, or nobody wants it any more."""
+        """Free the slot, or leave the queue: the dump has ended, or is not needed any more."""
         self._running.pop(uid, None)
         if (turn := self._waiting.pop(uid, None)) is not None:
             turn.granted.set_result(False)
         self._grant()
 
     def _grant(self) -> None:
-        """In order: a small one that could slip past a large one would let it starve."""
+        """Grant slots in order: a small dump that overtook a large one would let it starve."""
         for turn in sorted(self._waiting.values()):
             taken = sum(self._running.values())
             is_full = len(self._running) >= self._at_once or taken + turn.cost > self._memory_bytes

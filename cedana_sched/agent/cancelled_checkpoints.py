@@ -1,8 +1,8 @@
-"""Removes the snapshots of checkpoints that were called off, as soon as the store can be written.
+"""Removes the snapshots of cancelled checkpoints as soon as the store is writable.
 
-The coordinator passes such a snapshot over as long as it has a record of its checkpoint. One that was left in the store
-would be found after that like any other, and a gang could come back from several moments. So what cannot be removed at
-once is noted on this node's disk, and tried again, also by the next agent.
+The coordinator ignores such a snapshot as long as it has a record of its checkpoint. A snapshot left in the store would
+be found later like any other, and a gang could be restored from different moments. So a removal that fails is recorded
+on this node's disk and retried, also by the next agent.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What one file says; it is called like its checkpoint."""
+    """Content of one file, which is named after its checkpoint."""
 
     identity: Identity
 
 
 class CalledOff:
-    """Of one agent.
+    """The pending removals of one agent.
 
     Args:
-        store: where the snapshots lie.
-        threads: for the calls to it.
+        store: the snapshots.
+        threads: for calls to the store.
         notes: a folder of this node's own.
     """
 
@@ -52,12 +52,12 @@ class CalledOff:
         self._trying: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Go on with what an earlier agent has left, until `close`."""
+        """Resume the removals that an earlier agent has left, until `close`."""
         self._left |= self._noted()
         self._try_later()
 
     async def remove(self, identity: Identity, checkpoint_uid: str) -> bool:
-        """Remove what this checkpoint has committed, if anything; False: that failed, and is done later."""
+        """Remove the snapshot that this checkpoint has committed, if any; False if that failed and is retried."""
         try:
             await self._threads.run(self.remove_committed, identity, checkpoint_uid)
         except CedanaSchedError as error:
@@ -70,7 +70,7 @@ class CalledOff:
         return True
 
     async def close(self) -> None:
-        """Try no more; the notes stay."""
+        """Stop retrying; the records stay."""
         if self._trying is not None:
             self._trying.cancel()
             await asyncio.gather(self._trying, return_exceptions=True)
@@ -89,17 +89,17 @@ class CalledOff:
                     await self._threads.background.run(self.remove_committed, identity, uid)
                 except CedanaSchedError as error:
                     log.warning("called-off snapshot not removed, trying again", checkpoint=uid, problem=str(error))
-                except Exception:  # a defect that one of them shows must not keep the others
+                except Exception:  # a defect in one of them must not block the others
                     log.exception("called-off snapshot not removed, trying again", checkpoint=uid)
                 else:
                     log.info("called-off snapshot removed", checkpoint=uid)
                     await self._done(uid)
 
     def remove_committed(self, identity: Identity, checkpoint_uid: str) -> None:
-        """Remove what this checkpoint has committed, if anything; to be called in a thread.
+        """Remove the snapshot that this checkpoint has committed, if any; call in a thread.
 
         Raises:
-            CedanaSchedError: nobody knows whether it is there still.
+            CedanaSchedError: the snapshot may still exist.
         """
         if committed := self._store.find_committed(identity, checkpoint_uid):
             self._store.remove(committed.ref)
@@ -115,7 +115,7 @@ class CalledOff:
         try:
             self._notes.mkdir(parents=True, exist_ok=True)
             write_whole(self._path(checkpoint_uid), codec.encode(_Note(identity)))
-        except OSError as error:  # this agent has it in memory all the same
+        except OSError as error:  # this agent has it in memory
             log.warning("called-off snapshot not noted", checkpoint=checkpoint_uid, problem=str(error))
 
     def _noted(self) -> dict[str, Identity]:

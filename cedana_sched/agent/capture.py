@@ -1,13 +1,13 @@
-"""The capture process: dumps one workload into the store and commits it, then ends.
+"""The capture process: dumps one workload into the store, commits, and exits.
 
     python -m cedana_sched.agent.capture        request on stdin (one line), reports on stdout (one line each)
 
-A process of its own, because a dump moves gigabytes through Python: it shares no interpreter lock with the agent,
-its memory is given back whole, and when it is killed the agent only sees a failed capture. The agent starts it
-ahead of time, so that a preemption does not wait for its imports.
+It is a process of its own, because a dump moves gigabytes through Python: it shares no interpreter lock with the agent,
+its memory is freed whole, and a killed capture process is to the agent only a failed capture. The agent starts it ahead
+of time, so that a preemption does not wait for its imports.
 
-It stops the dump when its stdin says anything more, or at SIGTERM (this agent, or the next, wants it to stop). When its
-stdin ends the agent is gone: then it stops as well, unless the request says that it outlives the agent.
+The process stops the dump when it reads more from stdin, or at SIGTERM (from this agent or the next). End of file on
+stdin means that the agent has exited: then the process stops as well, unless the request lets it outlive the agent.
 """
 
 from __future__ import annotations
@@ -50,40 +50,40 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 class NotFrozenError(DumpError, RetryableError):
-    """The workload runs: whoever had frozen it is gone. Dumped now, it would run on between the dump and its kill."""
+    """The workload was thawed after its freeze. A dump now would let it execute between the dump and its kill."""
 
 
 def main() -> int:
-    """See the module."""
+    """Run the capture process; see the module."""
     reports = os.dup(_STDOUT)
-    os.dup2(_STDERR, _STDOUT)  # whatever a library prints must not stand among the reports
+    os.dup2(_STDERR, _STDOUT)  # output of libraries must not mix with the reports
     with os.fdopen(reports, "wb", buffering=0) as stream:
         return _serve(_Reporter(stream))
 
 
 class _Reporter:
-    """Writes reports, one a line, from any thread."""
+    """Writes reports, one per line, from any thread."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
 
     def __call__(self, report: CaptureReport) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the agent is gone; stdin says so too
+        with contextlib.suppress(BrokenPipeError):  # the agent has exited; stdin shows that too
             self._stream.write(encode(report))
 
 
 def _serve(say: _Reporter) -> int:
     with open(_STDIN, "rb", buffering=0, closefd=False) as stdin:  # a descriptor has no path
-        line = stdin.readline()  # unbuffered: whatever comes after the request is for `_cancelled_by_stdin`
+        line = stdin.readline()  # unbuffered: what follows the request is for `_cancelled_by_stdin`
     if not line:
-        return 0  # the agent ended before it needed this process
+        return 0  # the agent exited before it needed this process
     request = decode_request(line)
     try:
         with _alone(request):
             report: CaptureReport = capture(request, say)
     except CedanaSchedError as error:
         report = CaptureFailed(_sentence(error), retryable=_is_retryable(error))
-    except OSError as error:  # this node's disk or processes; the workload itself is thawed by then
+    except OSError as error:  # this node's disk or processes; the workload is thawed by then
         report = CaptureFailed(f"this node could not take the snapshot: {error}", retryable=True)
     say(report)
     return 0
@@ -124,7 +124,10 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
 
 
 def _ending(say: Callable[[CaptureReport], None]) -> Callable[[str], None]:
-    """No thread of this process can be relied on then; what it leaves its agent undoes, as after any kill."""
+    """Return a function that reports a failure and kills this process.
+
+    No thread of a hung process can be relied on; the agent cleans up as after any kill.
+    """
 
     def end(why: str) -> None:
         say(CaptureFailed(why, retryable=True))
@@ -151,12 +154,12 @@ def _metadata(request: CaptureRequest, toolchain: Toolchain, timings: dict[str, 
 
 @contextlib.contextmanager
 def _alone(request: CaptureRequest) -> Iterator[None]:
-    """Wait until an earlier capture of this checkpoint, which an agent that died had begun, has ended."""
+    """Wait until an earlier capture of this checkpoint, started by an agent that died, has ended."""
     work = Path(request.work_directory)
     descriptor = lock(work, request.workload.freezers)
     try:
         yield
-        shutil.rmtree(work, ignore_errors=True)  # a failed dump leaves its log; no file of ours undoes a commit
+        shutil.rmtree(work, ignore_errors=True)  # a failed dump keeps its log; leftover files undo no commit
     finally:
         os.close(descriptor)
 
@@ -190,7 +193,7 @@ def _cancelled_from_outside(dump: WorkloadDump, *, outlives_agent: bool) -> Iter
 
 @contextlib.contextmanager
 def _terminations() -> Iterator[int]:
-    """A descriptor that becomes readable at SIGTERM, whichever thread gets it."""
+    """Yield a descriptor that becomes readable at SIGTERM, whichever thread receives it."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     waker = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -204,7 +207,7 @@ def _terminations() -> Iterator[int]:
 
 
 def _say_no_more() -> None:
-    """What libraries print would go where nobody reads any more, and fail."""
+    """Redirect output of libraries to /dev/null: a write without a reader would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     for descriptor in (_STDOUT, _STDERR):
         os.dup2(nowhere, descriptor)
@@ -226,7 +229,7 @@ def _transfer(stats: TransferStats) -> Transfer:
 
 
 def _sentence(error: CedanaSchedError) -> str:
-    """The error, its remedy, and the last lines of its evidence: it ends in a record and in an event."""
+    """Return the error, its remedy, and the last lines of its evidence, for a record and an Event."""
     return "; ".join((str(error), *error.evidence[-3:]))
 
 

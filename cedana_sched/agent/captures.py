@@ -1,4 +1,4 @@
-"""Starts capture processes, keeps some ready, and turns what they say, or their death, into reports."""
+"""Starts capture processes, keeps spare ones, and converts their messages, or their deaths, into reports."""
 
 from __future__ import annotations
 
@@ -31,41 +31,42 @@ from cedana_sched.snapshot.toolchain import Toolchain
 
 _STOP_WORD = b"stop\n"
 SPARES = 2
-"""Processes that wait with their imports done, some 35 MiB each: what is dumped beside more others starts its own."""
+"""Idle processes with their imports done, some 35 MiB each; dumps beyond this number start their own process."""
 STOP_SECONDS = 5.0
-"""A capture that was told to stop, and has not undone its dump by then, is killed: its store may never answer."""
+"""Timeout of a capture to stop and undo its dump, after which it is killed: its store may never answer."""
 KILLED_SECONDS = 5.0
-"""One that is not gone by then waits in the kernel, as for the server of a folder, and executes nothing any more."""
+"""Timeout of a killed capture to exit: after it the process waits in the kernel, as for the server of a folder, and
+executes no further instruction."""
 
 log = structlog.get_logger()
 
 
 class Shelter(Protocol):
-    """Where captures go that outlive the agent, by their PIDs, with whatever they start."""
+    """Where captures go that outlive the agent, by PID, with their children."""
 
     async def admit(self, pid: int) -> bool:
-        """Take a process in; False: it could not be done, and it ends with the agent."""
+        """Move a process in; False if that failed, and the process ends with the agent."""
         ...
 
     async def limit(self, pid: int, workload_bytes: int) -> None:
-        """Bound the memory that it takes from now on, for a workload that has so much."""
+        """Limit the process's memory from now on, for a workload of this size."""
         ...
 
     async def leave(self, pid: int) -> str | None:
-        """It has ended: nothing is left of it, whether it was taken in or not. In words, if it ran out of memory."""
+        """Clean up after a process that has exited, moved in or not; return a message if it ran out of memory."""
         ...
 
 
 class Captures:
     """The capture processes of one agent, their files below `work`.
 
-    An async context manager: leaving it stops all, but for those that outlive the agent.
+    An async context manager: its exit stops all, except those that outlive the agent.
 
     Args:
         toolchain: the agent's.
-        work: a folder per capture, by its checkpoint's uid.
-        shelter: given where the end of the agent would be theirs; what was begun is finished then, and the next agent,
-            which gets the same order, finds it committed.
+        work: a folder per capture, named by its checkpoint's uid.
+        shelter: given if captures would otherwise end with the agent; a sheltered capture completes, and the next
+            agent, which gets the same order, finds its snapshot committed.
     """
 
     def __init__(self, toolchain: Toolchain, work: Path, shelter: Shelter | None = None) -> None:
@@ -76,7 +77,8 @@ class Captures:
         self._spares: list[Process] = []
         self._running: dict[str, Process] = {}
         self._left: set[Process] = set()
-        """Killed, but still in the kernel when their workload was let go: another attempt may dump it when they end."""
+        """Killed, but still in the kernel when their workload was thawed: another attempt may dump it when they
+        exit."""
         self._idle = asyncio.Condition()
         self._closing = False
         self._of_before: asyncio.Task[None] | None = None
@@ -95,7 +97,7 @@ class Captures:
         self._closing = True
         processes = [*self._running.values(), *self._spares]
         for process in processes:
-            _close_stdin(process)  # it stops its dump, thaws the workload, and ends
+            _close_stdin(process)  # it stops its dump, thaws the workload, and exits
         ending = [self._end(process) for process in processes if process not in self._outliving()]
         await asyncio.gather(*ending, self.none_of_before())
 
@@ -103,12 +105,12 @@ class Captures:
         return [process for process in self._running.values() if process.pid in self._sheltered]
 
     async def none_of_before(self) -> None:
-        """Wait until no capture of an earlier agent works any more that was to end with it: it might thaw."""
+        """Wait until captures that should have ended with an earlier agent have ended: they might thaw a workload."""
         if self._of_before is not None:
             await asyncio.shield(self._of_before)
 
     async def stop_others(self, checkpoint_uid: str, running: RunningWorkload | None) -> None:
-        """Stop the captures of this workload that were begun for another checkpoint, also by an earlier agent."""
+        """Stop the captures of this workload that were started for another checkpoint, also by an earlier agent."""
         freezers = running.freezers if running is not None else ()
         for directory in await asyncio.to_thread(captures_of, self._work, freezers):
             if directory.name != checkpoint_uid:
@@ -117,9 +119,9 @@ class Captures:
                 await self._clean_up(directory, running)
 
     async def run(self, request: CaptureRequest) -> AsyncIterator[CaptureReport]:
-        """Run one capture to its end; the last report says how it ended, also when its process was killed.
+        """Run one capture to its end; the last report is its outcome, also when its process was killed.
 
-        A failure is told when nothing of the capture is left: another attempt may begin at once.
+        A failure is reported once nothing of the capture remains: another attempt may begin at once.
         """
         process = await self._take_spare()
         self._running[request.checkpoint_uid] = process
@@ -145,15 +147,15 @@ class Captures:
             yield CaptureFailed(f"{shortage}; {failed.why}", retryable=True) if shortage else failed
 
     async def stop(self, checkpoint_uid: str, running: RunningWorkload | None) -> None:
-        """Stop a capture if it runs, also that of an earlier agent; return when it has ended, and its CRIU.
+        """Stop a capture if it runs, also that of an earlier agent; return when it and its CRIU have ended.
 
-        One that waits in the kernel ends later, and does nothing more: its workload must not wait for that.
+        A process that waits in the kernel exits later, and executes nothing more: its workload must not wait for that.
 
-        `running` is the workload that it works on, as far as that runs.
+        `running` is the workload that the capture dumps, as far as it runs.
         """
         process, directory = self._running.get(checkpoint_uid), self._work / segment("checkpoint", checkpoint_uid)
         if process:
-            _write(process, _STOP_WORD)  # before an earlier one makes room for it
+            _write(process, _STOP_WORD)  # before an earlier capture ends and makes room for it
         own = process.pid if process else None
         await asyncio.to_thread(stop_capture, directory, own)
         if process and await _end(process):
@@ -161,7 +163,7 @@ class Captures:
                 await self._idle.wait_for(lambda: checkpoint_uid not in self._running)
         elif process:
             self._left.add(process)
-        await self._clean_up(directory, running)  # of one whose agent is gone nobody else undoes anything
+        await self._clean_up(directory, running)  # without its agent, no other component cleans up after it
 
     async def _take_spare(self) -> Process:
         while self._spares:
@@ -171,7 +173,7 @@ class Captures:
         return await self._start()
 
     async def _refill(self) -> None:
-        """Not before all captures have ended: the imports of the next ones must not slow them down."""
+        """Start spare processes once all captures have ended: their imports must not slow down a capture."""
         while len(self._spares) < SPARES and not self._running and not self._closing:
             self._spares.append(await self._start())
 
@@ -189,15 +191,15 @@ class Captures:
         return None if self._shelter is None else await self._shelter.leave(process.pid)
 
     async def _forget(self, request: CaptureRequest, process: Process) -> str | None:
-        """Nothing of a capture is left; returns in words, if it ran out of memory."""
+        """Clean up after a capture; return a message if it ran out of memory."""
         _close_stdin(process)
         try:
             if await process.wait() < 0 and process not in self._left:
                 await self._clean_up(Path(request.work_directory), request.workload)
             shortage = await self._leave(process)
-        finally:  # an abort waits for it
+        finally:  # an abort waits for this
             async with self._idle:
-                if self._running.get(request.checkpoint_uid) is process:  # the next attempt's may have its place
+                if self._running.get(request.checkpoint_uid) is process:  # the next attempt may have its place
                     del self._running[request.checkpoint_uid]
                 self._sheltered.discard(process.pid)
                 self._left.discard(process)
@@ -207,9 +209,9 @@ class Captures:
         return shortage
 
     async def _clean_up(self, directory: Path, workload: RunningWorkload | None) -> None:
-        """The capture process was killed, perhaps: its CRIU notices that nobody reads. Success leaves no directory.
+        """Clean up after a capture process that may have been killed: its CRIU detects the broken pipe.
 
-        What cannot be undone must not keep the workload from being let go.
+        Success leaves no directory. A failed cleanup must not keep the workload from being thawed.
         """
         if workload is None or not await asyncio.to_thread(directory.exists):
             return
@@ -218,19 +220,19 @@ class Captures:
                 log.warning("criu was killed", checkpoint=directory.name)
         except (CedanaSchedError, OSError) as error:
             log.warning("rest of a capture not undone", checkpoint=directory.name, problem=str(error))
-        except Exception:  # a defect that one workload shows must not leave it frozen
+        except Exception:  # a defect in one workload must not leave it frozen
             log.exception("rest of a capture not undone", checkpoint=directory.name)
 
 
 async def _start() -> Process:
-    """A session of its own: a Ctrl-C meant for the agent must not reach it."""
+    """Start a process in a session of its own: a Ctrl-C for the agent must not reach it."""
     return await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "cedana_sched.agent.capture", stdin=PIPE, stdout=PIPE, start_new_session=True
     )
 
 
 async def _end(process: Process) -> bool:
-    """Wait for the end of a process that was told to end, and insist on it; False: it is killed, and still there."""
+    """Wait until a stopping process has exited, then kill it; False: it is killed, and has not exited yet."""
     if await _has_ended(process, STOP_SECONDS):
         return True
     log.warning("capture does not stop, and is killed", pid=process.pid)

@@ -1,13 +1,13 @@
-"""Dumps one frozen workload into one snapshot: its containers side by side, and the files that die with them.
+"""Dumps one frozen workload into one snapshot: its containers in parallel, and the files that are deleted with it.
 
     pages-1.img, …               CRIU's images of a workload that is one process tree
     CONTAINER/pages-1.img, …     those of one container among several
-    CONTAINER/rootfs.tar         what it has changed in its root
-    CONTAINER/descriptors.json   what the runtime that restores it reads beside the images
-    CONTAINER/volume-files.json  which files of volumes its processes held
+    CONTAINER/rootfs.tar         its changes to its root filesystem
+    CONTAINER/descriptors.json   what the restoring runtime reads beside the images
+    CONTAINER/volume-files.json  the files of volumes that its processes have open
     volumes/NAME.tar             a volume of the workload
 
-All or nothing: the first step that fails stops the others, and all containers run on. Used by the capture process.
+All or nothing: the first step that fails stops the others, and all containers are thawed.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ class WorkloadDump:
         ]
 
     def cancel(self, why: str) -> None:
-        """Make `run` raise DumpError soon, with all processes running on. Harmless after the end."""
+        """Make `run` raise DumpError soon, with all processes thawed. No effect after the end."""
         self._stopped = self._stopped or why
         for dump in self._dumps:
             dump.cancel(why)
 
     @property
     def criu_is_at_work(self) -> bool:
-        """Whether a CRIU runs, which is watched by who has started it."""
+        """Whether a CRIU runs; a running CRIU is watched by the code that has started it."""
         return self._at_work > 0
 
     def run(self) -> float:
-        """Dump all; returns the seconds that it took. The workload stays frozen.
+        """Dump all; return the duration in seconds. The workload stays frozen.
 
         Raises:
-            DumpError: one of them failed, or it was cancelled. The whole workload runs on, and the cause is the
+            DumpError: a part failed, or the dump was cancelled. The whole workload is thawed, and the cause is the
                 sink's own exception if there was one.
             OSError, StoreError: the files beside the processes cannot be read or stored; likewise.
         """
@@ -82,7 +82,7 @@ class WorkloadDump:
 
     @contextlib.contextmanager
     def _connections_held(self) -> Iterator[None]:
-        """Between containers; see `loopback`."""
+        """Hold connections between containers; see `loopback`."""
         namespaces = shared_namespaces(tree.root_pid for tree in self._workload.containers)
         try:
             for namespace in namespaces:
@@ -104,7 +104,7 @@ class WorkloadDump:
         return steps
 
     def _run_all(self, steps: list[Callable[[], object]]) -> None:
-        """CRIU's steps come first, so that none of them waits for a thread."""
+        """Run all steps in parallel; CRIU's steps come first, so that none of them waits for a thread."""
         with ThreadPoolExecutor(len(self._dumps) + _THREADS, thread_name_prefix="dump") as pool:
             futures = [pool.submit(step) for step in steps]
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
@@ -135,7 +135,7 @@ class WorkloadDump:
 
 
 class _Folder:
-    """A sink whose streams lie in a folder of another's."""
+    """A sink whose streams are in a folder of another sink."""
 
     def __init__(self, sink: StreamSink, name: str) -> None:
         self._sink = sink
@@ -146,7 +146,7 @@ class _Folder:
 
 
 class _Stoppable:
-    """A stream that takes no more once there is a reason."""
+    """A stream that rejects writes once there is a reason."""
 
     def __init__(self, stream: StreamWriter, why: Callable[[], str]) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""What this node is: the part of a machine that a frozen process depends on."""
+"""This node's properties on which a frozen process depends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cedana_sched.model.compatibility import Compatibility
 
 @cache
 def compatibility(criu_version: str) -> Compatibility:
-    """This machine, as it is recorded in every snapshot and compared before every restore.
+    """Return the properties that every snapshot records, and every restore compares.
 
     CPU features are the kernel's names in `/proc/cpuinfo` (`flags` on x86, `Features` on Arm).
     """
@@ -27,7 +27,7 @@ def compatibility(criu_version: str) -> Compatibility:
 
 
 def _cpu_features(cpuinfo: str) -> frozenset[str]:
-    """Those of the first CPU: CRIU refuses to restore on machines whose CPUs differ."""
+    """Return the features of the first CPU: CRIU refuses to restore on machines whose CPUs differ."""
     match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
     return frozenset(match.group(1).split()) if match else frozenset()
 

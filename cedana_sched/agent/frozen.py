@@ -1,8 +1,8 @@
-"""Who is frozen, and for which checkpoint: freezing, thawing and killing of one workload never overlap.
+"""The frozen workloads and their checkpoints: freeze, thaw and kill of one workload never overlap.
 
-The agent's orders for one checkpoint may overtake one another: an abort comes while the freeze is still under way,
-a freeze arrives twice. Here they take turns, and a freeze of a checkpoint that is over is refused. Nothing of it must
-survive: after a restart of the agent nobody is remembered, and a thaw is obeyed.
+The agent's orders for one checkpoint may overtake one another: an abort arrives while the freeze is in progress, a
+freeze arrives twice. Here they are serialized, and a freeze of a checkpoint that has ended is rejected. Nothing of this
+needs to persist: after a restart of the agent the state is empty, and a thaw is performed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Tree = tuple[str, int]
 """A container's name, and its first process."""
 
 CHECKPOINTS_REMEMBERED = 10_000
-"""Of those that are over; a freeze that comes later than so many others is not recognised as late."""
+"""Number of ended checkpoints to remember; a freeze that arrives after so many others is not recognised as late."""
 
 
 class CheckpointOverError(SnapshotError):
-    """The checkpoint was called off, or has ended: nothing is frozen for it any more."""
+    """The checkpoint was cancelled, or has ended: nothing is frozen for it any more."""
 
 
 class WorkloadRestartedError(SnapshotError, RetryableError):
-    """A container of it ended, or was started, while it was being frozen: it runs on, as whatever it is then."""
+    """A container exited, or was started, during the freeze: the workload runs on with its present containers."""
 
 
 class FrozenWorkloads:
@@ -48,26 +48,26 @@ class FrozenWorkloads:
         """Checkpoints that are committed, and whose workloads must not run on."""
 
     def frozen_at(self, checkpoint_uid: str) -> float:
-        """Seconds since the epoch; now, if that was before this agent's time."""
+        """Return seconds since the epoch; now, if the freeze preceded this agent's start."""
         return self._frozen_at.get(checkpoint_uid, time.time())
 
     def is_over(self, checkpoint_uid: str) -> bool:
-        """Whether nothing is to be frozen or dumped for it any more."""
+        """Return whether nothing is to be frozen or dumped for the checkpoint any more."""
         return checkpoint_uid in self._over
 
     def close(self, checkpoint_uid: str) -> None:
-        """From now on nothing is frozen for this checkpoint."""
+        """Reject freezes for this checkpoint from now on."""
         self._over[checkpoint_uid] = None
         while len(self._over) > CHECKPOINTS_REMEMBERED:
             del self._over[next(iter(self._over))]
 
     async def freeze(self, checkpoint_uid: str, workload: WorkloadRef) -> RunningWorkload | None:
-        """Freeze it where it is; None when it has no processes.
+        """Freeze a workload in place; None if it has no processes.
 
         Raises:
-            CheckpointOverError: nobody wants that any more.
-            FreezerError: it did not freeze in time, and runs on.
-            WorkloadRestartedError: it is not what it was a moment ago, and runs on.
+            CheckpointOverError: the checkpoint has ended.
+            FreezerError: the workload did not freeze in time, and runs on.
+            WorkloadRestartedError: its containers have changed during the freeze, and it runs on.
         """
         async with self._turn(workload):
             if self.is_over(checkpoint_uid):
@@ -83,11 +83,14 @@ class FrozenWorkloads:
             return running
 
     def is_as_frozen(self, workload: WorkloadRef, running: RunningWorkload) -> bool:
-        """Whether these are the processes that were frozen; True if that was before this agent's time."""
+        """Return whether these are the processes that were frozen; True if the freeze preceded this agent's start."""
         return self._frozen_as.get(workload.uid, trees_of(running)) == trees_of(running)
 
     async def _refuse_if_restarted(self, workload: WorkloadRef, running: RunningWorkload) -> None:
-        """A container that has gone counts as frozen; the one that takes its place would run on beside the dump."""
+        """Thaw and raise if a container was replaced during the freeze.
+
+        An exited container counts as frozen; its successor would run on beside the dump.
+        """
         now = await self._runtime.running(workload)
         if now is not None and trees_of(now) == trees_of(running) and set(now.beside) <= set(running.beside):
             return
@@ -98,7 +101,7 @@ class FrozenWorkloads:
         )
 
     async def thaw(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
-        """Let it run on, also if it was to end, unless another checkpoint has frozen it meanwhile."""
+        """Thaw the workload, also if it was to be killed, unless another checkpoint has frozen it meanwhile."""
         self.close(checkpoint_uid)
         async with self._turn(workload):
             if self._frozen_by.get(workload.uid, checkpoint_uid) != checkpoint_uid:
@@ -109,13 +112,14 @@ class FrozenWorkloads:
             self._forget(checkpoint_uid, workload)
 
     def keep(self, checkpoint_uid: str) -> None:
-        """It is committed, and what it has frozen is to end: from now on an order alone thaws it."""
+        """Mark the checkpoint as committed, and its workload as to be killed: from now on only an order thaws it."""
         self._to_end.add(checkpoint_uid)
 
     async def thaw_late(self, checkpoint_uid: str, workload: WorkloadRef) -> bool:
-        """Let it run on without an order, if this checkpoint has frozen it, and it is not to end; whether it does.
+        """Thaw the workload without an order; return whether it was thawed.
 
-        Nothing is frozen or dumped for the checkpoint any more.
+        It is thawed only if this checkpoint has frozen it, and it is not to be killed. Afterwards nothing is frozen or
+        dumped for the checkpoint any more.
 
         Raises:
             FreezerError: it did not thaw in time.
@@ -130,10 +134,10 @@ class FrozenWorkloads:
             return True
 
     async def kill(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
-        """End it without letting it execute another instruction; see `WorkloadRuntime.end_frozen`.
+        """Kill the workload without letting it execute another instruction; see `WorkloadRuntime.end_frozen`.
 
         Raises:
-            FreezerError: some process did not go in time.
+            FreezerError: some process did not exit in time.
         """
         self.close(checkpoint_uid)
         async with self._turn(workload):
@@ -154,14 +158,14 @@ class FrozenWorkloads:
 
 
 def trees_of(running: RunningWorkload) -> frozenset[Tree]:
-    """Which processes a workload is."""
+    """Return the process trees of a workload."""
     return frozenset((container.name, container.root_pid) for container in running.containers)
 
 
 def memory_of(running: RunningWorkload) -> int:
-    """Bytes that its processes have in memory; what several of them share counts for each."""
+    """Return the bytes that its processes have in memory; shared pages count for each process."""
     pages = 0
     for pid in (pid for cgroup in running.freezers for pid in freezer.members(cgroup)):
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # it exited meanwhile
             pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

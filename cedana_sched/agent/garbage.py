@@ -1,7 +1,7 @@
-"""Frees what removed snapshots leave in the store, and on this node; late, seldom, and where nobody waits for it.
+"""Collects the garbage of removed snapshots in the store and on this node: late, seldom, and in the background.
 
-A collection lists a whole namespace. So one is never made because of one checkpoint: what many removals of many nodes
-leave is collected together, in two runs, by whichever node's turn it is (`store/turns.py`).
+A collection lists a whole namespace. So no single checkpoint triggers one: the garbage of many removals on many nodes
+is collected together, in two runs, by the node that has the turn (`store/turns.py`).
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from cedana_sched.store.snapshots import SnapshotStore
 log = structlog.get_logger()
 
 EVERY_SECONDS = 300.0
-"""From the end of one run over a namespace, on whichever node, to the begin of the next one."""
+"""From the end of one run over a namespace, on whichever node, to the start of the next."""
 CACHE_SECONDS = 6 * 3600.0
-"""How often this node's folder is rid of what belongs to snapshots that other nodes have removed."""
+"""How often this node's cache is cleaned of snapshots that other nodes have removed."""
 
 
 class _NotOursError(Exception):
-    """This node has nothing to do with the namespace any more, and gets no credentials of it."""
+    """This node has no more pods of the namespace, and gets no credentials for it."""
 
 
 class Garbage:
-    """The leftovers of removals. What an agent that ends has not freed goes with the namespace's next collection.
+    """Schedules collections after removals. An agent that exits leaves the rest to the namespace's next collection.
 
     Args:
-        store: where they lie.
-        threads: for the calls to it.
-        every_seconds: at most one run over a namespace in this time.
+        store: the snapshots.
+        threads: for calls to the store.
+        every_seconds: minimum interval between runs over a namespace.
         second_run_seconds: from the end of a first run to its second one.
-        chance: gives numbers from 0 to 1, so that many nodes do not come at once.
+        chance: returns numbers from 0 to 1: jitter, so that many nodes do not run at once.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Garbage:
         self._tidying: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Keep this node's folder tidy until `close`."""
+        """Clean this node's cache periodically until `close`."""
         self._tidying = asyncio.create_task(self._keep_cache_tidy(), name="tidying of the node's cache")
 
     def left_over(self, namespace: str) -> None:
-        """A snapshot of it was removed; returns at once, and any number of removals are collected together."""
+        """Schedule a collection after a removal; returns at once, and any number of removals share one collection."""
         self._left_over[namespace] = asyncio.get_running_loop().time()
         if namespace not in self._collecting:
             task = asyncio.create_task(self._collect(namespace), name=f"garbage of {namespace}")
@@ -75,7 +75,7 @@ class Garbage:
             task.add_done_callback(lambda _: self._collecting.pop(namespace, None))
 
     async def close(self) -> None:
-        """Collect no more."""
+        """Stop collecting."""
         tasks = [*self._collecting.values(), *([self._tidying] if self._tidying else [])]
         for task in tasks:
             task.cancel()
@@ -91,12 +91,12 @@ class Garbage:
         except _NotOursError as error:
             log.info("garbage is left to others", namespace=namespace, why=str(error.__cause__))
             self._left_over.pop(namespace, None)
-        except CrowdedNamespaceError as error:  # until a person has looked; the next removal tries again
+        except CrowdedNamespaceError as error:  # needs an admin; the next removal retries
             log.warning("garbage not collected", namespace=namespace, problem=str(error))
             self._left_over.pop(namespace, None)
 
     async def _run_after(self, namespace: str, moment: float) -> float:
-        """Return when a run has ended, here or on another node, that began after a moment; when that was."""
+        """Wait for a run, on any node, that began after `moment` and has ended; return its end."""
         loop = asyncio.get_running_loop()
         while True:
             try:

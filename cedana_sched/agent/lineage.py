@@ -1,4 +1,4 @@
-"""What only a node sees of where a workload's work comes from: which of its processes began anew."""
+"""The part of a workload's lineage that only its node sees: which of its containers were restarted in place."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _DIGEST_BYTES = 8
 
 
 def lineage_of(told: Lineage | None, running: RunningWorkload) -> Lineage | None:
-    """What the coordinator knows, less what a container lost that its kubelet has started again in place.
+    """Return the coordinator's lineage; `continues` only if no container was restarted in place since its restore.
 
-    A container that is started again has another control group, and so its work is another run's.
+    A restarted container has another control group: a digest of the control groups distinguishes runs.
     """
     if told is None:
         return None

@@ -1,4 +1,4 @@
-"""What the agent and its capture processes say to each other: one JSON struct on stdin, one per line on stdout."""
+"""Messages between the agent and its capture processes: one JSON struct on stdin, one per line on stdout."""
 
 from __future__ import annotations
 
@@ -18,38 +18,39 @@ from cedana_sched.snapshot.toolchain import Toolchain
 
 
 class CaptureRequest(msgspec.Struct, frozen=True):
-    """One dump. `store` is the store's configuration as JSON values, keys included: it never stands in an argv."""
+    """One dump. `store` is the store's configuration as JSON values, keys included: it is never passed in an argv."""
 
     checkpoint_uid: str
     identity: Identity
     workload: RunningWorkload
     store: dict[str, Any]
     toolchain: Toolchain
-    """The agent's own, which has looked at every file of it already: nobody waits for that while he is frozen."""
+    """The agent's own, whose files the agent has verified: not done while the workload is frozen."""
     cache_directory: str
-    """Where the store keeps copies of what it needs again."""
+    """Folder of the store's local copies."""
     cache_bytes: int
-    """The most that these copies may take."""
+    """Maximum size of these copies."""
     work_directory: str
-    """This dump's own folder: CRIU's log stays there when it fails."""
+    """This dump's own folder: CRIU's log stays there if the dump fails."""
     compression: str
     reason: str
     adapter: str
     frozen_at: float
     timeout_seconds: float
     launcher: tuple[str, ...] = ()
-    """The words before CRIU's own, where CRIU must run in other namespaces than the agent."""
+    """Command prefix of CRIU, if CRIU must run in other namespaces than the agent."""
     lineage: Lineage | None = None
-    """As of `Dump`."""
+    """As in `Dump`."""
     stall_seconds: float = STALL_SECONDS
-    """How long it may go without a sign of life; see `watching`."""
+    """How long the dump may make no progress; see `watching`."""
     store_notes: str | None = None
-    """Where it is noted that a store was seen; see `store.mark`."""
+    """Where a store that was seen is recorded; see `store.mark`."""
     outlives_agent: bool = False
-    """Whether it goes on when the agent ends: the next agent gets the same order, and finds it committed."""
+    """Whether the capture continues when the agent exits: the next agent gets the same order, and finds its snapshot
+    committed."""
 
     def criu_directory(self, container: str) -> Path:
-        """CRIU's own folder for the dump of one container."""
+        """Return CRIU's own folder for the dump of one container."""
         return criu_directory(Path(self.work_directory), container)
 
 
@@ -62,7 +63,7 @@ class CaptureCommitted(msgspec.Struct, frozen=True, tag=True):
     transfer: Transfer
     leaves: SnapshotRef | None = None
     manifest: str = ""
-    """As of `Committed`, both."""
+    """As in `Committed`, both."""
 
 
 class CaptureFailed(msgspec.Struct, frozen=True, tag=True):
@@ -74,21 +75,24 @@ CaptureReport = CaptureProgress | CaptureCommitted | CaptureFailed
 
 
 def criu_directory(work: Path, container: str) -> Path:
-    """CRIU's own folder for one container's dump of the capture in `work`."""
+    """Return CRIU's own folder for one container's dump of the capture in `work`."""
     return work / "containers" / segment("container", container) if container else work
 
 
 def encode(message: CaptureRequest | CaptureReport) -> bytes:
-    """As one line of JSON. A path that is no text does not arrive as it was: CRIU does not find it, and says so."""
+    """Encode as one line of JSON.
+
+    A path that is not valid text is not preserved: CRIU does not find it, and reports that.
+    """
     return codec.encode_with(str, message) + b"\n"
 
 
 def decode_request(line: bytes) -> CaptureRequest:
-    """What `encode` wrote."""
+    """Decode the output of `encode`."""
     return msgspec.json.decode(line, type=CaptureRequest, dec_hook=lambda _, value: Path(value))
 
 
 def decode_report(line: bytes) -> CaptureReport:
-    """What `encode` wrote."""
+    """Decode the output of `encode`."""
     report: CaptureReport = msgspec.json.decode(line, type=CaptureReport)
     return report

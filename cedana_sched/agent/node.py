@@ -1,8 +1,8 @@
-"""The agent of one node: takes the coordinator's orders, does them, and says how it went.
+"""The agent of one node: performs the coordinator's orders, and reports their outcomes.
 
-The embedded engine calls it in its own process; in a cluster each node runs one. It keeps nothing that matters over
-a restart: what is frozen is read from the cgroup, what is committed from the store, what is not staged whole is staged
-again.
+The embedded engine runs it in its own process; in a cluster each node runs one. It has no state that must survive a
+restart: what is frozen is read from the cgroup, what is committed from the store, and an incompletely staged snapshot
+is staged again.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ from cedana_sched.store.snapshots import SnapshotStore
 log = structlog.get_logger()
 
 END_KNOWN_SECONDS = 10.0
-"""The kubelet says within 1 to 3 s that a pod has finished; evicted before, its success would not be counted."""
+"""The kubelet publishes within 1 to 3 s that a pod has finished; if the pod is evicted before, its success is not
+counted."""
 
 
 class NodeAgent:
-    """Executes orders on the workloads of `runtime`. An async context manager: leaving it stops every dump."""
+    """Performs orders on the workloads of `runtime`. An async context manager: its exit stops every dump."""
 
     def __init__(
         self,
@@ -67,24 +68,24 @@ class NodeAgent:
         shelter: Shelter | None = None,
         store_in_use: bool = False,
     ) -> None:
-        """An agent that is at home in `state_directory`.
+        """Create an agent with its files in `state_directory`.
 
         Args:
-            runtime: what runs the workloads.
-            storage: where snapshots lie.
-            toolchain: CRIU; with a `launcher` as that finds it.
-            cache_directory: where the store's own copies lie.
-            cache_bytes: the most that they may take there.
+            runtime: runs the workloads.
+            storage: the location of snapshots.
+            toolchain: CRIU; with a `launcher`, paths as the launched CRIU sees them.
+            cache_directory: folder of the store's local copies.
+            cache_bytes: maximum size of these copies.
             state_directory: CRIU's logs and staged snapshots; with a `launcher` the same path for CRIU and the agent.
-            launcher: the words before CRIU's own, where it must run in other namespaces than the agent, like
+            launcher: command prefix of CRIU, if CRIU must run in other namespaces than the agent, like
                 `nsenter --mount=/proc/1/ns/mnt --`.
-            reserve: what staged snapshots leave free of the disk.
-            namespace_share: of what is left, that staged snapshots of one namespace take together; see `Room`.
-            budget: how much is dumped at once.
-            stall_seconds: how long a dump may go without a sign of life.
+            reserve: disk space that staged snapshots leave free.
+            namespace_share: share of the rest that staged snapshots of one namespace take together; see `Room`.
+            budget: limits concurrent dumps.
+            stall_seconds: how long a dump may make no progress.
             shelter: see `Captures`.
-            store_in_use: whether it is asked for snapshots, and to remove some, only where somebody has taken some: a
-                folder without a store is none then.
+            store_in_use: whether orders to find or remove snapshots imply that snapshots exist: then a folder without a
+                store is an error.
         """
         self._launcher = launcher
         self._stall_seconds = stall_seconds
@@ -129,14 +130,14 @@ class NodeAgent:
         await self._called_off.close()
 
     async def tidy(self, restore_uids: Collection[str]) -> None:
-        """Free the disk of what an agent that was killed had staged, but for these restores."""
+        """Remove what a killed agent had staged, except for these restores."""
         await self._returns.remove_all_but(restore_uids)
 
     async def perform(self, order: orders.Order) -> AsyncIterator[orders.Outcome]:
-        """Do what `order` says; yields `Progress` while a dump lasts, and last the outcome named at the order.
+        """Perform an order; yields `Progress` during a dump, and last the outcome named at the order.
 
         Raises:
-            CedanaSchedError: it could not be done now, and nothing is decided by that: give it again.
+            CedanaSchedError: a transient failure, no outcome is decided: retry the order.
         """
         match order:
             case orders.Dump():
@@ -207,7 +208,7 @@ class NodeAgent:
         return orders.Frozen(uid)
 
     async def _has_turn(self, order: orders.Freeze | orders.Dump) -> bool:
-        """Wait until it may be dumped; False: it was called off meanwhile."""
+        """Wait for a dump slot; False if the checkpoint was cancelled meanwhile."""
         if self._frozen.is_over(order.checkpoint_uid):
             return False
         running = await self._runtime.running(order.workload)
@@ -215,7 +216,7 @@ class NodeAgent:
         return await self._budget.take(order.checkpoint_uid, size, order.timeout_seconds)
 
     async def _gone(self, uid: str, workload: WorkloadRef, why: str) -> orders.CheckpointFailed:
-        """Nothing of it runs: it has ended, or is being started again, and then another attempt finds it."""
+        """Return the failure of a workload without processes, retryable if it may be restarting instead of ended."""
         is_over = True
         if isinstance(self._runtime, KnowsEnds):
             try:
@@ -299,7 +300,7 @@ class NodeAgent:
         except CedanaSchedError as error:
             log.warning("retention not applied", identity=str(order.identity), error=str(error))
             removed = ()
-        self._garbage.left_over(order.identity.namespace)  # of failed dumps as well, which remove nothing
+        self._garbage.left_over(order.identity.namespace)  # after failed dumps as well, which remove nothing
         return orders.RetentionApplied(order.checkpoint_uid, removed)
 
     async def _remove(self, order: orders.RemoveSnapshot | orders.DiscardCancelled) -> orders.Outcome:

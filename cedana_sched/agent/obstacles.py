@@ -1,7 +1,7 @@
-"""What shows from outside that a workload could not be dumped or continued, so that it is not stopped in vain.
+"""Preflight checks that a workload can be dumped and restored, so that it is not frozen in vain.
 
-The look must not cost the freeze: it has a few seconds, and threads of its own. What a workload has may take long to
-look at, or for ever. A look that was not finished found nothing: the dump has the last word.
+The checks must not delay the freeze: they have a few seconds, and threads of their own. Inspecting a workload may take
+long, or for ever. An unfinished check counts as passed: the dump decides.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ log = structlog.get_logger(__name__)
 
 LOOKS_AT_ONCE = 8
 GRACE_SECONDS = 1.0
-"""For a look that ends by itself to say so."""
+"""Grace for a check to end by its own timeout."""
 
 
 class Preflight:
-    """Looks at workloads before they are frozen."""
+    """Checks workloads before they are frozen."""
 
     def __init__(self, runtime: WorkloadRuntime, seconds: float = LOOK_SECONDS) -> None:
         self._runtime = runtime
@@ -33,7 +33,7 @@ class Preflight:
         self._threads = StoreThreads(LOOKS_AT_ONCE, name="look")
 
     async def obstacle(self, workload: WorkloadRef) -> str | None:
-        """Why it is not worth while to freeze it; None where nothing was found, or there was not time enough."""
+        """Return why a freeze would be in vain; None if no obstacle was found within the time limit."""
         running = await self._runtime.running(workload)
         if running is None:
             return None
@@ -50,7 +50,10 @@ class Preflight:
         return str(found[0]) if found else await self._tie(workload, running)
 
     async def _tie(self, workload: WorkloadRef, running: RunningWorkload) -> str | None:
-        """What two workloads of one owner say to each other is cut when they come back, and their program with it."""
+        """Return an obstacle if the workload is connected to another one of its owner.
+
+        A restore cuts that connection, which breaks their program.
+        """
         if not isinstance(self._runtime, KnowsPeers):
             return None
         roots = [container.root_pid for container in running.containers]

@@ -1,8 +1,8 @@
-"""Ends what killed processes leave: the CRIU of a killed capture, the captures of a killed agent.
+"""Ends the remains of killed processes: the CRIU of a killed capture, the captures of a killed agent.
 
-A CRIU whose stream is broken undoes its dump and exits; a capture whose agent is gone does the same, unless it is past
-the dump and about to commit. One that outlives its agent goes on: the next capture of the same checkpoint waits for it,
-and finds its snapshot committed; whoever wants it to stop says so by SIGTERM.
+A CRIU whose stream is broken undoes its dump and exits; a capture whose agent has exited does the same, unless its dump
+is complete and it is about to commit. A capture that outlives its agent continues: the next capture of the same
+checkpoint waits for it, and finds its snapshot committed; SIGTERM stops it.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ from cedana_sched.snapshot.toolchain import Toolchain
 
 PATIENCE_SECONDS = 10.0
 LOCK_NAME = "lock"
-"""Below a capture's directory: locked by the capture while it works. Its PID stands there, then the cgroups."""
+"""Below a capture's directory: locked by the capture while it works. Contains its PID, then the cgroups."""
 FAILURES_KEPT = 20
-"""So many directories of failed captures, with CRIU's log, are kept for whoever looks into them."""
+"""Number of directories of failed captures, with CRIU's log, to keep for diagnosis."""
 _MODULE = "cedana_sched.agent.capture"
 
 
 def await_captures(work: Path) -> None:
-    """Return when no capture of an earlier agent works below `work`; one that takes too long is killed.
+    """Return when no capture of an earlier agent works below `work`; a capture that takes too long is killed.
 
-    Killed past its dump it leaves its workload frozen, as the next capture of the same checkpoint wants it.
+    A capture that is killed after its dump leaves its workload frozen, as the next capture of the same checkpoint
+    requires.
     """
     if work.exists():
         _end([process for path in work.glob(f"*/{LOCK_NAME}") if (process := _holder(path))])
 
 
 def stop_capture(directory: Path, own: int | None = None) -> None:
-    """Stop the capture that works in this directory, unless its PID is `own`; return when it has ended."""
+    """Stop the capture that works in this directory, unless its PID is `own`; return when it has exited."""
     process = _holder(directory / LOCK_NAME)
     if process is None or process.pid == own:
         return
-    with contextlib.suppress(psutil.NoSuchProcess):  # it ended this moment
+    with contextlib.suppress(psutil.NoSuchProcess):  # it exited this moment
         process.terminate()
     _end([process])
 
 
 def captures_of(work: Path, freezers: Iterable[Path]) -> list[Path]:
-    """Directories of the captures below `work` that work on any of these cgroups."""
+    """Return the directories of the captures below `work` that work on any of these cgroups."""
     wanted = set(map(str, freezers))
     found = [path for path in work.glob(f"*/{LOCK_NAME}") if _holder(path) is not None]
     return [path.parent for path in found if wanted & set(_lines(path)[1:])]
@@ -70,7 +71,7 @@ def prune(work: Path) -> None:
 
 
 def _holder(lock: Path) -> psutil.Process | None:
-    """The capture that has locked this file; None as well when it has ended, and has removed the file."""
+    """Return the capture that has locked this file; None as well if it has exited, and has removed the file."""
     try:
         with lock.open() as file:
             try:
@@ -94,9 +95,9 @@ def _lines(lock: Path) -> list[str]:
 
 
 def lock(directory: Path, freezers: Iterable[Path] = ()) -> int:
-    """Wait until no other capture works in `directory`, made if need be; lock it until the descriptor is closed.
+    """Wait until no other capture works in `directory`, created if missing; lock it until the descriptor is closed.
 
-    Who works there, and on which cgroups, stands in the file.
+    The file contains the PID of the capture and its cgroups.
     """
     while True:
         directory.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ def lock(directory: Path, freezers: Iterable[Path] = ()) -> int:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file still has this name."""
+    """Return whether an open file still has this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -120,11 +121,11 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def await_orphans(toolchain: Toolchain, work: Path, workload: RunningWorkload) -> bool:
-    """Return when no CRIU works for the capture of this workload in `work` any more, which has ended.
+    """Return when no CRIU works for this workload's capture in `work` any more; the capture itself has ended.
 
     Returns:
-        True if all ended by themselves, or there were none; False if one was killed, now or before as by the
-        out-of-memory killer, and its traces are removed.
+        True if all ended by themselves, or there were none; False if one was killed, now or before as by the OOM
+        killer, and its traces are removed.
     """
     directories = {str(criu_directory(work, tree.name)): tree for tree in workload.containers}
     orphans = {
@@ -142,10 +143,10 @@ def await_orphans(toolchain: Toolchain, work: Path, workload: RunningWorkload) -
 
 
 def _end(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Wait until all have ended; those that take too long are killed, and returned."""
+    """Wait until all have exited; kill those that take too long, and return them."""
     _, alive = psutil.wait_procs(list(processes), timeout=PATIENCE_SECONDS)
     for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):  # it ended this moment
+        with contextlib.suppress(psutil.NoSuchProcess):  # it exited this moment
             process.kill()
     psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
     return alive
@@ -155,4 +156,4 @@ def _words(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except psutil.Error:
-        return []  # it ended meanwhile
+        return []  # it exited meanwhile

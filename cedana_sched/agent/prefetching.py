@@ -1,4 +1,4 @@
-"""Fetches what the next dump of a workload will need, while it runs: fetched during the dump, it would be frozen."""
+"""Fetches what a workload's next dump needs while the workload runs, so that the dump does not freeze it for longer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class Prefetching:
-    """The fetches under way. One that fails costs time later, and nothing else."""
+    """The fetches in flight. Best-effort: one that fails costs only time later."""
 
     def __init__(self, store: SnapshotStore, threads: StoreThreads) -> None:
         self._store = store
@@ -23,14 +23,14 @@ class Prefetching:
         self._tasks: dict[SnapshotRef, asyncio.Task[None]] = {}
 
     def begin(self, snapshot: SnapshotRef) -> None:
-        """A workload was continued from this snapshot here; returns at once."""
+        """Start a fetch for a workload that was restored from this snapshot here; returns at once."""
         if snapshot not in self._tasks:
             task = asyncio.create_task(self._fetch(snapshot), name=f"prefetch of {snapshot}")
             self._tasks[snapshot] = task
             task.add_done_callback(lambda _: self._tasks.pop(snapshot, None))
 
     async def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()

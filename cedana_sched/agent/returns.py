@@ -1,4 +1,4 @@
-"""The agent's half of a workload's return: find its snapshot, lay it ready, continue it, or start it anew."""
+"""The agent's side of a Restore: find the snapshot, stage it, restore the workload, or start it cold."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from cedana_sched.store.reader import Progress
 from cedana_sched.store.snapshots import SnapshotStore
 
 PROGRESS_SECONDS = 10.0
-"""How often progress is reported; the coordinator puts a deadline off by it, which is minutes away."""
+"""Interval of progress reports; each extends the coordinator's deadline, which is minutes away."""
 DAMAGED_TIMES = 5
-"""So often a snapshot is read before it counts as damaged: a proxy or a disk may spoil bytes for some seconds."""
+"""Number of reads before a snapshot counts as damaged: a proxy or a disk may corrupt bytes for some seconds."""
 
 
 class Returns:
-    """Carries out `FindSnapshot`, `Stage`, `RestoreSnapshot`, `StartCold` and `FailWorkload`."""
+    """Performs `FindSnapshot`, `Stage`, `RestoreSnapshot`, `StartCold` and `FailWorkload`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Returns:
         *,
         store_in_use: bool = False,
     ) -> None:
-        """`continued` is called with the snapshot of a workload that runs again; `store_in_use`: see `NodeAgent`."""
+        """`continued` is called with the snapshot of a restored workload; `store_in_use`: see `NodeAgent`."""
         self._store_in_use = store_in_use
         self._runtime = runtime
         self._store = store
@@ -50,7 +50,7 @@ class Returns:
         self._threads = threads
         self._continued = continued
         self._damaged: Counter[str] = Counter()
-        """By return: how often what it looks for, or fetches, was read and was damaged."""
+        """By Restore: number of damaged reads."""
 
     async def remove_all_but(self, restore_uids: Collection[str]) -> None:
         """See `Staging.remove_all_but`."""
@@ -59,14 +59,17 @@ class Returns:
         await asyncio.to_thread(self._staging.remove_all_but, restore_uids)
 
     async def find(self, order: orders.FindSnapshot) -> orders.Outcome:
-        """Look in the store. While that is away, the answer is retryable: nothing starts cold before its deadline."""
+        """Search the store.
+
+        While the store is unavailable the answer is retryable: no workload starts cold before its deadline.
+        """
         try:
             snapshot = await self._threads.run(self._newest, order)
         except CedanaSchedError as error:
             if self._is_read_again(order.restore_uid, error):
                 return orders.StageFailed(order.restore_uid, str(error), retryable=True)
             return orders.SnapshotFound(order.restore_uid, problem=str(error))
-        self._damaged.pop(order.restore_uid, None)  # whatever was read, it was not what is fetched now
+        self._damaged.pop(order.restore_uid, None)  # an earlier damaged read was not of the snapshot to be fetched now
         return orders.SnapshotFound(order.restore_uid, snapshot)
 
     def _newest(self, order: orders.FindSnapshot) -> SnapshotRef | None:
@@ -85,7 +88,7 @@ class Returns:
     async def stage_by_and_by(
         self, order: orders.Stage, every_seconds: float = PROGRESS_SECONDS
     ) -> AsyncIterator[orders.Outcome]:
-        """As `stage`, with a `StageProgress` now and then."""
+        """Stage as `stage` does, with a `StageProgress` at intervals."""
         shows = self._shows(order.workload)
         done = 0
 
@@ -118,15 +121,15 @@ class Returns:
             is_read_again = self._is_read_again(uid, error)
             is_damaged = isinstance(error, IntegrityError) and not is_read_again
             if is_damaged:
-                del self._damaged[uid]  # an older one is read as often
+                del self._damaged[uid]  # an older snapshot gets as many reads
             return orders.StageFailed(uid, str(error), is_read_again, is_damaged)
-        except OSError as error:  # a full disk may have room in a moment, and a cold start costs the work
+        except OSError as error:  # a full disk may have room in a moment, and a cold start loses the work
             await asyncio.to_thread(self._staging.remove, uid)
             return orders.StageFailed(uid, f"the snapshot cannot be laid on this node: {error}", retryable=True)
         return orders.Staged(uid)
 
     def _is_read_again(self, uid: str, error: CedanaSchedError) -> bool:
-        """Whether the store may give the snapshot, as it was written, another time."""
+        """Return whether a later read may succeed."""
         if isinstance(error, IntegrityError):
             self._damaged[uid] += 1
             return self._damaged[uid] < DAMAGED_TIMES
@@ -137,9 +140,9 @@ class Returns:
         return partial(runtime.staging, workload) if isinstance(runtime, ShowsStaging) else None
 
     async def continue_(self, order: orders.RestoreSnapshot) -> orders.Outcome:
-        """Continue it; an agent that was started meanwhile, and finds it half staged, stages it first."""
+        """Restore the workload; stage its snapshot first if a restarted agent finds it incomplete."""
         uid = order.restore_uid
-        if not await self._was_restored(order.workload):  # some of its containers may have come back already
+        if not await self._was_restored(order.workload):  # some of its containers may have been restored already
             try:
                 facts = await asyncio.to_thread(self._staging.restore_facts, uid)
                 if facts is None:

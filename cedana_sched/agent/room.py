@@ -1,8 +1,9 @@
-"""Room for staged snapshots: asked for before the first byte, so that no return ever brings a node into pressure.
+"""Disk space for staged snapshots: reserved before the first byte, so that no restore brings a node into disk pressure.
 
 The kubelet evicts pods when less than some share of its filesystem, or of the images', is free, or of the inodes. A
-staged snapshot lies on one of the two. What is left has to stay above that, also when several are staged at once. And
-who stages much leaves room to others: snapshots of one namespace that lie ready together take a share of it at most.
+staged snapshot takes space of one of the two. The remaining space must stay above that threshold, also when several
+snapshots are staged at once. One namespace leaves room for others: its staged snapshots together take at most a share
+of the space.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from cedana_sched.store.reader import Progress
 
 _GIB = 1 << 30
 _LAID_AGAIN = ("rootfs.tar", "volumes/")
-"""Archives whose files are laid into the new containers, beside themselves."""
+"""Archives whose files are extracted into the new containers, in addition to the archives themselves."""
 
 
 class Reserve(NamedTuple):
-    """What stays free of a filesystem: so large a share, or so much, whichever is more."""
+    """Free space to keep on a filesystem: a share or an absolute amount, whichever is more."""
 
     share: float = 0.0
     size: int = 0
@@ -43,28 +44,28 @@ class Reserve(NamedTuple):
 
 @dataclass
 class _Taken:
-    """What one staged snapshot takes, until it is freed."""
+    """The space of one staged snapshot, until it is freed."""
 
     namespace: str
     size: int
-    """Bytes, when it is whole."""
+    """Bytes, when complete."""
     pending: int
-    """Bytes of it that are not written yet, and so do not show in the filesystem."""
+    """Bytes that are not written yet, and so do not show in the filesystem."""
 
 
 class NoRoomError(RestoreError, RetryableError):
-    """This node has no room for the snapshot now: another one may have, or this one later."""
+    """This node has no room for the snapshot now: another node may have, or this one later."""
 
 
 class Room:
-    """What one folder's filesystem has room for. Any thread may ask.
+    """The available space of one folder's filesystem. Thread-safe.
 
     Args:
-        folder: what is staged lies there; it need not exist yet.
-        reserve: says what is never taken; asked each time.
-        look: asks the filesystem.
-        namespace_share: of what staged snapshots may take in all, that those of one namespace may take together; a
-            single one may take all.
+        folder: of the staged snapshots; need not exist yet.
+        reserve: returns the space to keep free; called each time.
+        look: reads the filesystem's statistics.
+        namespace_share: share of the space for staged snapshots that those of one namespace may take together; a single
+            one may take all.
     """
 
     def __init__(
@@ -83,9 +84,9 @@ class Room:
 
     @contextlib.contextmanager
     def taken(self, restore_uid: str, manifest: Manifest, progress: Progress | None = None) -> Iterator[Progress]:
-        """Room for a snapshot, kept beyond the block until it is `freed`; after an error it is free.
+        """Reserve space for a snapshot, kept beyond the block until `freed`; after an error it is freed.
 
-        Whoever writes it in the block calls what is given as its own `progress`.
+        Writers in the block must call the yielded function as their `progress`.
 
         Raises:
             NoRoomError: there is too little; nothing was written.
@@ -111,7 +112,7 @@ class Room:
             taken.pending = 0
 
     def freed(self, restore_uid: str) -> None:
-        """What was staged for a restore is removed; nothing happens if nothing was."""
+        """Free the space of a Restore whose staged snapshot is removed; idempotent."""
         with self._lock:
             self._taken.pop(restore_uid, None)
 
@@ -139,7 +140,7 @@ class Room:
             )
 
     def _refuse_share(self, manifest: Manifest, needed: int, free: int) -> None:
-        """A namespace's second snapshot leaves room to others."""
+        """Refuse a namespace's second snapshot if it leaves no room for others."""
         namespace = manifest.ref.identity.namespace
         theirs = sum(one.size for one in self._taken.values() if one.namespace == namespace)
         share = int((free + sum(one.size for one in self._taken.values())) * self._namespace_share)
@@ -153,7 +154,7 @@ class Room:
 
 
 def needed_bytes(manifest: Manifest) -> int:
-    """What a staged snapshot takes on disk: holes take nothing, what is laid from archives lies there twice."""
+    """Return the bytes of a staged snapshot on disk: holes take none, content of archives takes its size twice."""
     needed = 0
     for stream in manifest.streams:
         chunks, lengths = array("I", stream.segments.chunks), array("Q", stream.segments.lengths)

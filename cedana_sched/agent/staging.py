@@ -1,4 +1,4 @@
-"""Lays a snapshot ready on this node: checks that this machine can continue it, fetches and verifies its bytes."""
+"""Stages a snapshot on this node: checks that this machine can restore it, fetches and verifies its bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Staging:
     """The staged snapshots below one directory; each belongs to one restore, by its uid.
 
     UID/        the images
-    UID.facts   what the runtime wants back, as JSON; written last, so that what has it is whole
+    UID.facts   the runtime's restore facts, as JSON; written last: with it the snapshot is complete
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class Staging:
         reserve: Callable[[], Reserve] = Reserve,
         namespace_share: float = 1.0,
     ) -> None:
-        """Below `directory`.
+        """Stage below `directory`.
 
         Args:
-            directory: made when it is missing.
-            criu_version: of the CRIU that continues them.
-            reserve: what stays free of the filesystem; see `Room`.
+            directory: created if missing.
+            criu_version: of the CRIU that restores them.
+            reserve: space to keep free on the filesystem; see `Room`.
             namespace_share: see `Room`.
         """
         self._directory = directory
@@ -53,20 +53,20 @@ class Staging:
         progress: Progress | None = None,
         manifest: str = "",
     ) -> None:
-        """Fetch and verify all of a snapshot. Repeated, it begins again: a half staged one is never used.
+        """Fetch and verify all of a snapshot. A repeated call starts over: an incomplete one is never used.
 
         Args:
-            store: where it is.
-            restore_uid: whose it will be.
-            snapshot: which.
-            progress: called with the bytes that have come, and those in all, from any thread.
+            store: has the snapshot.
+            restore_uid: the Restore to stage for.
+            snapshot: the snapshot to stage.
+            progress: called with the fetched and the total bytes, from any thread.
             manifest: digest of the snapshot's manifest when it was committed; empty: unknown.
 
         Raises:
-            IncompatibleError: this machine cannot continue it; says why.
+            IncompatibleError: this machine cannot restore it; names the reason.
             NewerFormatError: this machine needs an upgrade first, of cedana-sched or of its CRIU.
             NoRoomError: it would fill this machine's disk; nothing was written.
-            StoreError: it cannot be read, or what was read is damaged.
+            StoreError: it cannot be read, or is damaged.
         """
         reader = store.open_snapshot(snapshot, manifest)
         here, taken = compatibility(self._criu_version), reader.manifest.metadata.compatibility
@@ -88,11 +88,11 @@ class Staging:
         write_whole(self._facts(restore_uid), msgspec.json.encode(reader.manifest.metadata.runtime))
 
     def images(self, restore_uid: str) -> Path:
-        """Where the staged images of a restore lie."""
+        """Return the folder of a Restore's staged images."""
         return self._directory / segment("restore", restore_uid)
 
     def restore_facts(self, restore_uid: str) -> dict[str, Any] | None:
-        """What the runtime that took the snapshot wants back; None when nothing is staged, or not all of it."""
+        """Return the restore facts of the runtime that took the snapshot; None if it is not staged completely."""
         try:
             content = self._facts(restore_uid).read_bytes()
         except FileNotFoundError:
@@ -100,13 +100,13 @@ class Staging:
         return msgspec.json.decode(content, type=dict[str, Any]) if content else None
 
     def remove(self, restore_uid: str) -> None:
-        """Free the disk again; nothing happens if nothing is staged."""
+        """Remove a staged snapshot; idempotent."""
         self._facts(restore_uid).unlink(missing_ok=True)
         shutil.rmtree(self.images(restore_uid), ignore_errors=True)
         self._room.freed(restore_uid)
 
     def remove_all_but(self, restore_uids: Collection[str]) -> None:
-        """Free what an agent that was killed has left behind for restores that nobody waits for any more."""
+        """Remove what a killed agent has staged for restores that no longer exist."""
         if self._directory.exists():
             for path in self._directory.iterdir():
                 uid = name_of(path.name).removesuffix(".facts")

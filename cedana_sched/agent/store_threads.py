@@ -1,11 +1,11 @@
-"""Threads for calls that may not return, to the store for one: they must not hold up freezes, thaws and kills, nor us.
+"""Threads for calls that may never return, as to the store, so that they block no freeze, thaw or kill, nor our exit.
 
 The event loop's own threads are few (six on two CPUs), the journal and the freezer use them too, and a process waits
-for them before it ends. These are daemons: what they write is made to be cut off at any instant.
+for them before it exits. These are daemon threads: their writes may be interrupted at any instant.
 
-Calls run in lanes, so that what a workload waits for never queues behind what nobody waits for. A lane takes its share
-of the threads at most, and a free thread goes to the most urgent call. A thread counts until its call has returned,
-also when the caller has left: the bound holds for what the store sees.
+Calls run in lanes, so that a call for which a workload waits never queues behind background calls. A lane takes its
+share of the threads at most, and a free thread goes to the most urgent call. A thread counts until its call has
+returned, also when the caller was cancelled: the bound holds for the load on the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Lane:
         self.waiting: deque[asyncio.Future[None]] = deque()
 
     async def run(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """Run it in a thread. A caller that is cancelled leaves; a call that has begun runs on."""
+        """Run a call in a thread. Cancellation releases the caller; a call that has begun runs on."""
         await self._threads.admit(self)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
@@ -56,7 +56,7 @@ class Lane:
                 if not answer.done():
                     how(what)
 
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the result is not needed any more
                 loop.call_soon_threadsafe(deliver)
 
         try:
@@ -68,12 +68,12 @@ class Lane:
 
 
 class StoreThreads:
-    """At most `calls_at_once` calls run; the others wait, by lane. `run` is that of the most urgent lane.
+    """Runs at most `calls_at_once` calls; others wait, by lane. `run` is that of the most urgent lane.
 
     Attributes:
-        name: what its threads are called, before the name of the call.
+        name: prefix of its threads' names, before the name of the call.
         staging: fetches of whole snapshots.
-        background: retention, collection, verification, prefetching: nobody waits for it.
+        background: retention, collection, verification, prefetching: nothing waits for them.
     """
 
     def __init__(self, calls_at_once: int = CALLS_AT_ONCE, name: str = "store") -> None:
@@ -86,7 +86,7 @@ class StoreThreads:
         self.run = urgent.run
 
     async def admit(self, lane: Lane) -> None:
-        """Wait for a thread; called by lanes."""
+        """Wait for a thread."""
         if self._has_room(lane) and not lane.waiting:
             lane.running += 1
             return
@@ -95,12 +95,12 @@ class StoreThreads:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # its turn came just now: it goes to the next one
+            if turn.done() and not turn.cancelled():  # its turn came just now: pass it on
                 self.leave(lane)
             raise
 
     def leave(self, lane: Lane) -> None:
-        """A call has returned; called by lanes."""
+        """Free the thread of a call that has returned."""
         lane.running -= 1
         for one in self._lanes:
             while one.waiting and self._has_room(one):

@@ -1,8 +1,8 @@
-"""Thaws what was frozen for a checkpoint that is past its deadline, without an order.
+"""Thaws workloads of checkpoints that are past their deadlines, without an order.
 
-The coordinator aborts it then. But its orders may stop coming: the API server or every coordinator is away, or the node
-was taken for lost. The workload would stand still until they are back, and keep its turn to be dumped. Never thawed so
-is what a capture works on, and what is committed and to be killed.
+The coordinator aborts such a checkpoint. But its orders may stop arriving: the API server or every coordinator is down,
+or the node was taken for lost. Until they are back the workload would stay frozen, and keep its dump slot. Two kinds
+are never thawed here: a workload that a capture is dumping, and one that is committed and to be killed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from cedana_sched.model.preemption import WorkloadRef
 log = structlog.get_logger()
 
 MARGIN_SECONDS: Final = 15.0
-"""After the deadline: an order that was on its way comes first."""
+"""Grace after the deadline: an order in flight takes precedence."""
 
 
 class Thaws:
-    """Those that are to come, at most one for each checkpoint; all of it in one event loop.
+    """The scheduled thaws, at most one for each checkpoint; all in one event loop.
 
     Args:
-        thaw: thaws a workload if this checkpoint has frozen it; whether it had.
-        give_back: called with the uid of a checkpoint whose time is over.
+        thaw: thaws a workload if this checkpoint has frozen it; returns whether it had.
+        give_back: called with the uid of a checkpoint whose deadline has expired.
     """
 
     def __init__(self, thaw: Callable[[str, WorkloadRef], Awaitable[bool]], give_back: Callable[[str], None]) -> None:
@@ -37,7 +37,7 @@ class Thaws:
         self._is_closed = False
 
     async def set(self, checkpoint_uid: str, workload: WorkloadRef, deadline: float) -> None:
-        """Thaw it after this time of the event loop's clock, unless `cancel` is called before."""
+        """Thaw the workload after this time of the event loop's clock, unless `cancel` is called before."""
         await self.cancel(checkpoint_uid)
         if not self._is_closed:
             cancelled = asyncio.Event()
@@ -47,14 +47,14 @@ class Thaws:
             task.add_done_callback(lambda _: self._pending.pop(checkpoint_uid))
 
     async def cancel(self, checkpoint_uid: str) -> None:
-        """It is not thawed from here on; a thaw under way is waited for."""
+        """Cancel the thaw; a thaw in progress is awaited."""
         while (pending := self._pending.get(checkpoint_uid)) is not None:
             cancelled, task = pending
             cancelled.set()
             await asyncio.wait([task])
 
     async def close(self) -> None:
-        """Thaw nothing any more: a dump may outlive this agent."""
+        """Cancel all thaws: a dump may outlive this agent."""
         self._is_closed = True
         for uid in tuple(self._pending):
             await self.cancel(uid)
@@ -71,7 +71,7 @@ class Thaws:
                 is_thawed = await self._thaw(uid, workload)
             except CedanaSchedError as error:
                 log.warning("not thawed, trying again", checkpoint=uid, workload=workload.name, problem=str(error))
-            except Exception:  # a defect must not leave it frozen
+            except Exception:  # a defect must not leave the workload frozen
                 log.exception("not thawed, trying again", checkpoint=uid, workload=workload.name)
             else:
                 if is_thawed:

@@ -1,7 +1,7 @@
-"""Whether a capture gets anywhere where no CRIU is at work: in its archives, and in its commit.
+"""Detects a hung capture while no CRIU works: in its archives, and in its commit.
 
-CRIU is watched by `snapshot.progress`. Beside it a read of the workload's files, or a call of the store, may hang, in a
-place where no thread can be woken. The process is ended then, as a killed one, and its agent undoes what it has left.
+`snapshot.progress` watches CRIU. Outside of CRIU a read of the workload's files, or a call of the store, may hang where
+no thread can be woken. Then the process is ended like a killed one, and its agent cleans up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 QUIET_FACTOR = 4.0
-"""A silence may last so many times `stall_seconds`: a bucket's client gives up by itself earlier, with better words."""
+"""Multiple of `stall_seconds` without progress: a bucket's client times out earlier, with a better error message."""
 _LOOKS = 10
 
 
@@ -20,11 +20,11 @@ _LOOKS = 10
 def ended_when_quiet(
     signs: Callable[[], object], criu_is_at_work: Callable[[], bool], stall_seconds: float, end: Callable[[str], None]
 ) -> Iterator[None]:
-    """Look on while the block runs.
+    """Watch while the block runs.
 
     Args:
-        signs: what has been read, stored and done; any change is a sign of life.
-        criu_is_at_work: whether nothing needs to be looked at now.
+        signs: returns what has been read, stored and done; any change is progress.
+        criu_is_at_work: returns whether another component watches at this moment.
         stall_seconds: see `QUIET_FACTOR`.
         end: called with the reason, once, from another thread.
     """
@@ -46,7 +46,7 @@ def ended_when_quiet(
 
 @contextlib.contextmanager
 def beside(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
-    """Do `work` in a thread of that name while the block runs; the event is set when the block is over."""
+    """Run `work` in a thread of that name while the block runs; the event is set at the end of the block."""
     done = threading.Event()
     thread = threading.Thread(target=work, args=(done,), name=name, daemon=True)
     thread.start()

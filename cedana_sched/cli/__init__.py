@@ -1,1 +1,1 @@
-"""The face on the command line: `cedana-sched`."""
+"""The command-line interface `cedana-sched`."""

@@ -17,7 +17,7 @@ Job = Annotated[
     ),
 ]
 SNAPSHOT_FORM = r"namespace/id\[/index\[/container]]@generation."
-"""How a snapshot is named, as help has it: rich takes a bracket without its backslash for markup."""
+"""The form of a snapshot reference in help texts, with brackets escaped for rich's markup."""
 Reference = Annotated[
     str,
     typer.Argument(

@@ -1,4 +1,4 @@
-"""Registers a function as a command: gives it a session, the options that every command has, and error reports."""
+"""Registration of functions as commands, with a session, the common options, and error reports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OutputFormat = Annotated[
 
 @dataclass(frozen=True)
 class Session:
-    """What every command gets: where to write, and which engine to ask."""
+    """The context of a command: its output, and the engine's state directory."""
 
     output: Output
     chosen_state_directory: Path | None = None
@@ -57,7 +57,7 @@ class Session:
         return self.chosen_state_directory or DEFAULT_STATE_DIRECTORY
 
     def client(self) -> EngineClient:
-        """A connection to the engine, not yet opened."""
+        """Return a client of the engine, not yet connected."""
         from cedana_sched.local.client import EngineClient
 
         return EngineClient(self.state_directory)
@@ -65,7 +65,7 @@ class Session:
 
 @dataclass(frozen=True)
 class GlobalOptions:
-    """What was written before the command's name; the same option after it wins."""
+    """Options before the command's name; the same option after the name takes precedence."""
 
     state_directory: Path | None
     output: Format | None
@@ -96,7 +96,7 @@ def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Calla
 
 @contextmanager
 def reported_errors(output: Output) -> Iterator[None]:
-    """Turn an error of ours into its report and exit code. Other exceptions are bugs and keep their traceback."""
+    """Report a `CedanaSchedError` and exit with its code. Other exceptions are bugs and keep their traceback."""
     try:
         yield
     except CedanaSchedError as error:
@@ -104,7 +104,7 @@ def reported_errors(output: Output) -> Iterator[None]:
         raise typer.Exit(exit_code_of(error)) from error
     except KeyboardInterrupt as interrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from interrupt
-    except BrokenPipeError as broken:  # the reader of our stdout had enough, as `head` has
+    except BrokenPipeError as broken:  # the reader of stdout has exited, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(ExitCode.OK) from broken
 
@@ -116,9 +116,9 @@ def _session(context: typer.Context, output: Format | None, state_directory: Pat
 
 
 def _declare(run: Callable[..., None], body: Callable[..., Any]) -> None:
-    """Give `run` the signature that typer reads: that of `body` without the session, plus the common options.
+    """Set the signature of `run` for typer: that of `body` without the session, plus the common options.
 
-    A parameter `place`, of a class in `OPTIONS_OF`, stands for all options that say where the store is.
+    A parameter of a class in `OPTIONS_OF` (`place`) is expanded to all store options.
     """
     own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
     parameters = [_option("context", typer.Context, inspect.Parameter.empty)]
@@ -126,7 +126,7 @@ def _declare(run: Callable[..., None], body: Callable[..., Any]) -> None:
     for options in (OPTIONS_OF[one.annotation] for one in own if one.annotation in OPTIONS_OF):
         parameters += [_option(name, annotation, default) for name, (annotation, default) in options.items()]
     parameters += [_option("output", OutputFormat, None), _option("state_directory", StateDirectory, None)]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions carry it if set
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect.signature honours the attribute
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 

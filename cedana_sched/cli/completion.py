@@ -1,4 +1,4 @@
-"""Completes job names and snapshot references in the shell, from what the running engine knows."""
+"""Shell completion of job names and snapshot references, from the running engine."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PATIENCE_SECONDS = 0.5
 
 
 def job_names(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Names of jobs that begin with what was typed, each with its phase."""
+    """Return job names with the prefix `incomplete`, each with its job's phase."""
     return [(job.name, job.phase) for job in _jobs(context) if job.name.startswith(incomplete)]
 
 
 def snapshot_references(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The newest snapshot of each job, as far as the engine knows it."""
+    """Return the newest snapshots of the engine's jobs with the prefix `incomplete`, each with its job's name."""
     made = ((job.checkpoint.snapshot, job.name) for job in _jobs(context) if job.checkpoint)
     return [(snapshot, name) for snapshot, name in made if snapshot and snapshot.startswith(incomplete)]
 
 
 def _jobs(context: typer.Context) -> list[JobView]:
-    # Silent on failure: a shell that completes shows no errors, and the command itself will report the same.
+    # silent on failure: completion cannot show errors, and the command itself reports them
     try:
         return asyncio.run(_ask(_state_directory(context)))
     except (CedanaSchedError, TimeoutError, OSError):

@@ -1,4 +1,4 @@
-"""`cedana-sched engine`: run the embedded engine in the foreground, and ask it how it is."""
+"""`cedana-sched engine`: run the embedded engine in the foreground, and show its status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that only a person at the command line can meet."""
+"""Errors that occur only on the command line."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from cedana_sched.model.errors import CedanaSchedError
 
 
 class CommandLineError(CedanaSchedError):
-    """The command line cannot be read: an unknown command or option, a missing argument."""
+    """The command line is invalid: an unknown command or option, a missing argument."""
 
 
 class WaitTimedOutError(CedanaSchedError):
-    """The time that a person gave is over; what was waited for goes on."""
+    """The user's timeout of a wait has expired; the operation itself continues."""
 
 
 class JobFailedError(CedanaSchedError):
-    """The job that was waited for failed or was cancelled."""
+    """The job of a wait failed or was cancelled."""
 
 
 class PermissionRefusedError(CedanaSchedError):
-    """The operating system does not let this user do it."""
+    """The operating system denies the operation to this user."""
 
 
 class DoctorError(CedanaSchedError):
-    """Something that the product needs is missing on this machine, or in the cluster."""
+    """A prerequisite is missing on this machine or in the cluster."""

@@ -1,4 +1,4 @@
-"""What the command's exit code means, and which error leads to which: the one place, quoted by docs/cli.md."""
+"""Exit codes, their meanings, and the mapping of errors to exit codes; the source of docs/cli.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cedana_sched.model import errors
 
 
 class ExitCode(IntEnum):
-    """Exit codes are a promise to scripts: meanings may be added, never changed."""
+    """Exit codes, a stable interface for scripts: codes may be added, meanings never change."""
 
     OK = 0
     FAILED = 1
@@ -33,7 +33,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.INTERRUPTED: "interrupted by the user",
 }
 
-# The first class that matches wins, so special ones stand before their bases.
+# The first match wins, so subclasses precede their bases.
 _BY_ERROR: tuple[tuple[type[errors.CedanaSchedError], ExitCode], ...] = (
     (errors.NotFoundError, ExitCode.NOT_FOUND),
     (errors.RefusedError, ExitCode.REFUSED),
@@ -43,7 +43,7 @@ _BY_ERROR: tuple[tuple[type[errors.CedanaSchedError], ExitCode], ...] = (
     (errors.StoreDeniedError, ExitCode.REFUSED),
 )
 
-# Errors of packages that are only imported when they are needed, by class name.
+# Errors of lazily imported packages, by class name.
 _BY_NAME: dict[str, ExitCode] = {
     "ApiUnavailableError": ExitCode.UNREACHABLE,
     "EngineRefusedError": ExitCode.REFUSED,
@@ -54,7 +54,7 @@ _BY_NAME: dict[str, ExitCode] = {
 
 
 def exit_code_of(error: errors.CedanaSchedError) -> ExitCode:
-    """The code with which a command ends that raised `error`."""
+    """Return the exit code of a command that raised `error`."""
     for kind, code in _BY_ERROR:
         if isinstance(error, kind):
             return code

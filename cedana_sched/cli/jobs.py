@@ -1,4 +1,4 @@
-"""What a person does with jobs: ps, describe, preempt, checkpoint, restore, cancel."""
+"""Commands on jobs: ps, describe, preempt, checkpoint, restore, cancel."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def checkpoint(
         found = await client.job(job)
         async with checkpoint_progress(client, found, session.output):
             found = await client.checkpoint(found.uid, leave_running=leave_running)
-            found = await wait_until(client, found, _is_settled)  # the snapshot is made; the job is being stopped
+            found = await wait_until(client, found, _is_settled)  # the job may still be stopping
     _print(session, found)
 
 

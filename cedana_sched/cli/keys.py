@@ -1,4 +1,4 @@
-"""`cedana-sched keys`: the keys that seal snapshots; made, renewed, and removed together with what they seal."""
+"""`cedana-sched keys`: create, rotate and rewrap the keys that seal snapshots; erase sealed snapshots."""
 
 from __future__ import annotations
 

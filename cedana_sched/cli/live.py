@@ -1,4 +1,4 @@
-"""`ps --watch` on a terminal: one table that moves with the engine's watch stream."""
+"""`ps --watch` on a terminal: a live table, updated from the engine's watch stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Jobs:
-    """The jobs as they are now, drawn anew whenever rich asks, so that ages grow between changes."""
+    """The current jobs as a rich renderable; rendered at each refresh, so that ages advance between changes."""
 
     def __init__(self, *, everything: bool) -> None:
         self._everything = everything
@@ -32,7 +32,7 @@ class _Jobs:
 
 
 async def live_table(output: Output, client: EngineClient, *, everything: bool) -> None:
-    """Show jobs until the engine stops or the user interrupts."""
+    """Show a live table of jobs until the engine stops or the user interrupts."""
     from rich.live import Live
 
     jobs = _Jobs(everything=everything)

@@ -1,4 +1,4 @@
-"""Sends log lines to stderr: lines for a person on a terminal, JSON elsewhere. stdout is for data alone."""
+"""Logging to stderr: readable lines on a terminal, JSON elsewhere. stdout is for data only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def log_to_stderr() -> None:
-    """Configure structlog; commands that open a store or run the engine call it once, before anything else."""
+    """Configure structlog; must precede the first log line."""
     import structlog
 
     processors: list[Any] = [
@@ -23,7 +23,7 @@ def log_to_stderr() -> None:
 
 
 class _StderrLoggerFactory:
-    """Looks up `sys.stderr` when a logger is first used, so that tests that replace it see the lines."""
+    """A logger factory that resolves `sys.stderr` at the first use of a logger, because tests replace it."""
 
     def __call__(self, *_: Any) -> Any:
         import structlog

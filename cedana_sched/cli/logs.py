@@ -1,4 +1,4 @@
-"""`cedana-sched logs`: what a job wrote, before and after every restore; `-f` goes on until the job has ended."""
+"""`cedana-sched logs`: print a job's output across all restores; `-f` follows it until the job has ended."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ async def logs(
 
 
 class Tail:
-    """Reads what was appended to a file since the last call; a file that does not exist yet is empty."""
+    """An incremental reader of a file's appended data; a file that does not exist yet is empty."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def blocks(self) -> Iterator[bytes]:
-        """What is new, in blocks of at most 64 KiB.
+        """Yield data appended since the last call, in blocks of at most 64 KiB.
 
         Raises:
-            PermissionRefusedError: the file belongs to somebody else.
+            PermissionRefusedError: this user may not read the file.
         """
         try:
             file = self._path.open("rb")
@@ -81,7 +81,7 @@ async def _follow(client: EngineClient, job: JobView, path: Path, write: Write) 
 
     tail = Tail(path)
     with Inotify() as changes:
-        # The directory is watched, not the file: the file may not exist before the job starts.
+        # watch the directory, because the file may not exist before the job starts
         changes.add_watch(path.parent, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO)
 
         async def copy_changes() -> None:
@@ -103,7 +103,7 @@ async def _follow(client: EngineClient, job: JobView, path: Path, write: Write) 
             for task in (copying, ended):
                 task.cancel()
             await asyncio.wait((copying, ended))
-    _copy(tail, write)  # what was written between the last change and the end
+    _copy(tail, write)  # data from between the last event and the job's end
 
 
 def _print_file(path: Path, write: Write, *, started: bool) -> None:

@@ -1,6 +1,6 @@
-"""The command `cedana-sched`: puts the command groups together and ends with the documented exit code.
+"""The command `cedana-sched`: assembles the command groups, and exits with the documented exit code.
 
-Everything heavy is imported by the command that needs it, so that `--help` and completion answer at once.
+Each command imports its heavy dependencies lazily, so that `--help` and completion are fast.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ app.add_typer(keys.app, name="keys")
 doctor.register(app)
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001  # the form of a typer callback
+def _print_version(wanted: bool) -> None:  # noqa: FBT001  # the signature of a typer callback
     if wanted:
         print(f"cedana-sched {__version__}")
         raise typer.Exit
@@ -51,7 +51,7 @@ def _global_options(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    del version  # its callback has ended the command
+    del version  # handled by its callback
     context.obj = GlobalOptions(state_directory, output)
 
 
@@ -59,7 +59,7 @@ def main() -> None:
     """Entry point of the console script."""
     try:
         code = app(standalone_mode=False)
-    except typer.TyperException as error:  # a command line that typer could not read
+    except typer.TyperException as error:  # invalid command line
         _report_bad_usage(error)
         code = ExitCode.USAGE
     except typer.Abort:
@@ -76,7 +76,7 @@ def _report_bad_usage(error: typer.TyperException) -> None:
 
 
 def _format_of(arguments: list[str]) -> Format:
-    """The format asked for on a command line that could not be read as a whole."""
+    """Return the output format of a command line that typer could not parse."""
     joined = " ".join(arguments).split(" -- ")[0]
     spellings = ("-o json", "-ojson", "--output json", "--output=json")
     return Format.JSON if any(spelling in joined for spelling in spellings) else Format.TABLE

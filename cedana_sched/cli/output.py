@@ -1,7 +1,7 @@
-"""Where a command writes: data to stdout as a table or JSON, everything else to stderr.
+"""Output of commands: data to stdout as a table or JSON, everything else to stderr.
 
-A table is aligned plainly where stdout is no terminal, so that scripts and `less` see every character. Colour
-needs a terminal and an absent `NO_COLOR`.
+If stdout is not a terminal, tables are plain and never truncated, for scripts and `less`. Colour requires a terminal
+and an unset `NO_COLOR`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How data is printed."""
+    """The output format of data."""
 
     TABLE = "table"
     JSON = "json"
@@ -30,14 +30,14 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text below upper-case column names; the cells of the column `PHASE` get a colour on a terminal."""
+    """Rows of text below upper-case column names; cells with a known phase or level are coloured on a terminal."""
 
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]] = field(default_factory=list)
     empty: str = "nothing to show"
-    """Said on stderr when there is no row."""
+    """Note on stderr if the table has no rows."""
     dispensable: tuple[str, ...] = ()
-    """Columns that a narrow terminal leaves out, the first one first."""
+    """Columns that a narrow terminal omits, in order."""
 
 
 _STYLES = {
@@ -56,7 +56,7 @@ _GAP = "  "
 
 
 class Output:
-    """One command's output in the format that its user asked for."""
+    """The output of one command, in the format of its options."""
 
     def __init__(self, format_: Format) -> None:
         self.format = format_
@@ -67,16 +67,16 @@ class Output:
 
     @property
     def moves(self) -> bool:
-        """Whether stdout is a terminal on which a table may move."""
+        """Whether stdout is a terminal that can show a live table."""
         return sys.stdout.isatty() and not self.is_json
 
     @property
     def shows_progress(self) -> bool:
-        """Whether bars may move on stderr."""
+        """Whether stderr can show progress bars."""
         return sys.stderr.isatty() and not self.is_json
 
     def data(self, value: Any, render: Callable[[], Table | str]) -> None:
-        """Print a result: `value` as JSON, or what `render` makes of it."""
+        """Print a result: `value` as JSON, or the table or text of `render`."""
         if self.is_json:
             print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
             return
@@ -87,16 +87,16 @@ class Output:
             self._table(rendered)
 
     def record(self, value: Any, line: str) -> None:
-        """Print one item of an endless stream: compact JSON on a line of its own, or `line`."""
+        """Print one item of a stream: compact JSON on a line of its own, or `line`."""
         print(msgspec.json.encode(value).decode() if self.is_json else line, flush=True)
 
     def note(self, text: str) -> None:
-        """Tell a person what goes on; scripts that read stdout do not see it."""
+        """Print a note for the user on stderr, unless the output is JSON."""
         if not self.is_json:
             print(text, file=sys.stderr, flush=True)
 
     def problem(self, error: CedanaSchedError) -> None:
-        """Print an error: sentence, remedy, evidence; as JSON in the shape that the engine's API uses."""
+        """Print an error: message, evidence, remedy; as JSON in the form of the engine's API."""
         if self.is_json:
             named = error.field if isinstance(error, UsageError) else None
             body = {
@@ -115,7 +115,7 @@ class Output:
             print(f"remedy: {error.remedy}", file=sys.stderr)
 
     def console(self, *, stderr: bool = False) -> Console:
-        """A rich console for what moves on a terminal."""
+        """Return a rich console for live output on a terminal."""
         from rich.console import Console
 
         return Console(stderr=stderr, highlight=False, no_color="NO_COLOR" in os.environ or None)
@@ -131,7 +131,7 @@ class Output:
 
 
 def fitted(table: Table, width: int) -> Table:
-    """The table without as many of its dispensable columns as `width` characters demand."""
+    """Return the table without as many dispensable columns as necessary for `width` characters."""
     for name in table.dispensable:
         if len(max(plain_table(table).splitlines(), key=len)) <= width:
             break
@@ -146,7 +146,7 @@ def _without(cells: tuple[str, ...], index: int) -> tuple[str, ...]:
 
 
 def plain_table(table: Table) -> str:
-    """Columns aligned by spaces, no matter how wide."""
+    """Return the table as text, aligned by spaces, of any width."""
     lines: Sequence[tuple[str, ...]] = [table.columns, *table.rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
     aligned = (_GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
@@ -154,7 +154,7 @@ def plain_table(table: Table) -> str:
 
 
 def rich_table(table: Table) -> Any:
-    """The same for a terminal: cells wrap, phases have their colour."""
+    """Return the table as a rich table for a terminal: cells wrap, and phases are coloured."""
     from rich.table import Table as RichTable
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""Shows how far a checkpoint or a long read of the store is: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a checkpoint or of a long read of the store: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Show = Callable[["CheckpointView"], None]
 
 @asynccontextmanager
 async def checkpoint_progress(client: EngineClient, job: JobView, output: Output) -> AsyncIterator[None]:
-    """While the body runs, show every step of the checkpoint that it makes of `job`."""
+    """While the body runs, show each step of the checkpoint that the body requests of `job`."""
     with _bar(output, job.name) if output.shows_progress else _lines(output, job.name) as show:
         task = asyncio.create_task(_follow(client, job, show), name=f"progress of {job.uid}")
         try:
@@ -58,7 +58,7 @@ def _lines(output: Output, name: str) -> Iterator[Show]:
 @contextmanager
 def _bar(output: Output, name: str) -> Iterator[Show]:
     with _transfer_bar(output) as progress:
-        # CRIU does not say beforehand how much it will send, so the bar has no end.
+        # the bar has no total, because CRIU does not announce the size of a dump
         task = progress.add_task(name, total=None)
 
         def show(checkpoint: CheckpointView) -> None:
@@ -69,7 +69,7 @@ def _bar(output: Output, name: str) -> Iterator[Show]:
 
 @contextmanager
 def counted_progress(output: Output, name: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a long read; the body calls what it is given with the bytes done and the bytes in all, from any thread."""
+    """Show the progress of a long read; yields a thread-safe callback for bytes done and bytes in total."""
     if not output.shows_progress:
         yield lambda *_: None
         return

@@ -1,4 +1,4 @@
-"""What the images of a snapshot hold: its processes, as `snapshots inspect` shows them."""
+"""The processes in the images of a snapshot, for `snapshots inspect`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ UNKNOWN = "(processes are not shown: 'cedana-sched doctor --prepare' makes the C
 
 
 def contents_of(reader: SnapshotReader) -> Contents | None:
-    """The processes of a snapshot; None on a machine that has no CRIU to read its images with.
+    """Return the processes of a snapshot; None on a machine without CRIU, which decodes the images.
 
     Raises:
         SnapshotError: an image cannot be decoded.
-        IntegrityError: one is damaged.
+        IntegrityError: an image is corrupt.
     """
     from cedana_sched.snapshot.inspect import inspect_snapshot
     from cedana_sched.snapshot.toolchain import find_toolchain
@@ -39,7 +39,7 @@ def contents_of(reader: SnapshotReader) -> Contents | None:
 
 
 def contents_text(contents: Contents | None) -> str:
-    """Processes as a table, and which namespaces they have for themselves."""
+    """Format processes as a table, with the namespaces of their own."""
     if contents is None:
         return UNKNOWN
     if not contents.processes:

@@ -1,4 +1,4 @@
-"""Snapshots as tables, as text and as JSON; the JSON is a promise to scripts, the store's own structs are not."""
+"""Views of snapshots as tables, text and JSON; the JSON is a stable interface, the store's own structs are not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SnapshotView(msgspec.Struct, frozen=True):
     stored_bytes: int
     packs: int
     leaves: tuple[int, ...] = ()
-    """Generations whose work neither this one nor a newer one continues; retention keeps them beside its own."""
+    """Generations of other lines of work, which no newer snapshot continues; retention keeps them in addition."""
 
 
 def snapshot_view(summary: SnapshotSummary) -> SnapshotView:
@@ -65,7 +65,7 @@ def snapshot_view(summary: SnapshotSummary) -> SnapshotView:
 
 
 class InspectView(msgspec.Struct, frozen=True):
-    """Everything that a snapshot says of itself; `contents` is what CRIU's images hold, if they could be read."""
+    """All metadata of a snapshot; `contents` is the content of CRIU's images, or None if they could not be read."""
 
     snapshot: SnapshotView
     size_bytes: int
@@ -127,7 +127,7 @@ def inspect_text(view: InspectView, now: float) -> str:
 
 
 def verified_line(report: VerifyReport) -> str:
-    """One snapshot's verification in one line."""
+    """Format the verification of a snapshot as one line."""
     rate = units.rate(report.bytes_verified, report.seconds)
     state = "ok" if report.ok else f"DAMAGED: {report.damaged} of {report.chunks} chunks"
     return f"{report.snapshot}  {state}  {units.size(report.bytes_verified)} at {rate}"

@@ -1,4 +1,4 @@
-"""`cedana-sched snapshots`: what is in the store. It is opened directly, so no engine needs to run."""
+"""`cedana-sched snapshots`: manage the snapshots of a store, directly and without an engine."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def verify(
         except NotFoundError:
             if not everything:
                 raise
-            continue  # it was removed meanwhile
+            continue  # removed meanwhile
         except IncompatibleError as error:
             if not everything:
                 raise
             newer.append(error)
             continue
-        except IntegrityError as error:  # of its manifest; the others are read all the same
+        except IntegrityError as error:  # a corrupt manifest; the other snapshots are verified all the same
             reports.append(unreadable(ref, error))
         session.output.note(verified_line(reports[-1]))
     session.output.data(

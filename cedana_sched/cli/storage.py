@@ -1,4 +1,4 @@
-"""Which store a command means: `--store`, the running engine's, or the folder in the state directory."""
+"""Selection of a command's store: `--store`, the running engine's, or the folder in the state directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STORE_VARIABLE = "CEDANA_SCHED_STORE"
 KEY_FILE_VARIABLE = "CEDANA_SCHED_KEY_FILE"
 FOLDER = "store"
-"""Of the state directory: the engine's store when nothing else is said."""
+"""Folder in the state directory, the engine's default store."""
 
 
 def _store(default: str) -> Any:
@@ -99,18 +99,18 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         False,
     ),
 }
-"""Annotation and default of the options that every command with a `Place` gets, by parameter name."""
+"""Annotation and default of the store options of a command with a `Place`, by parameter name."""
 
 OPTIONS_OF_A_NEW_ENGINE: dict[str, tuple[Any, Any]] = OPTIONS | {
     "store": (_store("STATE-DIR/store"), None),
     "key_file": (_key_file("nothing is sealed, and a sealed store is refused"), None),
 }
-"""The same of a command with a `NewPlace`, which looks at no running engine."""
+"""The store options of a command with a `NewPlace`, which does not contact a running engine."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What the options say about the store."""
+    """The values of a command's store options."""
 
     uri: str | None
     endpoint: str | None = None
@@ -121,14 +121,14 @@ class Place:
 
     @classmethod
     def taken_from(cls, given: dict[str, Any]) -> Self:
-        """Take the values of `OPTIONS` out of a command's arguments."""
+        """Pop the values of `OPTIONS` from a command's arguments."""
         return cls(*(given.pop(name) for name in OPTIONS))
 
     def configuration(self) -> StorageConfig:
-        """The store that is named; S3 settings of the environment mean nothing for a folder.
+        """Return the configuration of the named store; a folder ignores S3 settings of the environment.
 
         Raises:
-            UsageError: it cannot be read.
+            UsageError: an option is invalid.
         """
         from cedana_sched.store.location import StorageConfig
 
@@ -143,23 +143,23 @@ class Place:
 
 
 class NewPlace(Place):
-    """What the options say about the store of an engine that is started."""
+    """The store options of a command that starts an engine."""
 
 
 OPTIONS_OF: dict[Any, dict[str, tuple[Any, Any]]] = {Place: OPTIONS, NewPlace: OPTIONS_OF_A_NEW_ENGINE}
 
 
 def for_engine(place: NewPlace, session: Session) -> StorageConfig:
-    """The store that a new engine uses."""
+    """Return the store configuration of a new engine."""
     return replace(place, uri=place.uri or str(session.state_directory / FOLDER)).configuration()
 
 
 def open_store(place: Place, session: Session) -> SnapshotStore:
-    """The store that a person means.
+    """Open the store that the user's options select.
 
     Raises:
-        NotFoundError: none was named, no engine runs, and the state directory holds none.
-        StoreError: it cannot be used.
+        NotFoundError: no store was named, no engine runs, and the state directory has no store.
+        StoreError: the store cannot be used.
     """
     from cedana_sched.cli.logging import log_to_stderr
     from cedana_sched.store.mark import NOTES
@@ -173,7 +173,7 @@ def open_store(place: Place, session: Session) -> SnapshotStore:
 
 
 def _of_engine(place: Place, session: Session) -> Place | None:
-    """The running engine's store, and where it is asked unless the options say otherwise; its S3 keys stay its own."""
+    """Return the running engine's store and settings, overridden by options; None without an engine. No S3 keys."""
     from cedana_sched.local.client import EngineUnreachableError
 
     async def ask() -> EngineView:
@@ -185,7 +185,7 @@ def _of_engine(place: Place, session: Session) -> Place | None:
     except EngineUnreachableError:
         return None
     endpoint = place.endpoint or view.store_endpoint
-    allow_http = place.allow_http or endpoint == view.store_endpoint  # the engine was allowed to
+    allow_http = place.allow_http or endpoint == view.store_endpoint  # permitted by the engine's options
     key_file = place.key_file or (Path(view.key_file) if view.key_file else None)
     accept_unsealed = place.accept_unsealed or (view.accepts_unsealed and key_file is not None)
     return Place(view.store, endpoint, place.region or view.store_region, allow_http, key_file, accept_unsealed)
@@ -200,5 +200,5 @@ def _of_directory(session: Session) -> str:
 
 
 def _absolute(uri: str) -> str:
-    """A folder as people write it: relative to where they are."""
+    """Return a path relative to the working directory as an absolute one; a URI is returned unchanged."""
     return uri if "://" in uri or uri.startswith("file:") else str(Path(uri).expanduser().absolute())

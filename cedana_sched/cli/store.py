@@ -1,4 +1,4 @@
-"""`cedana-sched store`: whether a store can hold snapshots, tried before one is needed."""
+"""`cedana-sched store`: test whether a store can hold snapshots, before a preemption needs the store."""
 
 from __future__ import annotations
 

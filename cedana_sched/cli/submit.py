@@ -1,4 +1,4 @@
-"""`cedana-sched submit`: a command line becomes a job."""
+"""`cedana-sched submit`: queue a command line as a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cedana_sched.model.identity import CHECKPOINT_VARIABLE, validate_name
 if TYPE_CHECKING:
     from cedana_sched.local.views import JobView
 
-# Everything after the first word of the job's command belongs to the job, with or without '--' before it.
+# all words after the first one of the job's command are the job's, with or without '--' before the command
 _SETTINGS = {"allow_interspersed_args": False}
 
 
@@ -92,10 +92,10 @@ async def submit(
 
 
 def environment(assignments: list[str], caller: Mapping[str, str]) -> dict[str, str]:
-    """Variables of `KEY=VALUE`, or of `KEY` alone with the caller's value.
+    """Parse variables: `KEY=VALUE`, or `KEY` alone for the value in the caller's environment.
 
     Raises:
-        UsageError: a key is empty, given twice with different values, or not set by the caller.
+        UsageError: a key is empty, has two different values, or is not set in the caller's environment.
     """
     variables: dict[str, str] = {}
     for assignment in assignments:
@@ -111,10 +111,10 @@ def environment(assignments: list[str], caller: Mapping[str, str]) -> dict[str, 
 
 
 def chosen_id(option: str | None, variables: Mapping[str, str], caller: Mapping[str, str]) -> str | None:
-    """The checkpoint id: `--id` or the job's variable, which must agree; the caller's own variable is the default.
+    """Return the checkpoint id: `--id` or the job's variable, which must be equal; else the caller's own variable.
 
     Raises:
-        UsageError: the two differ, or the id has characters that it cannot hold.
+        UsageError: option and variable differ, or the id has invalid characters.
     """
     named = variables.get(CHECKPOINT_VARIABLE)
     if option is not None and named is not None and option != named:

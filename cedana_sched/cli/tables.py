@@ -1,4 +1,4 @@
-"""Jobs, groups and the engine as tables and as text."""
+"""Formatting of jobs, groups and the engine as tables and text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cedana_sched.local.views import CheckpointView, EngineView, EventView, GroupView, JobView, RestoreView, RunView
 
 ENDED = frozenset({"Succeeded", "Failed", "Cancelled"})
-"""Phases after which a job does nothing more by itself."""
+"""Terminal phases of a job."""
 
 _SHORT = 8
 JOB_COLUMNS = (
@@ -45,7 +45,7 @@ def _job_row(job: JobView, now: float) -> tuple[str, ...]:
 
 
 def job_line(job: JobView) -> str:
-    """One job in one line, for plain progress."""
+    """Format a job as one line, for plain progress."""
     why = f": {job.why}" if job.why else ""
     return f"{job.name} ({job.uid[:_SHORT]}) {job.phase}{why}"
 
@@ -56,14 +56,14 @@ def event_line(event: EventView) -> str:
 
 
 def progress_of(checkpoint: CheckpointView) -> str:
-    """How far a checkpoint is, in a few words."""
+    """Format the progress of a checkpoint."""
     if not checkpoint.read_bytes:
         return checkpoint.step
     return f"{checkpoint.step}, {units.size(checkpoint.read_bytes)} read, {units.size(checkpoint.stored_bytes)} stored"
 
 
 def job_text(job: JobView, now: float) -> str:
-    """Everything about one job, for `describe`."""
+    """Format all of a job, for `describe`."""
     ended = f"exit code {job.exit_code}" if job.exit_code is not None else units.ABSENT
     fields = [
         ("Name", job.name),
@@ -171,7 +171,7 @@ def groups_table(groups: Iterable[GroupView]) -> Table:
 
 
 def fields_text(fields: list[tuple[str, str]]) -> str:
-    """Names and values below each other, values aligned."""
+    """Format one field per line, with aligned values."""
     width = max(len(name) for name, _ in fields) + 1
     return "\n".join(f"{name + ':':<{width}}  {value}" for name, value in fields)
 

@@ -1,4 +1,4 @@
-"""Numbers as people read and write them. Tables use these; JSON output keeps raw seconds and bytes."""
+"""Formatting and parsing of sizes and durations for users. JSON output has raw seconds and bytes instead."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ABSENT = "-"
 
 
 def size(count: float) -> str:
-    """Bytes with three significant digits: `0 B`, `17.3 MiB`, `2.00 GiB`."""
+    """Format bytes with three significant digits: `0 B`, `17.3 MiB`, `2.00 GiB`."""
     value, unit = float(count), _SIZE_UNITS[0]
-    for unit in _SIZE_UNITS:  # the unit where the loop stops is the answer
+    for unit in _SIZE_UNITS:  # the loop ends at the result's unit
         if value < 1_000 or unit == _SIZE_UNITS[-1]:
             break
         value /= 1_024
@@ -26,12 +26,12 @@ def size(count: float) -> str:
 
 
 def rate(count: float, seconds: float) -> str:
-    """Bytes per second, or `-` where no time passed."""
+    """Format bytes per second, or `-` if no time has passed."""
     return f"{size(count / seconds)}/s" if seconds > 0 else ABSENT
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most: `350ms`, `4.2s`, `3m05s`, `2h15m`, `3d4h`; `-` for None."""
+    """Format a duration with at most two units: `350ms`, `4.2s`, `3m05s`, `2h15m`, `3d4h`; `-` for None."""
     if seconds is None:
         return ABSENT
     if seconds < 1:
@@ -40,7 +40,7 @@ def duration(seconds: float | None) -> str:
 
 
 def age(since: float | None, now: float) -> str:
-    """How long ago, in whole units: `0s`, `42s`, `3m05s`; `-` for None."""
+    """Format the time since `since` in whole units: `0s`, `42s`, `3m05s`; `-` for None."""
     return ABSENT if since is None else _whole(max(round(now - since), 0))
 
 
@@ -55,15 +55,15 @@ def _whole(seconds: int) -> str:
 
 
 def number(value: float) -> str:
-    """A count without needless decimals: `2`, `0.5`."""
+    """Format a number without needless decimals: `2`, `0.5`."""
     return f"{value:g}"
 
 
 def parse_duration(field: str, text: str) -> float:
-    """Seconds of `90`, `90s`, `5m`, `1h30m` or `2d`.
+    """Parse `90`, `90s`, `5m`, `1h30m` or `2d` into seconds.
 
     Raises:
-        UsageError: the text has another form, or is no time at all.
+        UsageError: the text has another form, or is a duration of zero.
     """
     match = _DURATION.fullmatch(text.strip())
     if not text.strip() or match is None:

@@ -1,4 +1,4 @@
-"""`cedana-sched wait`: returns when a job has ended, or is in a phase."""
+"""`cedana-sched wait`: wait until a job has ended, or is in a phase."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ async def wait(
                 timeout=patience,
                 seen=PhaseReporter(session.output),
             )
-            if found.phase != wanted:  # it ended on the way, and will never be there
+            if found.phase != wanted:  # ended before it reached the phase
                 raise failed(found)
     session.output.data(found, lambda: tables.job_line(found))
 
 
 def canonical_phase(text: str) -> str:
-    """The phase as the engine spells it.
+    """Return a phase in the engine's spelling.
 
     Raises:
         UsageError: there is no such phase.

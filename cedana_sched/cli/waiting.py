@@ -1,4 +1,4 @@
-"""Waits for a job by the engine's watch stream, and shows the way there. Nothing here asks twice."""
+"""Waits for a job on the engine's watch stream, without polling, and reports its phases."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ async def wait_until(
     timeout: float | None = None,
     seen: Callable[[JobView], None] = lambda _: None,
 ) -> JobView:
-    """The job as soon as `reached` says so; `seen` is told of every change before.
+    """Wait until `reached` is true of the job, and return the job; `seen` is called with every earlier change.
 
     Raises:
-        WaitTimedOutError: after `timeout` seconds; None waits for ever.
-        EngineUnreachableError: the engine went away.
+        WaitTimedOutError: after `timeout` seconds; None waits forever.
+        EngineUnreachableError: the engine stopped.
     """
     last = job
     try:
@@ -49,10 +49,10 @@ async def wait_until(
 
 
 async def wait_for_end(client: EngineClient, job: JobView, output: Output, timeout: float | None) -> JobView:
-    """Wait until the job has ended, telling its phases on stderr.
+    """Wait until the job has ended, reporting its phases on stderr.
 
     Raises:
-        JobFailedError: it did not succeed.
+        JobFailedError: the job did not succeed.
     """
     ended = await wait_until(
         client, job, lambda now: now.phase in tables.ENDED, timeout=timeout, seen=PhaseReporter(output)
@@ -63,14 +63,14 @@ async def wait_for_end(client: EngineClient, job: JobView, output: Output, timeo
 
 
 def failed(job: JobView) -> JobFailedError:
-    """The error of a command that waited for a job which did not succeed."""
+    """Return the error for a wait on a job that did not succeed."""
     how = job.why or (f"signal {job.signal}" if job.signal else f"exit code {job.exit_code}")
     remedy = f"see 'cedana-sched logs {job.uid}' and 'cedana-sched describe {job.uid}'"
     return JobFailedError(f"job {job.name} ended as {job.phase}: {how}", remedy=remedy)
 
 
 class PhaseReporter:
-    """Writes a line to stderr whenever a job's phase or reason changes."""
+    """A callback that prints a line on stderr whenever a job's phase or reason changes."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

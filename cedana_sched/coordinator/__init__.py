@@ -1,4 +1,4 @@
-"""Decides: a synchronous state machine (core) and the shell that does the I/O around it."""
+"""The coordinator: a synchronous state machine (core), and the shell that does its I/O."""
 
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.ports import Agents, Clock, EventListener, Journal

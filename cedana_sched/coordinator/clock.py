@@ -1,4 +1,4 @@
-"""The clocks that the coordinator goes by: neither jumps when the machine's own is set."""
+"""The coordinator's clocks; neither jumps when the machine's clock is set."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 from collections.abc import Callable
 
 LONGEST_SLEEP_SECONDS = 60.0
-"""The clock may be set while we sleep, and the machine suspended, so that we look at it now and then."""
+"""Bound of one sleep: the clock may be set, or the machine suspended, meanwhile."""
 FOLLOWS = 0.1
-"""A clock that was set is followed by so many seconds in each second: a deadline comes no more than that too early."""
+"""Slew rate, seconds per second, after the clock was set: a deadline expires early by at most this fraction."""
 
 
 def elapsed_seconds() -> float:
-    """Since this machine was started, whatever its clock is set to; those included in which it was suspended."""
+    """Return seconds since boot, including suspend; independent of the wall clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SteadyTime:
-    """The machine's time of day, which passes no deadline when its clock is set: it follows slowly.
+    """Wall clock that slews instead of jumping, so that setting the clock expires no deadline.
 
     Args:
-        clock: seconds since the epoch, by this machine.
+        clock: the machine's seconds since the epoch.
         elapsed: see `elapsed_seconds`.
     """
 
@@ -31,7 +31,7 @@ class SteadyTime:
         self._shown, self._looked_at = clock(), elapsed()
 
     def seconds(self) -> float:
-        """Now, since the epoch."""
+        """Return the current time, seconds since the epoch."""
         passed = self._elapsed() - self._looked_at
         most = passed * FOLLOWS
         off = self._clock() - (self._shown + passed)
@@ -44,7 +44,7 @@ class SystemClock:
     """Implements `ports.Clock`.
 
     Args:
-        seconds: since the epoch; in a cluster by the clock that all components share.
+        seconds: seconds since the epoch; in a cluster, by the clock that all components share.
         elapsed: see `elapsed_seconds`.
     """
 

@@ -1,4 +1,4 @@
-"""What the shell does on the core's behalf, each as a named task: give an order, place a hold, release one."""
+"""Executes the core's instructions as named tasks: send an order, place a hold, release a hold."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ Effect = Send | PlaceHold | ReleaseHold
 
 
 def is_same(given: Order, order: Order) -> bool:
-    """Whether the second is the first one repeated: less time is left for a dump, or for an upgrade, each time.
+    """Return whether `order` repeats `given`, ignoring time budgets, which shrink with each repetition.
 
-    Its namespace may have been corrected, which the agent reads elsewhere.
+    The namespace uid is ignored too: it may have been corrected, and the agent reads it elsewhere.
     """
     return _lasting(given) == _lasting(order)
 
@@ -64,7 +64,7 @@ def _lasting(order: Order) -> Order:
 
 
 class Effects:
-    """Carries out `Send`, `PlaceHold` and `ReleaseHold`; results come back through `post`."""
+    """Executes `Send`, `PlaceHold` and `ReleaseHold`; results are posted through `post`."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class Effects:
         self._clock = clock
         self._post = post
         self._under_way: dict[str, Order] = {}
-        """Orders without an answer, by the names of their tasks."""
+        """Unanswered orders by task name."""
 
     def run(self, effect: Effect) -> None:
-        """Start it; an errand that is still under way is not started twice."""
+        """Start the effect; idempotent while its task is running."""
         if isinstance(effect, Send):
             self._send(effect.node, effect.order)
             return
@@ -99,7 +99,7 @@ class Effects:
             self._tasks.start(f"hold {effect.signal.uid}", lambda: self._hold(adapter, effect.signal))
 
     def _send(self, node: str, order: Order) -> None:
-        """Give an order. One that waits for its answer is put before its agent again, a changed one overtakes it."""
+        """Send an order. An unanswered identical order is repeated to its agent; a changed order supersedes it."""
         name = f"order {type(order).__name__} {record_of(order)}"
         if (given := self._under_way.get(name)) is not None and is_same(given, order):
             self._agents.repeat(node, given)
@@ -109,13 +109,13 @@ class Effects:
         self._tasks.start(name, lambda: self._order(name, node, order))
 
     def _over(self, name: str, order: Order) -> None:
-        """It is answered, or lost: the next one may start at once."""
+        """Free the order's task name after an answer or a loss, so that the next order may start."""
         if self._under_way.get(name) is order:
             del self._under_way[name]
             self._tasks.free(name)
 
     async def _order(self, name: str, node: str, order: Order) -> None:
-        """Pass on what the agent answers; an order without an answer is lost."""
+        """Post the agent's answers; an order without an answer is lost."""
         record = self._book.get(record_of(order))
         preemption = record.signal_uid if isinstance(record, Checkpoint) else None
         structlog.contextvars.bind_contextvars(preemption=preemption, record=record_of(order))
@@ -125,12 +125,12 @@ class Effects:
             async for outcome in self._agents.perform(node, order):
                 if not isinstance(outcome, Progress | StageProgress):
                     answered = True
-                    self._over(name, order)  # what follows does not wait until the agent has tidied up
+                    self._over(name, order)  # the next order need not wait for the agent's cleanup
                 self._post(outcome)
         except CedanaSchedError as error:
             why = str(error)
             log.warning("order lost", order=type(order).__name__, node=node, problem=why)
-        except Exception as error:  # whatever it is, the order is lost, and the core decides what follows
+        except Exception as error:  # the order is lost, whatever the error; the core decides what follows
             why = repr(error)
             log.exception("order failed", order=type(order).__name__, node=node)
         if not answered:
@@ -144,7 +144,7 @@ class Effects:
                 until = await adapter.hold(signal)
             except RetryableError as error:
                 log.warning("hold not placed, trying again", problem=error.message, pause_seconds=pause)
-            except Exception:  # the eviction is not held, and the checkpoint races it
+            except Exception:  # the eviction is not held, and races the checkpoint
                 log.exception("hold failed")
                 return
             else:
@@ -155,7 +155,7 @@ class Effects:
                 return
 
     async def _release(self, adapter: Adapter, release: Release) -> None:
-        """Try until it is done or forgotten: an eviction that nobody lets go hangs for ever."""
+        """Retry until the release succeeds or its hold is dropped: an unreleased eviction hangs forever."""
         uid = release.signal_uid
         structlog.contextvars.bind_contextvars(preemption=uid)
         for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
@@ -164,7 +164,7 @@ class Effects:
             except CedanaSchedError as error:
                 why = str(error)
                 log.warning("release failed, trying again", problem=why, pause_seconds=pause)
-            except Exception as error:  # an adapter's defect must not leave the hold in place
+            except Exception as error:  # a defect of the adapter must not keep the hold
                 why = repr(error)
                 log.exception("release failed, trying again", pause_seconds=pause)
             else:

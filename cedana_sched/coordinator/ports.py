@@ -1,4 +1,4 @@
-"""What the shell needs of the world: protocols that the embedded engine and `cluster/coordinator` implement."""
+"""Ports of the shell: protocols implemented by the embedded engine and `cluster/coordinator`."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ class Agents(Protocol):
     """The agents of all nodes."""
 
     def perform(self, node: str, order: Order) -> AsyncIterator[Outcome]:
-        """Give an order and yield what its agent answers: any number of `Progress`, then one outcome.
+        """Send an order and yield its agent's answers: any number of `Progress`, then one outcome.
 
-        Orders run concurrently. A stream that ends without an outcome, or raises, means that the order is lost:
-        the coordinator gives it again.
+        Orders run concurrently. A stream that ends without an outcome, or raises, loses the order: the coordinator
+        sends it again.
 
         Raises:
-            RetryableError: the agent cannot be reached now.
+            RetryableError: the agent is unreachable.
         """
         ...
 
     def repeat(self, node: str, order: Order) -> None:
-        """The order is still unanswered, and `perform` still yields: see to it that the agent has it. Must not block.
+        """Ensure that the agent has an order that is unanswered while `perform` yields. Must not block.
 
-        Where the order cannot be lost while `perform` yields, there is nothing to do.
+        A no-op where the order cannot be lost while `perform` yields.
         """
         ...
 
     def changes(self) -> AsyncIterator[NodeLost]:
-        """Yield when a node is gone for good. An agent that restarts finds its orders itself, or they are lost."""
+        """Yield nodes that are permanently lost. A restarted agent resumes its orders itself, or they are lost."""
         ...
 
 
 class Journal(Protocol):
-    """Where the records are kept."""
+    """Durable storage of the records."""
 
     async def load(self) -> tuple[Record, ...]:
-        """Everything that was saved and not forgotten."""
+        """Return every record that was saved and not dropped."""
         ...
 
     async def save(self, records: tuple[Record, ...], forget: tuple[Record, ...]) -> None:
-        """Write and drop these in one atomic step; it is durable when this returns.
+        """Write `records` and drop `forget` in one atomic step; durable on return.
 
         Raises:
-            RetryableError: it cannot be written now; nothing was. The coordinator tries again and acts on
-                nothing before it succeeds. Any other error ends the coordinator.
+            RetryableError: not writable now; nothing was written. The coordinator retries, and executes no instruction
+                before a retry succeeds. Any other error ends the coordinator.
         """
         ...
 
 
 class Clock(Protocol):
-    """Seconds since the epoch; tests drive their own."""
+    """Seconds since the epoch; tests substitute their own."""
 
     def now(self) -> float: ...
 
     async def wait_until(self, at: float) -> None:
-        """Return when `now()` is at least `at`, or would be by now, had the clock not been set back meanwhile."""
+        """Return once `now()` is at least `at`, or would be, had the clock not been set back meanwhile."""
         ...
 
 
 class EventListener(Protocol):
-    """Takes what the coordinator publishes: the engine's log, the CLI's live view, the cluster's Events and metrics."""
+    """Consumer of published events: the engine's log, the CLI's live view, the cluster's Events and metrics."""
 
     def on_event(self, tell: PublishEvent) -> None:
-        """Called in the coordinator's loop, after what it is about is saved: must not block."""
+        """Handle an event whose records are persisted. Runs in the coordinator's event loop: must not block."""
         ...

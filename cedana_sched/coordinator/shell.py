@@ -1,7 +1,7 @@
-"""The coordinator as a running thing: asyncio around the core.
+"""Asyncio shell around the core.
 
-One queue of events and one consumer. What the core wants persisted is saved before anything else of the same
-turn is done; orders, holds and releases then run as owned, named tasks whose results come back as events.
+One event queue, one consumer. The records of a turn are persisted before any other instruction of the turn is executed;
+orders, holds and releases then run as owned, named tasks whose results are posted as events.
 
     adapters ──┐                        ┌─► journal (first)
     agents  ───┼─► queue ─► core.handle ┼─► agents, adapters (tasks) ─► queue
@@ -28,21 +28,21 @@ from cedana_sched.model.records import Record
 log = structlog.get_logger(__name__)
 
 STOP_SECONDS = 10.0
-"""How long `stop` waits for tasks to end after they were cancelled, before it says which ones did not."""
+"""How long `stop` waits for cancelled tasks to end before it logs those that have not."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 EVENTS_A_TURN = 512
-"""A burst of answers is written down at once, and deadlines are still looked at in between."""
+"""Batch limit: a burst of answers is persisted in one write, and deadlines are still checked between batches."""
 MOST_WAITING = 100_000
-"""Events while the journal cannot be written, of about 1 KiB each."""
+"""Limit of events queued while the journal cannot be written, about 1 KiB each."""
 
 
 class TooManyWaitingError(CedanaSchedError):
-    """What happens cannot be taken in any more. All of it is told anew to whoever recovers from the journal."""
+    """The event queue is full. A coordinator that recovers from the journal receives all of the events again."""
 
 
 class Coordinator:
-    """Runs one core. `async with` it: entered when it serves, left when every task has ended."""
+    """Runs one core. As an async context manager, serves after entry, and has ended every task after exit."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Coordinator:
         screen: Callable[[Report], Report] = lambda report: report,
     ) -> None:
         self._screen = screen
-        """What is added to reports of all adapters alike."""
+        """Completes reports of all adapters alike."""
         self._journal = journal
         self._adapters = adapters
         self._agents = agents
@@ -71,15 +71,15 @@ class Coordinator:
         self._alarm_at: float | None = None
 
     def snapshot_of_state(self) -> tuple[Record, ...]:
-        """All records as they are now, with the progress of dumps that is not worth saving."""
+        """Return all current records, including dump progress that is not persisted."""
         return self._core.records()
 
     def post(self, event: Event) -> None:
-        """Tell the core something that came by another way than the ports, for example `NodeLost`."""
+        """Enqueue an event that does not come through a port, for example `NodeLost`."""
         self._queue.put_nowait(event)
 
     async def ended(self) -> None:
-        """Wait until the coordinator ends by itself, which it does only by an error.
+        """Wait until the coordinator ends by itself, which happens only on an error.
 
         Raises:
             ExceptionGroup: see `run`.
@@ -98,7 +98,7 @@ class Coordinator:
         finally:
             serving.cancel()
         if self._main.done():
-            await self._main  # raises what ended it
+            await self._main  # re-raises the failure
         return self
 
     async def __aexit__(
@@ -107,10 +107,10 @@ class Coordinator:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop intake, cancel every task, wait at most `STOP_SECONDS`; what is unfinished is in the records.
+        """Stop intake, cancel every task, wait at most `STOP_SECONDS`; unfinished work is in the records.
 
         Raises:
-            ExceptionGroup: the coordinator had ended already, by these errors.
+            ExceptionGroup: the coordinator had already failed with these errors.
         """
         main, self._main = self._main, None
         if main is None:
@@ -126,7 +126,8 @@ class Coordinator:
         """Recover from the journal, then serve until cancelled.
 
         Raises:
-            ExceptionGroup: the journal failed for good or for too long, or a defect; the records say how to carry on.
+            ExceptionGroup: the journal failed permanently or for too long, or a defect; recovery resumes from the
+                records.
         """
         records = await self._journal.load()
         self._core, instructions = Core.recover(records, self._clock.now(), self._timing)
@@ -143,7 +144,7 @@ class Coordinator:
                 await self._take(await self._queue.get(), effects)
 
     async def _take(self, event: Event, effects: Effects) -> None:
-        """One turn: this event and what has come meanwhile in, instructions out and done, with one write for all."""
+        """Run one turn: handle this event and those queued behind it, persist once, then execute the instructions."""
         instructions = list(self._handle(event))
         for _ in range(min(self._queue.qsize(), EVENTS_A_TURN - 1)):
             instructions += self._handle(self._queue.get_nowait())
@@ -195,11 +196,11 @@ class Coordinator:
         log.info(tell.text, kind=tell.kind, severity=str(tell.severity), preemption=tell.signal_uid)
         try:
             self._listener.on_event(tell)
-        except Exception:  # a listener must not end its caller
+        except Exception:  # a listener must not fail the coordinator
             log.exception("announcement failed", kind=tell.kind)
 
     def _set_alarm(self) -> None:
-        """Wake the core at its next deadline."""
+        """Schedule a `Tick` at the core's next deadline."""
         at = self._core.next_deadline()
         if at == self._alarm_at or self._tasks is None:
             return
@@ -214,7 +215,7 @@ class Coordinator:
         self.post(Tick())
 
     async def _reports(self, name: str, adapter: Adapter) -> None:
-        """Read an adapter's reports for ever: after a break it repeats what is still pending."""
+        """Consume an adapter's reports forever; after a disconnect the adapter repeats pending ones."""
         backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             try:
@@ -223,14 +224,14 @@ class Coordinator:
                     backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
             except CedanaSchedError as error:
                 log.warning("reports broke off", adapter=name, problem=str(error))
-            except Exception:  # an adapter may be anybody's: its defect must not end the others
+            except Exception:  # adapters may be third-party: a defect must not stop the others
                 log.exception("reports failed", adapter=name)
             else:
                 log.warning("reports ended unexpectedly", adapter=name)
             await self._clock.wait_until(self._clock.now() + next(backoff))
 
     async def _node_changes(self) -> None:
-        """Read what becomes of nodes for ever."""
+        """Consume node changes forever."""
         backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Background tasks with an owner and a name: one of each name at a time, none forgotten."""
+"""Owned background tasks, at most one per name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def pauses(first: float, most: float) -> Iterator[float]:
-    """Seconds to wait between attempts: doubling from `first` up to `most`, without end."""
+    """Yield backoff seconds without end: doubling from `first` up to `most`."""
     pause = first
     while True:
         yield pause
@@ -16,14 +16,14 @@ def pauses(first: float, most: float) -> Iterator[float]:
 
 
 class Tasks:
-    """The tasks of one task group, by name."""
+    """Named tasks of one task group."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Start `work` under `name`; False when a task of that name is still at it."""
+        """Start `work` under `name`; False if a task of that name is running."""
         if name in self._running:
             return False
         task = self._group.create_task(work(), name=name)
@@ -32,17 +32,17 @@ class Tasks:
         return True
 
     def cancel(self, name: str) -> None:
-        """Stop the task of that name, if there is one; its name is free at once."""
+        """Cancel the task of that name, if any; the name is free at once."""
         task = self._running.pop(name, None)
         if task is not None:
             task.cancel()
 
     def free(self, name: str) -> None:
-        """Called by a task that has given its answer: another may start under its name at once."""
+        """Free the name of a task that has its result, while the task finishes."""
         self._running.pop(name, None)
 
     def names(self) -> list[str]:
-        """What is running."""
+        """Return the names of running tasks."""
         return sorted(self._running)
 
     def _done(self, name: str, task: asyncio.Task[None]) -> None:

@@ -134,6 +134,11 @@ class Api:
         path = resource.path(body["metadata"].get("namespace"))
         return decoded(f"POST {path}", await self._call("POST", path, self._typed(resource, body)), into)
 
+    async def create_dry(self, resource: Resource, body: Object, *, into: type[T]) -> T:
+        """What would be stored, after admission; nothing is."""
+        path, query = resource.path(body["metadata"].get("namespace")), {"dryRun": "All"}
+        return decoded(f"POST {path}", await self._call("POST", path, self._typed(resource, body), query=query), into)
+
     async def update(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         """Replace it. With a `resourceVersion` in its metadata it raises ConflictError when somebody was faster."""
         metadata = body["metadata"]

@@ -1,1 +1,1 @@
-"""The embedded engine: a small scheduler, jobs in namespaces, and the coordinator over them on one machine."""
+"""The embedded engine: a small scheduler, jobs in namespaces and the coordinator, on one machine."""

@@ -1,7 +1,7 @@
-"""The embedded scheduler's adapter: the engine's own scheduling loop, seen through the contract.
+"""The embedded scheduler's adapter: implements the adapter contract on the engine's scheduling loop.
 
-A preemption here can always be held: the loop terminates nobody for whom it has given a signal before the release
-of that signal. So `hold` has nothing to do, and no limit.
+Every preemption is held already: after a signal, the loop terminates no victim before the release of the signal. So
+`hold` does nothing, and the hold has no limit.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from cedana_sched.model.preemption import Release, Signal
 
 
 class SchedulerBackend(Protocol):
-    """What the adapter needs of a scheduler; `SchedulingLoop` is one."""
+    """The scheduler behind the adapter, such as `SchedulingLoop`."""
 
     def subscribe(self, sink: Callable[[Report], None]) -> tuple[Report, ...]:
-        """Everything that is pending now; `sink` gets what happens from now on, without a gap between."""
+        """Return all pending reports; `sink` receives all later ones, without a gap."""
         ...
 
     def unsubscribe(self, sink: Callable[[Report], None]) -> None:
-        """`sink` hears nothing any more."""
+        """Stop reports to `sink`."""
         ...
 
     async def released(self, release: Release) -> None:
-        """Act on the verdicts; repeating it is harmless.
+        """Apply the verdicts. Idempotent.
 
         Raises:
-            RetryableError: nothing was done, come again.
+            RetryableError: nothing was done; the caller retries.
         """
         ...
 
 
 class EmbeddedAdapter:
-    """Jobs of the embedded engine."""
+    """The adapter of the embedded engine's jobs."""
 
     name: ClassVar[str] = ADAPTER
 
@@ -44,7 +44,7 @@ class EmbeddedAdapter:
         self._backend = backend
 
     async def reports(self) -> AsyncIterator[Report]:
-        """What is pending, then what happens, until the reader goes away."""
+        """Yield pending reports, then new ones, until the reader closes the iterator."""
         queue: asyncio.Queue[Report] = asyncio.Queue()
         pending = self._backend.subscribe(queue.put_nowait)
         try:
@@ -56,11 +56,11 @@ class EmbeddedAdapter:
             self._backend.unsubscribe(queue.put_nowait)
 
     async def release(self, release: Release) -> None:
-        """Let the scheduler go on; see `Adapter.release`."""
+        """Release a held preemption; see `Adapter.release`."""
         await self._backend.released(release)
 
-    async def hold(self, signal: Signal) -> float | None:  # noqa: ARG002  # whatever it is, it is held already
-        """Nothing to do, without limit."""
+    async def hold(self, signal: Signal) -> float | None:  # noqa: ARG002  # every signal is held already
+        """Do nothing: the preemption is held without limit."""
         return None
 
 

@@ -1,7 +1,7 @@
 """The engine's API: HTTP and JSON over a unix socket that only its owner can open.
 
-Routes are those of `client.EngineClient`, bodies those of `views`. Every refusal is a `Problem`. There is no
-authentication beyond the socket's mode: whoever can open it is the user that the jobs run as anyway.
+Routes are those of `client.EngineClient`, bodies those of `views`. Every error response is a `Problem`. There is no
+authentication beyond the socket's mode: a process that can open the socket has the user of the jobs anyway.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _RestoreBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Service(Protocol):
-    """What the API serves; the engine is one. `key` names a job by uid, uid prefix, name or checkpoint id."""
+    """The service behind the API. `key` is a job's uid, uid prefix, name or checkpoint id."""
 
     def view(self) -> EngineView: ...
     def jobs(self) -> list[JobView]: ...
@@ -46,9 +46,9 @@ class Service(Protocol):
 
 @contextlib.asynccontextmanager
 async def serve(service: Service, state_directory: Path) -> AsyncIterator[Path]:
-    """Serve until the block is left; yields the socket's path once it answers."""
+    """Serve inside the block; yields the socket's path once the server accepts connections."""
     path = socket_path(state_directory)
-    path.unlink(missing_ok=True)  # of an engine that was killed; the state directory's lock says that it is dead
+    path.unlink(missing_ok=True)  # of a killed engine: this process holds the state directory's lock
     runner = web.AppRunner(_application(service), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -91,7 +91,7 @@ def _application(service: Service) -> web.Application:
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         async with contextlib.aclosing(service.watch()) as changes:  # type: ignore[type-var]  # an async generator
-            with contextlib.suppress(ConnectionResetError):  # whoever watched has seen enough
+            with contextlib.suppress(ConnectionResetError):  # the watcher has disconnected
                 async for change in changes:
                     await response.write(msgspec.json.encode(change) + b"\n")
         return response
@@ -127,7 +127,7 @@ async def _problems(
         return _json(problem, status=409)
     except web.HTTPException as error:
         return _json(Problem(f"{request.method} {request.path}: {error.reason}"), status=error.status)
-    except Exception as error:  # a defect: whoever asked must be told, in the words that every client reads
+    except Exception as error:  # a defect: the client gets a `Problem` too
         log.exception("request failed", method=request.method, path=request.path)
         problem = Problem(f"the engine failed: {error!r}", "see the engine's log, and report it", kind="InternalError")
         return _json(problem, status=500)

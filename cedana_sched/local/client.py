@@ -1,4 +1,4 @@
-"""Talks to a running engine over its unix socket; the CLI and the demo use nothing else of it."""
+"""Client of a running engine's API over its unix socket."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cedana_sched.model.errors import CedanaSchedError, NotFoundError, RefusedEr
 
 SOCKET_NAME = "engine.sock"
 _LONGEST_SOCKET_PATH = 107
-"""Bytes of a unix socket's path, unix(7)."""
+"""Maximum bytes of a unix socket's path, unix(7)."""
 DEFAULT_STATE_DIRECTORY = Path("/var/lib/cedana-sched")
 
 T = TypeVar("T")
 
 
 def socket_path(state_directory: Path) -> Path:
-    """Where the engine of a state directory answers.
+    """Return the path of the socket on which the engine of a state directory serves.
 
     Raises:
         UsageError: the directory's path is too long for a unix socket below it.
@@ -39,11 +39,11 @@ def socket_path(state_directory: Path) -> Path:
 
 
 class EngineUnreachableError(CedanaSchedError):
-    """No engine answers at this state directory."""
+    """No engine serves this state directory."""
 
 
 class EngineRefusedError(CedanaSchedError):
-    """The engine understood the request, and cannot do it now."""
+    """The request is valid, but the engine cannot perform it now."""
 
 
 class EngineClient:
@@ -71,48 +71,48 @@ class EngineClient:
         """Queue a job.
 
         Raises:
-            UsageError: naming the field that cannot be done.
+            UsageError: a field is invalid; the error names it.
         """
         return await self._call("POST", "/v1/jobs", JobView, body=submission)
 
     async def jobs(self) -> list[JobView]:
-        """All jobs the engine remembers, oldest first."""
+        """Return all jobs of the engine's journal, oldest first."""
         return await self._call("GET", "/v1/jobs", list[JobView])
 
     async def job(self, key: str) -> JobView:
-        """A job by uid, unambiguous uid prefix, name or checkpoint id (newest first).
+        """Return a job by uid, unambiguous uid prefix, name or checkpoint id (newest first).
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no job matches.
         """
         return await self._call("GET", f"/v1/jobs/{_segment(key)}", JobView)
 
     async def preempt(self, key: str) -> JobView:
-        """Take the job's place as a preemption would; it is queued again. Returns once that is under way."""
+        """Preempt the job as the scheduler would; the job is requeued. Returns once the preemption is under way."""
         return await self._call("POST", f"/v1/jobs/{_segment(key)}/preempt", JobView)
 
     async def checkpoint(self, key: str, *, leave_running: bool) -> JobView:
-        """Take a snapshot: the job runs on, or is held suspended until `restore`. Returns when it is settled.
+        """Take a snapshot: the job keeps running, or is suspended until `restore`. Returns once the snapshot is taken.
 
         Raises:
-            SnapshotError: it failed; the message is CRIU's, explained.
-            EngineRefusedError: the job is in a phase in which there is nothing to freeze.
+            SnapshotError: the snapshot failed; the message explains CRIU's error.
+            EngineRefusedError: the job is in a phase without processes to freeze.
         """
         body = {"leave_running": leave_running}
         return await self._call("POST", f"/v1/jobs/{_segment(key)}/checkpoint", JobView, body=body)
 
     async def restore(self, key: str, generation: int | None = None) -> JobView:
-        """Queue an ended or suspended job again, to continue from its newest snapshot or from `generation`."""
+        """Requeue an ended or suspended job, to be restored from its newest snapshot or from `generation`."""
         return await self._call("POST", f"/v1/jobs/{_segment(key)}/restore", JobView, body={"generation": generation})
 
     async def cancel(self, key: str) -> JobView:
         return await self._call("POST", f"/v1/jobs/{_segment(key)}/cancel", JobView)
 
     async def watch(self) -> AsyncGenerator[Change, None]:
-        """First every job as it is, then each change as it happens, until the engine stops.
+        """Yield the current state of every job, then each change, until the engine stops.
 
         Raises:
-            EngineUnreachableError: no engine answers, or it was killed on the way.
+            EngineUnreachableError: no engine serves, or the engine was killed during the watch.
         """
         try:
             async with self._open("GET", "/v1/watch") as response:
@@ -144,12 +144,12 @@ class EngineClient:
 
 
 def _segment(key: str) -> str:
-    """What a person typed, as one path segment whatever it holds."""
+    """Return a user's input, percent-encoded as one path segment."""
     return quote(key, safe="")
 
 
 async def _raise_for_problem(response: aiohttp.ClientResponse) -> None:
-    if response.status < 400:  # HTTP's own border between answers and errors
+    if response.status < 400:  # HTTP: 4xx and 5xx are errors
         return
     problem = msgspec.json.decode(await response.read(), type=Problem)
     if problem.field is not None:
@@ -159,7 +159,7 @@ async def _raise_for_problem(response: aiohttp.ClientResponse) -> None:
 
 
 def _kind(name: str) -> type[CedanaSchedError]:
-    """The error that the engine raised, if it is one of the model's; else a refusal."""
+    """Return the error class that the engine raised if the model has it, else `EngineRefusedError`."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, CedanaSchedError) and not issubclass(kind, UsageError):
         return kind

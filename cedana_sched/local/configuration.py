@@ -1,8 +1,8 @@
-"""The engine's configuration: capacity, groups, fair sharing. A TOML file whose words are Kueue's.
+"""The engine's configuration: capacity, groups, fair sharing. A TOML file in Kueue's terms.
 
-    stallSeconds = 30               # above all tables; a dump or restore without a sign of life for so long is ended
+    stallSeconds = 30               # above all tables; a dump or restore without progress for this long is aborted
 
-    [capacity]                      # default: this machine's
+    [capacity]                      # default: the machine's capacity
     cpu = 4
     memory = "8Gi"
 
@@ -12,18 +12,17 @@
     [[groups]]                      # Kueue: a ClusterQueue; all of them share one cohort
     name = "bio"
     nominalQuota = {cpu = 2, memory = "4Gi"}
-    borrowingLimit = {cpu = 1}      # a resource that is not named has no limit
+    borrowingLimit = {cpu = 1}      # an omitted resource has no limit
     lendingLimit = {memory = "1Gi"}
     queueingStrategy = "BestEffortFIFO"
-    optIn = true                    # every job has a checkpoint id, derived from its name if it has none
+    optIn = true                    # every job has a checkpoint id, by default its name
     namespace = "default"
     preemption = {reclaimWithinCohort = "Any", withinClusterQueue = "LowerPriority"}
     fairSharing = {weight = 2}
     checkpointPolicy = {deadlineSeconds = 60}
 
-Defaults are Kueue's: no preemption unless it is written down. Quota that is promised must be there, so nominal
-quotas that add up to more than the capacity are refused. A group of weight 0 may borrow, and is the first to
-give back all that it borrowed.
+Defaults are Kueue's: no preemption unless configured. Nominal quota is guaranteed, so nominal quotas whose sum
+exceeds the capacity are rejected. A group of weight 0 may borrow, and its borrowed quota is reclaimed first.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ from cedana_sched.runtime.signs import STALL_SECONDS
 
 
 def _refusal(problem: str, remedy: str, **part: object) -> PydanticCustomError:
-    """A problem that pydantic reports with its place in the file; `field` and `value` name a part of that place."""
+    """Return an error that pydantic reports with its location; `field` and `value` name a part of the location."""
     return PydanticCustomError("refused", "{problem}", {"problem": problem, "remedy": remedy, **part})
 
 
 def _checked(read: Any) -> Any:
-    """Lets one of our parsers, which raise `UsageError`, validate a field."""
+    """Return a validator that wraps a parser which raises `UsageError`."""
 
     def validate(value: Any) -> Any:
         try:
@@ -70,7 +69,7 @@ Name = Annotated[str, _checked(lambda value: validate_name("name", str(value)))]
 
 
 class _Written(BaseModel):
-    """What people write: camelCase names, nothing unknown."""
+    """Base of the file's tables: camelCase names; unknown fields are rejected."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, allow_inf_nan=False
@@ -89,7 +88,7 @@ class Quota(_Written):
 
 
 class QuotaLimit(_Written):
-    """A bound on some resources; None is no bound."""
+    """An upper bound of each resource; None is no bound."""
 
     cpu: Cpus | None = None
     memory: Memory | None = None
@@ -100,7 +99,7 @@ class QuotaLimit(_Written):
 
 
 class BorrowWithinCohort(_Written):
-    """Whether a job that borrows may preempt in other groups, and up to which priority."""
+    """Whether a job whose group borrows may preempt jobs of other groups, and up to which priority."""
 
     policy: Literal["Never", "LowerPriority"] = "Never"
     max_priority_threshold: int | None = None
@@ -159,7 +158,7 @@ class GroupConfiguration(_Written):
         return self
 
     def as_group(self) -> Group:
-        """The group as the scheduler knows it."""
+        """Return the group as input of the scheduler."""
         borrow = self.preemption.borrow_within_cohort
         return Group(
             name=self.name,
@@ -206,7 +205,7 @@ class Configuration(_Written):
     groups: Annotated[tuple[GroupConfiguration, ...], Field(min_length=1)]
     fair_sharing: FairSharing | None = None
     stall_seconds: StallSeconds = STALL_SECONDS
-    """A dump or restore that gives no sign of life for so long is ended; a store may be silent for twice as long."""
+    """Seconds without progress after which a dump or restore is aborted; a store may be silent for twice as long."""
 
     @model_validator(mode="after")
     def _promises_can_be_kept(self) -> Self:
@@ -238,10 +237,10 @@ class Configuration(_Written):
         return Cohort({group.name: group.as_group() for group in self.groups}, strategies)
 
     def group(self, name: str) -> GroupConfiguration:
-        """The group called `name`.
+        """Return the group called `name`.
 
         Raises:
-            UsageError: there is none.
+            UsageError: the configuration has no such group.
         """
         for group in self.groups:
             if group.name == name:
@@ -251,17 +250,17 @@ class Configuration(_Written):
 
     @classmethod
     def single_group(cls, machine: Resources, name: str = "default") -> Configuration:
-        """What holds without a file: one group that may use the whole machine."""
-        quota = Quota(cpu=machine.cpu / 1000, memory=machine.memory)  # type: ignore[arg-type]  # read as people write
+        """Return the configuration without a file: one group that may use the whole machine."""
+        quota = Quota(cpu=machine.cpu / 1000, memory=machine.memory)  # type: ignore[arg-type]  # the validator parses a float of cores
         rules = PreemptionRules(within_cluster_queue="LowerPriority")
         return cls(capacity=quota, groups=(GroupConfiguration(name=name, nominal_quota=quota, preemption=rules),))
 
     @classmethod
     def parse(cls, text: str, machine: Resources, source: str = "configuration") -> Configuration:
-        """Read TOML; `machine` is the capacity where the file names none.
+        """Parse TOML; `machine` is the default capacity.
 
         Raises:
-            UsageError: naming the field, the value and a remedy.
+            UsageError: the text is invalid; the error has the field, the value and a remedy.
         """
         try:
             written: dict[str, Any] = tomllib.loads(text)
@@ -281,7 +280,7 @@ class Configuration(_Written):
         """Read a TOML file.
 
         Raises:
-            UsageError: it cannot be read, or says something that cannot be done.
+            UsageError: the file cannot be read, or is invalid.
         """
         try:
             text = path.read_text(encoding="utf-8")
@@ -291,7 +290,7 @@ class Configuration(_Written):
 
 
 def _usage_error(error: ValidationError, source: str) -> UsageError:
-    """The first problem, as field, value and remedy; the others follow when that one is mended."""
+    """Return the first validation error, with field, value and remedy; the next attempt reports the next error."""
     problem = error.errors()[0]
     context = problem.get("ctx", {})
     place = [str(part) for part in problem["loc"]]
@@ -312,5 +311,5 @@ def _usage_error(error: ValidationError, source: str) -> UsageError:
 
 
 def machine_capacity(cpus: int, memory_bytes: int) -> Resources:
-    """What a machine offers to jobs: all its cores, and all but a sixteenth of its memory."""
+    """Return the allocatable capacity of a machine: all cores, and 15/16 of its memory."""
     return Resources(cpus * 1000, math.floor(memory_bytes * 15 / 16))

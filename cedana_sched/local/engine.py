@@ -1,12 +1,12 @@
-"""The embedded engine: one process that schedules jobs on this machine and makes their preemption harmless.
+"""The embedded engine: one process that schedules jobs on this machine, with harmless preemption.
 
     API ──► scheduling loop ──► adapter ──► coordinator ──► agent ──► store
                  │    ▲                                       │
-                 ▼    └────────── what happens to runs ◄──────┤
+                 ▼    └───────────── events of runs ◄─────────┤
               runtime: one supervisor per run ◄───────────────┘
 
-Everything that must survive is in the state directory's journal, in the run directories and in the store: an engine
-that is killed at any instant and started again knows every job, and the jobs have not noticed.
+All durable state is in the state directory's journal, in the run directories and in the store: an engine that is
+killed at any instant recovers every job at its next start, and the jobs keep running meanwhile.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where an engine lives, what it schedules, and where its snapshots go."""
+    """The state directory, the configuration file and the store of an engine."""
 
     state_directory: Path
     config: Path | None
-    """TOML; None is one group with the whole machine."""
+    """A TOML file; None is one group with the whole machine."""
     store: StorageConfig
 
 
 def run(options: EngineOptions) -> None:
-    """Run an engine until SIGINT or SIGTERM; jobs go on without it.
+    """Run an engine until SIGINT or SIGTERM; jobs keep running without the engine.
 
     Raises:
         StateDirectoryError: another engine runs on the state directory.
-        UsageError: the configuration says something that cannot be done.
-        StoreDeniedError: the store cannot be used, or is sealed, and its keys are not here.
-        CedanaSchedError: it cannot go on, for instance because its journal is damaged.
+        UsageError: the configuration is invalid.
+        StoreDeniedError: the store cannot be used, or is sealed and its keys are not here.
+        CedanaSchedError: the engine cannot run, for instance because its journal is corrupt.
     """
     try:
         with contextlib.suppress(KeyboardInterrupt), locked(options.state_directory):
@@ -78,7 +78,7 @@ def run(options: EngineOptions) -> None:
 
 
 def _first_of_ours(group: BaseExceptionGroup[BaseException]) -> CedanaSchedError | None:
-    """The error that a person can do something about, if nothing but such errors ended the engine."""
+    """Return the first `CedanaSchedError`, which a user can resolve; None if any other error is in the group."""
     error: BaseException = group
     if group.split(CedanaSchedError)[1] is not None:
         return None
@@ -107,7 +107,7 @@ async def _toolchain() -> Toolchain:
 
 @contextlib.asynccontextmanager
 async def running(options: EngineOptions, toolchain: Toolchain) -> AsyncIterator[Path]:
-    """An engine, inside the block, on a state directory that the caller has `locked`; yields its socket's path."""
+    """Run an engine inside the block; yields its socket's path. Precondition: the state directory is `locked`."""
     state = options.state_directory
     socket_path(state)
     configuration = read_configuration(options.config)
@@ -121,18 +121,18 @@ async def running(options: EngineOptions, toolchain: Toolchain) -> AsyncIterator
 
 
 def read_configuration(path: Path | None) -> Configuration:
-    """The configuration of a file, or what holds without one."""
+    """Return the configuration of a file, or the default configuration."""
     machine = machine_capacity(os.cpu_count() or 1, psutil.virtual_memory().total)
     return Configuration.read(path, machine) if path else Configuration.single_group(machine)
 
 
 def _required_store(storage: StorageConfig, notes: Path) -> SnapshotStore:
-    """Refuse to start on a store that a person must put right first; one that is only away may come back."""
+    """Open the store; fails on permanent errors only, because an unavailable store may become available again."""
     return SnapshotStore.open(storage, notes=notes)
 
 
 class _Engine:
-    """The parts of one engine, wired."""
+    """The components of one engine, wired together."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Engine:
             runtime=self._runtime,
             storage=options.store,
             toolchain=toolchain,
-            cache_directory=default_cache_dir() / "fingerprints",  # beside the toolchain, which stays
+            cache_directory=default_cache_dir() / "fingerprints",  # beside the toolchain, which outlives engines
             state_directory=state,
             stall_seconds=configuration.stall_seconds,
         )
@@ -186,7 +186,7 @@ class _Engine:
             async with self._agent, self._coordinator:
                 self._own(self._coordinator.ended(), "coordinator")
                 self._own(self._tidy(), "tidying")
-                self._recorded(self._records.all())  # the last engine may have died before it acted on them
+                self._recorded(self._records.all())  # the previous engine may have died before it processed them
                 self._own(tell_of_runs(self._runtime, self._loop, self._records.restore_of), "what happens to runs")
                 self._own(self._loop.run(), "scheduling loop")
                 await self._loop.resume()
@@ -197,7 +197,7 @@ class _Engine:
             await self._runtime.close()
 
     def stop(self) -> None:
-        """Cancel what would run on; what it was about to do is in the journal, and done by the next engine."""
+        """Cancel background tasks; pending work is in the journal, and the next engine completes it."""
         for task in tuple(self._owned):
             task.cancel()
 

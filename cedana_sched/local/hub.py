@@ -1,4 +1,4 @@
-"""Hands every change of a job, and every event, to whoever watches."""
+"""Publish/subscribe of changes of jobs and events to watchers of the API."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator
 from cedana_sched.local.views import Change
 
 QUEUE_LENGTH = 10_000
-"""Changes that a watcher may be behind; one that is further behind is cut off, and may come again."""
+"""Maximum backlog of a watcher; a slower watcher is disconnected, and may watch again."""
 
 
 class Hub:
-    """Fans changes out; publishing never blocks."""
+    """Fan-out of changes to watchers; publishing never blocks."""
 
     def __init__(self) -> None:
         self._queues: set[asyncio.Queue[Change | None]] = set()
 
     @property
     def watched(self) -> bool:
-        """Whether anybody would see a change."""
+        """Whether there is a watcher."""
         return bool(self._queues)
 
     def publish(self, change: Change) -> None:
@@ -31,7 +31,7 @@ class Hub:
                 queue.put_nowait(change)
 
     async def watch(self, first: list[Change]) -> AsyncIterator[Change]:
-        """What is now, then every change."""
+        """Yield the current state in `first`, then every change."""
         queue: asyncio.Queue[Change | None] = asyncio.Queue()
         self._queues.add(queue)
         try:

@@ -1,4 +1,4 @@
-"""This machine as the coordinator and the scheduling loop see it: one node, whose agent runs in this process."""
+"""This machine as a node of the coordinator and the scheduling loop; the node's agent runs in this process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ log = structlog.get_logger(__name__)
 NODE = "local"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 GRACE_SECONDS = 30.0
-"""Between SIGTERM and SIGKILL for a job that leaves without a snapshot, as Kubernetes' default."""
+"""Between SIGTERM and SIGKILL for a job that is evicted without a snapshot; Kubernetes' default."""
 
 
 class LocalAgents:
-    """The coordinator's `Agents`: the one agent, which lives and dies with this process."""
+    """The coordinator's `Agents`, with the single agent of this process."""
 
     def __init__(self, agent: NodeAgent, on_progress: Callable[[Progress], None]) -> None:
         self._agent = agent
@@ -43,10 +43,10 @@ class LocalAgents:
                 self._on_progress(outcome)
 
     def repeat(self, node: str, order: Order) -> None:
-        """See `Agents.repeat`: within one process an order is under way as long as `perform` yields."""
+        """Do nothing (see `Agents.repeat`): within one process an order is in flight as long as `perform` yields."""
 
     async def changes(self) -> AsyncIterator[NodeLost]:
-        """Never yields: what a restart interrupted is ordered again by the coordinator's recovery."""
+        """Never yield: the coordinator's recovery repeats the orders that a restart interrupted."""
         never: tuple[NodeLost, ...] = ()
         await asyncio.Event().wait()
         for change in never:
@@ -54,7 +54,7 @@ class LocalAgents:
 
 
 class Machine:
-    """The scheduling loop's `RunControl`: starts and ends runs in the background, each until it is done."""
+    """The scheduling loop's `RunControl`: starts and terminates runs in the background, with retries."""
 
     def __init__(self, runtime: LocalRuntime, grace_seconds: float = GRACE_SECONDS) -> None:
         self._runtime = runtime
@@ -70,7 +70,7 @@ class Machine:
         self._begin(f"terminate {run}", lambda: self._runtime.terminate(run, self._grace_seconds))
 
     async def close(self) -> None:
-        """Begin and wait for nothing any more; the loop asks for it again when it resumes."""
+        """Cancel all actions in flight; `SchedulingLoop.resume` repeats them."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -82,13 +82,13 @@ class Machine:
         task.add_done_callback(self._tasks.discard)
 
     async def _surely(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
-        """What is in the way (a full disk, a process held in the kernel) may go, and what was decided must happen."""
+        """Retry `act` with backoff until success: a full disk or a process held in the kernel may be transient."""
         for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
             try:
                 await act()
-            except NotFoundError:  # it has ended meanwhile
+            except NotFoundError:  # the run has ended meanwhile
                 return
-            except Exception:  # a defect must not end the engine, and all other jobs' scheduling with it
+            except Exception:  # a defect must not end the engine, which schedules all other jobs too
                 log.exception("not done, trying again", what=name, pause_seconds=pause)
                 await asyncio.sleep(pause)
             else:
@@ -98,9 +98,9 @@ class Machine:
 async def tell_of_runs(
     runtime: LocalRuntime, loop: SchedulingLoop, restore_of: Callable[[str], Restore | None]
 ) -> None:
-    """Bring what happens to runs to the scheduling loop, for ever; a run is forgotten once its end is written down.
+    """Forward the runtime's events to the scheduling loop, forever; a run is discarded once its end is persisted.
 
-    What cannot be taken in is said again at the engine's next start; the other runs go on meanwhile.
+    An event whose processing fails is published again at the engine's next start; other runs are not affected.
     """
     async for change in runtime.changes():
         try:

@@ -1,4 +1,4 @@
-"""Makes the views that the API shows from jobs, the coordinator's records and the scheduler's ledger."""
+"""Conversion of jobs, the coordinator's records and the scheduler's ledger into the API's views."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cedana_sched.model.records import Checkpoint, Restore
 
 
 def job_view(job: Job, records: Records) -> JobView:
-    """A job with its newest checkpoint and its newest start."""
+    """Return the view of a job, with its newest checkpoint and its newest start."""
     description = job.description
     began = [run.began_at for run in job.runs if run.began_at is not None]
     checkpoint = records.checkpoint_of(frozenset(run.uid for run in job.runs))
@@ -94,7 +94,7 @@ def _restore_view(restore: Restore) -> RestoreView:
 
 
 def group_views(configuration: Configuration, jobs: tuple[Job, ...]) -> tuple[GroupView, ...]:
-    """Each group's quota and use, as the scheduler counts them."""
+    """Return each group's quota and usage, by the scheduler's own accounting."""
     placed = [(job.description.group, job.request) for job in jobs if job.phase in PLACED_PHASES]
     quota = Ledger(configuration.cohort, placed)
     views = []
@@ -119,5 +119,5 @@ def group_views(configuration: Configuration, jobs: tuple[Job, ...]) -> tuple[Gr
 
 
 def event_view(tell: PublishEvent, at: float, job: str | None) -> EventView:
-    """Something that the coordinator has to say, as an event of a job."""
+    """Return an event of the coordinator as an event of a job."""
     return EventView(at, tell.kind, tell.text, warning=tell.severity is Severity.WARNING, job=job)

@@ -1,4 +1,4 @@
-"""Reads amounts the way people write them: `0.5` and `500m` cpus, `2Gi`, `500M` or plain bytes of memory."""
+"""Parsers of quantities: `0.5` and `500m` cpus; `2Gi`, `500M` or plain bytes of memory."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MEMORY_REMEDY = "write bytes with an optional unit, such as 2Gi, 500M or 107374
 
 
 def parse_cpus(field: str, text: str | float) -> int:
-    """Thousandths of a core.
+    """Return thousandths of a core.
 
     Raises:
-        UsageError: it cannot be read, or is finer than a thousandth of a core.
+        UsageError: the text is invalid, or finer than a thousandth of a core.
     """
     amount = _parse(field, text, _CPU_UNITS, _CPU_REMEDY)
     if amount != amount.to_integral_value():
@@ -38,10 +38,10 @@ def parse_cpus(field: str, text: str | float) -> int:
 
 
 def parse_memory(field: str, text: str | float) -> int:
-    """Bytes; a fraction of a byte is dropped.
+    """Return bytes; a fraction of a byte is truncated.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the text is invalid.
     """
     return int(_parse(field, text, {unit: Decimal(size) for unit, size in _MEMORY_UNITS.items()}, _MEMORY_REMEDY))
 

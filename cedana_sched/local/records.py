@@ -1,7 +1,7 @@
-"""The coordinator's records as the rest of the engine asks for them, and the moments at which they change.
+"""An indexed cache of the coordinator's records, with notifications of changes.
 
-Stands between the coordinator and the journal: what is saved is remembered here too, and whoever waits for a
-checkpoint to settle is woken.
+The cache wraps the journal: it applies each save to its indexes too, and wakes tasks that wait for a checkpoint to
+become terminal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Records:
-    """A `Journal` that also answers questions. `on_change` is called with what was saved, after it was."""
+    """A write-through cache of a `Journal`. `on_change` is called with the saved records after each save."""
 
     def __init__(self, journal: Journal, on_change: Callable[[tuple[Record, ...]], None]) -> None:
         self._journal = journal
@@ -50,7 +50,7 @@ class Records:
             self._changed.notify_all()
 
     def all(self) -> tuple[Record, ...]:
-        """Everything that is remembered."""
+        """Return all cached records."""
         return tuple(self._records.values())
 
     def _put(self, record: Record) -> None:
@@ -68,7 +68,7 @@ class Records:
             _remove(self._of_signal, record.signal_uid, record.uid)
 
     def progressed(self, progress: Progress) -> Checkpoint | None:
-        """Take in how far a dump is, which is not worth saving; returns the checkpoint if it is still under way."""
+        """Update a dump's progress in the cache only; return the checkpoint, or None if it is no longer in flight."""
         checkpoint = self._records.get(progress.checkpoint_uid)
         if not isinstance(checkpoint, Checkpoint) or checkpoint.is_terminal or checkpoint.committed_at is not None:
             return None
@@ -77,23 +77,23 @@ class Records:
         return moved
 
     def restore_of(self, workload_uid: str) -> Restore | None:
-        """The start of a run."""
+        """Return the newest Restore of a run."""
         found = (r for r in self._of_workload.get(workload_uid, {}).values() if isinstance(r, Restore))
         return max(found, key=lambda restore: restore.created_at, default=None)
 
     def checkpoint_of(self, workload_uids: frozenset[str]) -> Checkpoint | None:
-        """The newest checkpoint of any of these runs."""
+        """Return the newest checkpoint of any of these runs."""
         records = (record for uid in workload_uids for record in self._of_workload.get(uid, {}).values())
         found = (record for record in records if isinstance(record, Checkpoint))
         return max(found, key=lambda checkpoint: (checkpoint.created_at, checkpoint.attempt), default=None)
 
     def preemptor_of(self, checkpoint: Checkpoint) -> str | None:
-        """For whom the workload had to leave, if it was for somebody."""
+        """Return the preemptor for which the workload was evicted; None if there was none."""
         hold = self._records.get(checkpoint.signal_uid)
         return hold.preemptor if isinstance(hold, PreemptionHold) else None
 
     def settled(self, signal_uid: str) -> tuple[Checkpoint, ...] | None:
-        """The last attempts of a signal's checkpoints if all are settled, else None."""
+        """Return the last attempts of a signal's checkpoints if all of them are terminal, else None."""
         last: dict[str, Checkpoint] = {}
         for checkpoint in self._of_signal.get(signal_uid, {}).values():
             other = last.get(checkpoint.workload.uid)
@@ -103,7 +103,7 @@ class Records:
         return checkpoints if checkpoints and all(checkpoint.is_terminal for checkpoint in checkpoints) else None
 
     async def until_settled(self, signal_uid: str) -> tuple[Checkpoint, ...]:
-        """Wait for the end of what a signal asked for; it ends by its deadline."""
+        """Wait until all checkpoints of a signal are terminal, at the latest at their deadline."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.settled(signal_uid) is not None)
         return self.settled(signal_uid) or ()

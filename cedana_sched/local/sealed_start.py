@@ -1,7 +1,7 @@
-"""An engine does not start on a sealed store without its keys.
+"""Startup check: the engine does not start on a sealed store without the store's keys.
 
-Without them it would save other namespaces in the clear. In a sealed one each dump and each return would fail, which
-costs work, and only a preemption would show it.
+Without the keys the engine would save other namespaces in the clear. In a sealed namespace each dump and each restore
+would fail, which loses work, and only a preemption would reveal the failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cedana_sched.model.errors import SealedError, StoreError
 log = structlog.get_logger(__name__)
 
 ASKING_SECONDS = 10.0
-"""For a store that is away: jobs run without it as well."""
+"""Timeout of the check if the store is unavailable: jobs run without the store too."""
 _OTHER_WAYS = "or name another --store; 'cedana-sched keys erase NAMESPACE' gives up what is sealed there, for good"
 
 
@@ -28,10 +28,10 @@ class _Store(Protocol):
 
 
 async def require_keys(store: _Store, namespaces: Collection[str]) -> None:
-    """Ask the store. One that does not answer is passed over: a dump asks it again for its own namespace.
+    """Check that the keys of a sealed store are here. An unavailable store passes: each dump checks its own namespace.
 
     Raises:
-        SealedError: the keys that seal it are not here.
+        SealedError: the keys that seal the store are not here.
     """
     try:
         async with asyncio.timeout(ASKING_SECONDS):

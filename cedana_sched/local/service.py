@@ -1,4 +1,4 @@
-"""What the engine's API serves: questions are answered from memory, requests go to the scheduling loop."""
+"""The service behind the engine's API: reads are served from memory, requests go to the scheduling loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cedana_sched.store.location import StorageConfig
 
 @dataclass(frozen=True)
 class About:
-    """What does not change while the engine runs."""
+    """Facts that are constant while the engine runs."""
 
     pid: int
     started_at: float
@@ -42,10 +42,10 @@ class EngineService:
         self._records = records
         self._hub = hub
 
-    # -- what the API asks
+    # -- api.Service
 
     def view(self) -> EngineView:
-        """The engine and its groups."""
+        """Return the engine and its groups."""
         configuration = self._loop.configuration
         about = self._about
         return EngineView(
@@ -77,10 +77,10 @@ class EngineService:
         return self._view(await self._loop.preempt(key))
 
     async def checkpoint(self, key: str, *, leave_running: bool) -> JobView:
-        """Take a snapshot and wait for its end.
+        """Take a snapshot and wait until it is terminal.
 
         Raises:
-            DumpError: there is none, and why.
+            DumpError: no snapshot was taken; the error has the reason.
         """
         uid = self._loop.find(key).uid
         signal = await self._loop.checkpoint(uid, leave_running=leave_running)
@@ -101,7 +101,7 @@ class EngineService:
     def watch(self) -> AsyncIterator[Change]:
         return self._hub.watch([Change(job=view) for view in self.jobs()])
 
-    # -- what it is told
+    # -- notifications
 
     def changed(self, jobs: tuple[Job, ...], events: tuple[EventView, ...]) -> None:
         """See `loop.Watcher`."""
@@ -117,12 +117,12 @@ class EngineService:
         self._hub.publish(Change(event=event_view(tell, time.time(), owner)))
 
     def progressed(self, progress: Progress) -> None:
-        """A dump has moved on."""
+        """Publish the progress of a dump."""
         if (checkpoint := self._records.progressed(progress)) is not None:
             self._publish_owner(checkpoint.workload.uid)
 
     def recorded(self, records: tuple[Record, ...]) -> None:
-        """The coordinator's records have changed."""
+        """Publish the jobs whose coordinator records have changed."""
         for record in records:
             if not isinstance(record, PreemptionHold):
                 self._publish_owner(record.workload.uid)
@@ -137,7 +137,7 @@ class EngineService:
 
 
 def settled_snapshots(records: tuple[Record, ...]) -> tuple[Checkpoint, ...]:
-    """Snapshots of jobs that run on, as far as these records say that they are settled."""
+    """Return the terminal checkpoints of jobs that keep running, out of `records`."""
     return tuple(
         r
         for r in records

@@ -1,4 +1,4 @@
-"""The engine's state directory belongs to one engine at a time: a lock that the kernel drops when the engine dies."""
+"""Exclusive lock on the engine's state directory; the kernel releases the lock when the engine dies."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LOCK_NAME = "engine.lock"
 
 
 class StateDirectoryError(CedanaSchedError):
-    """The state directory cannot be used: another engine has it, or it cannot be written."""
+    """The state directory cannot be used: another engine owns the directory, or the directory is not writable."""
 
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Make `directory` (mode 0700) if need be and own it inside the block. Never waits.
+    """Create `directory` (mode 0700) if necessary, and hold its lock inside the block. Never waits.
 
     Raises:
-        StateDirectoryError: another engine owns it, or it cannot be made or written.
+        StateDirectoryError: another engine holds the lock, or the directory cannot be created or written.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""What the engine shows of itself over its API: plain structs that the CLI prints and scripts read.
+"""The types of the engine's API: plain structs that the CLI prints and scripts read.
 
-They are a promise to scripts (`--output json`): fields may be added, never renamed. Times are seconds since the
+A stable interface for scripts (`--output json`): fields may be added, never renamed. Times are seconds since the
 epoch, durations end in `_seconds`, sizes in `_bytes`.
 """
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class CheckpointView(msgspec.Struct, frozen=True):
-    """The newest checkpoint of a job, in the making or made."""
+    """The newest checkpoint of a job, in flight or terminal."""
 
     uid: str
     step: str
@@ -18,7 +18,7 @@ class CheckpointView(msgspec.Struct, frozen=True):
     reason: str
     preemptor: str | None
     created_at: float
-    """When the preemption was noticed."""
+    """When the preemption was observed."""
     deadline: float
     frozen_at: float | None = None
     committed_at: float | None = None
@@ -32,12 +32,12 @@ class CheckpointView(msgspec.Struct, frozen=True):
 
 
 class RestoreView(msgspec.Struct, frozen=True):
-    """The newest start of a job that has an identity."""
+    """The newest start of a job that has an identity: a restore, or a cold start."""
 
     uid: str
     step: str
     created_at: float
-    """When the scheduler had given the job its place."""
+    """When the scheduler had admitted the job."""
     snapshot: str | None = None
     cold: bool = False
     failure: str | None = None
@@ -67,7 +67,7 @@ class JobView(msgspec.Struct, frozen=True):
     group: str
     phase: str
     why: str
-    """In words, what it waits for or how it ended."""
+    """In words, what the job waits for or how it ended."""
     argv: tuple[str, ...]
     priority: int
     cpus: float
@@ -88,7 +88,7 @@ class JobView(msgspec.Struct, frozen=True):
 
 
 class GroupView(msgspec.Struct, frozen=True):
-    """A group's quota and what it uses; `weighted_share` is Kueue's dominant resource share over the weight."""
+    """A group's quota and usage; `weighted_share` is Kueue's dominant resource share over the weight."""
 
     name: str
     nominal_cpus: float
@@ -115,16 +115,16 @@ class EngineView(msgspec.Struct, frozen=True):
     capacity_memory_bytes: int
     groups: tuple[GroupView, ...]
     store_endpoint: str | None = None
-    """Where an S3-compatible store is asked; None for a folder, and for AWS itself."""
+    """Endpoint of an S3-compatible store; None for a folder, and for AWS itself."""
     store_region: str | None = None
     key_file: str | None = None
-    """Where the keys are that seal its snapshots; None where nothing is sealed."""
+    """File with the keys that seal the engine's snapshots; None if sealing is off."""
     accepts_unsealed: bool = False
-    """Whether it reads snapshots from before it sealed them."""
+    """Whether the engine accepts unsealed snapshots, from before sealing was turned on."""
 
 
 class EventView(msgspec.Struct, frozen=True):
-    """Something that happened, in the words that a person reads: `reason` is a CamelCase constant."""
+    """An event: `reason` is a CamelCase constant, `text` is for users."""
 
     at: float
     reason: str
@@ -141,7 +141,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a person submits. Sizes and counts may be written as people write them: `2Gi`, `0.5`."""
+    """A submission. Amounts may have the units of Kubernetes quantities: `2Gi`, `0.5`."""
 
     argv: tuple[str, ...]
     group: str
@@ -160,7 +160,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """The body of every refusal: which field, what is wrong, what to do."""
+    """The body of every error response: the field, the problem, the remedy."""
 
     message: str
     remedy: str = ""

@@ -1,1 +1,1 @@
-"""What things are: pure data and pure rules. No I/O, no clock, no client; everything else imports this."""
+"""The domain model: pure data and pure rules. No I/O, clock or client; imported by every other package."""

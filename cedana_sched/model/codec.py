@@ -1,8 +1,8 @@
-"""The one way records become JSON and come back: msgspec, with pydantic's models inside.
+"""JSON encoding of the model's structs: msgspec, with nested pydantic models.
 
-A record may tell what somebody else has named: a file, a process. On Linux such a name is bytes, and Python keeps
-those that are no text as lone surrogates (PEP 383), which JSON cannot say. They become U+FFFD here, so that no name can
-keep a record from being written.
+A record may contain foreign names (of a file, of a process). On Linux such names are bytes; Python maps undecodable
+ones to lone surrogates (PEP 383), which JSON cannot represent. The codec replaces them by U+FFFD, so that no name
+prevents a record from being written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _encode_hook(value: Any) -> Any:
 
 def _decode_hook(expected: type, value: Any) -> Any:
     if issubclass(expected, BaseModel):
-        return expected.model_validate(value, extra="ignore")  # as structs do: a newer version may have written it
+        return expected.model_validate(value, extra="ignore")  # as structs do: the writer may be newer
     raise NotImplementedError(f"cannot decode {expected.__name__}")
 
 
@@ -32,7 +32,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_hook)
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """JSON of a record, report or any other struct of the model."""
+    """Encode a record, report or other struct of the model as JSON."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
@@ -40,7 +40,7 @@ def encode(value: msgspec.Struct) -> bytes:
 
 
 def encode_with(hook: Callable[[Any], Any], value: msgspec.Struct) -> bytes:
-    """As `encode`, of a struct that holds what only `hook` can turn into something that JSON knows."""
+    """Encode like `encode`, with `hook` converting values that are not JSON types."""
     try:
         return msgspec.json.encode(value, enc_hook=hook)
     except UnicodeEncodeError:
@@ -48,21 +48,21 @@ def encode_with(hook: Callable[[Any], Any], value: msgspec.Struct) -> bytes:
 
 
 def decode(data: bytes | str, expected: type[T]) -> T:
-    """Read what `encode` wrote; `expected` may be a union of tagged structs.
+    """Decode the output of `encode`; `expected` may be a union of tagged structs.
 
     Raises:
-        msgspec.ValidationError: the data is of another shape, for example written by a newer version.
+        msgspec.ValidationError: the data has another shape, for example because a newer version wrote it.
     """
     return msgspec.json.decode(data, type=expected, dec_hook=_decode_hook)
 
 
 def to_builtins(value: msgspec.Struct) -> Any:
-    """The same as plain dictionaries and lists, for JSON that others put together."""
+    """Convert to plain dictionaries and lists, for embedding in other JSON."""
     return _legible(msgspec.to_builtins(value, enc_hook=_encode_hook))
 
 
 def _legible(value: Any) -> Any:
-    """The same, with U+FFFD for each lone surrogate in a text."""
+    """Replace each lone surrogate in texts by U+FFFD."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):

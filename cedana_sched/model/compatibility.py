@@ -1,7 +1,7 @@
-"""What a snapshot asks of the machine that is to continue it.
+"""Requirements of a snapshot on the machine that restores it.
 
-A frozen process holds pointers into its CPU's features (a library chose AVX-512 code at start, and will not
-choose again) and into the kernel's interfaces. Both are recorded at the dump and compared before a restore.
+A frozen process depends on its CPU's features (a library that chose AVX-512 code at start does not choose again) and on
+the kernel's interfaces. Both are recorded at the dump and compared before a restore.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,7}")
 
 
 class Compatibility(msgspec.Struct, frozen=True):
-    """A machine as far as a frozen process cares. `kernel` is `(major, minor)`."""
+    """The properties of a machine that a restore depends on. `kernel` is `(major, minor)`."""
 
     architecture: str
     cpu_features: frozenset[str] = frozenset()
@@ -24,10 +24,10 @@ class Compatibility(msgspec.Struct, frozen=True):
     page_size_bytes: int = 4096
 
     def reasons_against(self, host: Compatibility) -> tuple[str, ...]:
-        """Why a snapshot taken on `self` cannot continue on `host`; empty when it can.
+        """Return why a snapshot taken on `self` cannot be restored on `host`; empty if it can.
 
-        A newer kernel is fine, an older one only within one major version: CRIU restores through system calls
-        that older kernels may lack, and says so itself when one is missing.
+        A newer kernel is accepted, an older one only within one major version: CRIU restores through system calls that
+        older kernels may lack, and reports missing ones itself.
         """
         reasons: list[str] = []
         if host.architecture != self.architecture:
@@ -42,11 +42,11 @@ class Compatibility(msgspec.Struct, frozen=True):
         return tuple(reasons)
 
     def needs_newer_criu_than(self, host: Compatibility) -> bool:
-        """Whether CRIU is older on `host` than the one that took the snapshot.
+        """Return whether `host` has an older CRIU than the one that took the snapshot.
 
-        CRIU reads the images of older ones; of newer ones it passes over fields that it does not define, which would be
-        lost silently. Unlike the rest of a machine, CRIU changes with an upgrade of ours: so nobody is kept away from
-        a machine for good because of it. False where a version is missing.
+        CRIU reads images of older versions, and silently drops unknown fields of newer ones. Unlike the rest of a
+        machine, CRIU changes with an upgrade of this product, so the mismatch does not exclude a machine permanently.
+        False if a version is missing.
         """
         if not _VERSION.fullmatch(self.criu) or not _VERSION.fullmatch(host.criu):
             return False
@@ -55,7 +55,7 @@ class Compatibility(msgspec.Struct, frozen=True):
 
 
 class NodeDescription(Compatibility, frozen=True):
-    """What an agent says of its node: who looks for a place reads the `Compatibility` in it, people the rest."""
+    """An agent's description of its node: placement reads the `Compatibility` in it; the rest is informational."""
 
     runc: str = ""
-    """Version of what containerd started containers with when the agent began; empty: it does not say."""
+    """Version of containerd's OCI runtime at the agent's start; empty if unreported."""

@@ -1,6 +1,6 @@
-"""How long a deadline may be that others name: an admin's word for the cluster, kept where policies and holds come in.
+"""Cluster-wide cap on deadlines, set by an admin and enforced on every policy and hold.
 
-Who may write a CheckpointPolicy, or name one, says by it how long evictions and nodes wait for him.
+Otherwise any author of a CheckpointPolicy, or of a reference to one, could delay evictions and nodes at will.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from cedana_sched.model.policy import DEADLINES, CheckpointPolicy
 
 
 def capped(policy: CheckpointPolicy, longest_seconds: float) -> CheckpointPolicy:
-    """The same, with no deadline above that."""
+    """Return the policy with every deadline capped."""
     above = {field: longest_seconds for field in DEADLINES if getattr(policy, field) > longest_seconds}
     return policy.model_copy(update=above) if above else policy
 
 
 def check_deadlines(policy: CheckpointPolicy, longest_seconds: float) -> None:
-    """Raises UsageError: a deadline is above that; it names the field as people write it."""
+    """Raises UsageError: a deadline exceeds the cap; the error names the field as written in YAML."""
     for field in DEADLINES:
         if (seconds := getattr(policy, field)) > longest_seconds:
             remedy = f"write {longest_seconds:g} or less, or raise longestDeadlineSeconds of the chart"

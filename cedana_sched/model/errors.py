@@ -1,25 +1,25 @@
-"""Every error that this project raises on purpose, as one tree.
+"""All errors that this project raises on purpose, as one tree.
 
     CedanaSchedError
-    ├── UsageError                what a person wrote cannot be done: names field, value and remedy
-    │   ├── NotFoundError         what a person named does not exist
-    │   └── RefusedError          it exists, and is in a state in which that cannot be done
-    ├── IncompatibleError         a snapshot cannot continue on this machine
+    ├── UsageError                invalid input of a user: names field, value and remedy
+    │   ├── NotFoundError         the named object does not exist
+    │   └── RefusedError          the named object exists, in a state that forbids the operation
+    ├── IncompatibleError         a snapshot cannot be restored on this machine
     │   └── NewerFormatError      it can, once this machine is upgraded
     ├── SnapshotError             CRIU could not dump or restore
     │   ├── DumpError
     │   └── RestoreError
-    ├── StoreError                the store refused, lost or damaged something
-    │   ├── StoreUnavailableError unreachable, overloaded, full: the same call may work later
-    │   ├── StoreDeniedError      wrong keys, missing bucket, read-only folder: a person must act
-    │   │   ├── SealedError       it is sealed, and its key is not here
-    │   │   └── UnsealedError     it is not sealed where everything must be
-    │   ├── CommitConflictError   somebody else committed this generation first
-    │   └── IntegrityError        what was read is not what was written
-    └── IllegalTransitionError    an event that the state machine's table does not know
+    ├── StoreError                the store refused, lost or damaged data
+    │   ├── StoreUnavailableError unreachable, overloaded, full: a retry may succeed
+    │   ├── StoreDeniedError      wrong keys, missing bucket, read-only folder: needs intervention
+    │   │   ├── SealedError       sealed data without the matching key
+    │   │   └── UnsealedError     unsealed data where sealing is required
+    │   ├── CommitConflictError   another writer committed this generation first
+    │   └── IntegrityError        the data read differs from the data written
+    └── IllegalTransitionError    an event that the transition table does not allow
 
-An error is one sentence that says what is wrong, a remedy that says what to do, and bounded evidence
-(log lines, a response). Retryability is a type, never a string: ask `isinstance(e, RetryableError)`.
+An error has one sentence for the problem, a remedy, and bounded evidence (log lines, a response). Retryability is a
+type, never a string: use `isinstance(e, RetryableError)`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EVIDENCE_LINES = 20
 
 
 class CedanaSchedError(Exception):
-    """Base of all: `message` is the sentence, `remedy` what to do, `evidence` foreign output of at most 20 lines."""
+    """Base class: `message` is the problem, `remedy` the fix, `evidence` at most 20 lines of foreign output."""
 
     def __init__(self, message: str, *, remedy: str = "", evidence: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -43,11 +43,11 @@ class CedanaSchedError(Exception):
 
 
 class RetryableError(CedanaSchedError):
-    """Mixin: the same call may succeed later without anybody changing anything."""
+    """Mixin: a retry may succeed without any intervention."""
 
 
 class UsageError(CedanaSchedError):
-    """What a person wrote cannot be done. `field` and `value` say which part of it."""
+    """Invalid input of a user. `field` and `value` locate it."""
 
     def __init__(self, field: str, value: object, problem: str, *, remedy: str) -> None:
         super().__init__(f"{field}: {value!r} {problem}", remedy=remedy)
@@ -56,79 +56,79 @@ class UsageError(CedanaSchedError):
 
     @classmethod
     def restored(cls, field: str, message: str, *, remedy: str) -> Self:
-        """The same error on the other side of a wire, where only its sentence is known."""
+        """Recreate the error on the client side of a wire that carries only the message."""
         error = cls(field, None, "", remedy=remedy)
         error.message = message
         return error
 
 
 class NotFoundError(UsageError):
-    """What a person named does not exist."""
+    """The object that the user named does not exist."""
 
 
 class RefusedError(UsageError):
-    """What a person named exists, but is in a state in which that cannot be done; later it may be."""
+    """The object that the user named is in a state that forbids the operation; a later state may allow it."""
 
 
 class IncompatibleError(CedanaSchedError):
-    """A snapshot cannot continue here: another architecture, missing CPU features, a newer format."""
+    """The snapshot cannot be restored here: another architecture, missing CPU features, a newer format."""
 
 
 class NewerFormatError(IncompatibleError, RetryableError):
-    """A newer version of cedana-sched or of CRIU wrote it; retryable: an upgrade reaches one node after the other."""
+    """Written by a newer version of cedana-sched or CRIU; retryable, because upgrades roll out node by node."""
 
 
 class SnapshotError(CedanaSchedError):
-    """CRIU could not dump or restore; the evidence holds the last lines of its own log."""
+    """CRIU could not dump or restore; the evidence is the tail of CRIU's log."""
 
 
 class DumpError(SnapshotError):
-    """The processes could not be dumped; they run on as before."""
+    """The processes could not be dumped; they run on unchanged."""
 
 
 class RestoreError(SnapshotError):
-    """The processes could not be restored; nothing of them is left running."""
+    """The processes could not be restored; none of them is left running."""
 
 
 class StoreError(CedanaSchedError):
-    """The store refused, lost or damaged something."""
+    """The store refused, lost or damaged data."""
 
 
 class StoreUnavailableError(StoreError, RetryableError):
-    """Unreachable, overloaded or full: the same call may work later."""
+    """Unreachable, overloaded or full: a retry may succeed."""
 
 
 class StoreDeniedError(StoreError):
-    """Wrong keys, missing bucket, read-only folder: a person must act first."""
+    """Wrong keys, missing bucket, read-only folder: needs intervention."""
 
 
 class SealedError(StoreDeniedError, RetryableError):
-    """What is sealed cannot be opened: no key was given, or not the one that it was sealed with.
+    """Sealed data cannot be opened: the key is missing or does not match.
 
-    It may work later: a Secret that was changed reaches one node after the other.
+    Retryable: a changed Secret reaches the nodes one after the other.
     """
 
 
 class UnsealedError(StoreDeniedError):
-    """What is not sealed is refused where everything must be: anybody may have written it."""
+    """Unsealed data is refused where sealing is required: its origin is not authenticated."""
 
 
 class CommitConflictError(StoreError):
-    """Somebody else committed this generation first."""
+    """Another writer committed this generation first."""
 
 
 class IntegrityError(StoreError):
-    """What was read is not what was written: a damaged or missing chunk or manifest."""
+    """The data read differs from the data written: a damaged or missing chunk or manifest."""
 
 
 class IllegalTransitionError(CedanaSchedError):
-    """An event that the transition table does not allow; the evidence is the history of that record."""
+    """An event that the transition table does not allow; the evidence is the record's history."""
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same may succeed before a deadline, also where a person must act first: he may be at it.
+    """Return whether a retry may succeed before a deadline, including errors under manual repair.
 
-    Keys and rights are replaced on one node, and in one server, after the other; clocks are set right.
+    Keys and permissions are replaced node by node, and server by server; clocks are corrected.
     """
     if isinstance(error, UnsealedError):
         return False

@@ -1,4 +1,4 @@
-"""What a check says: of a machine, of a cluster, of a scheduler's configuration."""
+"""Results of diagnostic checks of a machine, a cluster, or a scheduler's configuration."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import msgspec
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
-    """The product works; something that is named does not, or not as well."""
+    """The product works; the named feature does not, or is degraded."""
     FAIL = "fail"
-    """The product does not work here as it is."""
+    """The product does not work in this state."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One line: what was looked at, how it is, and what to do about it."""
+    """One check result: the check, its outcome, and the remedy."""
 
     check: str
     level: Level
@@ -27,5 +27,5 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey: others write some of it."""
+    """Replace unprintable characters: foreign text may contain terminal escape sequences."""
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)

@@ -1,7 +1,7 @@
-"""Who a snapshot belongs to: `namespace / id / index / container`, and nothing crosses a namespace.
+"""Identity of a workload's snapshots: `namespace / id / index / container`; snapshots never cross namespaces.
 
-A namespace of a cluster is more than its name: it may be deleted and made again, and another cluster has one of the
-same name. So a store calls it by its name and its uid (`namespace_of_uid`).
+A namespace is more than its name: it may be deleted and recreated, and another cluster may have one of the same name. A
+store therefore keys it by name and uid (`namespace_of_uid`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 from cedana_sched.model.errors import UsageError
 
 CHECKPOINT_VARIABLE = "CEDANA_CHECKPOINT"
-"""Environment variable whose value is a workload's checkpoint id, as in Cedana."""
+"""Environment variable with a workload's checkpoint id, as in Cedana."""
 
 ALL_NAMESPACES = "*"
-"""Shares every name: see `is_shared`."""
+"""Shares every name; see `is_shared`."""
 
 _SHOWN, _LONGEST = 20, 300
-"""Characters of what cannot be read that an error shows."""
+"""Characters of invalid input that an error quotes."""
 IDENTITY_PATTERN = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _NAME = re.compile(IDENTITY_PATTERN)
 NAMESPACE_UID_PATTERN = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -30,7 +30,7 @@ _ALPHABET_REMEDY = "use 1 to 63 letters, digits, '-', '_' or '.', beginning and 
 
 
 def validate_name(field: str, value: str) -> str:
-    """Return `value` if it can be a path segment of every store and a label value of Kubernetes.
+    """Return `value` if valid as a path segment of every store and as a Kubernetes label value.
 
     Raises:
         UsageError: naming `field`, the value and the allowed alphabet.
@@ -41,15 +41,15 @@ def validate_name(field: str, value: str) -> str:
 
 
 def validate_namespace(value: str) -> str:
-    """The same of a namespace, by its name alone, or as `namespace_of_uid` calls it."""
+    """Validate a namespace: a plain name, or the form of `namespace_of_uid`."""
     return value if _NAMESPACE.fullmatch(value) else validate_name("namespace", value)
 
 
 def namespace_of_uid(name: str, uid: str) -> str:
-    """What a store calls the namespace of a cluster that has this uid; names of namespaces have no dots there.
+    """Return a store's key for the namespace with this uid; Kubernetes namespace names contain no dots.
 
     Raises:
-        UsageError: it is no uid of a namespace.
+        UsageError: `uid` is not a namespace uid.
     """
     called = f"{name}.{uid}"
     if not _NAMESPACE.fullmatch(called):
@@ -58,52 +58,52 @@ def namespace_of_uid(name: str, uid: str) -> str:
 
 
 def is_namespace_uid(word: str) -> bool:
-    """Whether the API server makes such uids of namespaces."""
+    """Return whether the word has the form of the API server's namespace uids."""
     return _NAMESPACE_UID.fullmatch(word) is not None
 
 
 def may_be_one_namespace(uid: str, other: str) -> bool:
-    """Whether two uids that were noted of namespaces of one name can be the same namespace's.
+    """Return whether two uids recorded for namespaces of one name can be the same namespace's.
 
-    Empty: nobody noted it, as older versions did not, or the name is shared (`is_shared`). That can be any.
+    An empty uid matches any: it was not recorded (older versions), or the name is shared (`is_shared`).
     """
     return not uid or not other or uid == other
 
 
 def is_shared(name: str, shared: Collection[str]) -> bool:
-    """Whether a store keeps a namespace by its name alone.
+    """Return whether a store keys a namespace by its name alone.
 
     Args:
-        name: of the namespace, in Kubernetes.
-        shared: names that are no more than names, or `ALL_NAMESPACES`.
+        name: the namespace's name in Kubernetes.
+        shared: names that are keyed without uid, or `ALL_NAMESPACES`.
     """
     return not {name, ALL_NAMESPACES}.isdisjoint(shared)
 
 
 def name_of_namespace(namespace: str) -> str:
-    """The name alone of what `namespace_of_uid` has called a namespace; another one is its name."""
+    """Return the name part of a store's namespace key."""
     match = _NAMESPACE.fullmatch(namespace)
     return match["name"] if match else namespace
 
 
 def uid_of_namespace(namespace: str) -> str:
-    """The uid in what `namespace_of_uid` has called a namespace; another one has none, and the answer is empty."""
+    """Return the uid part of a store's namespace key; empty for a plain name."""
     match = _NAMESPACE.fullmatch(namespace)
     return match["uid"] if match else ""
 
 
 LARGEST_INDEX = 2**31 - 1
-"""As in Kubernetes, where such numbers have 32 bits."""
+"""As in Kubernetes, whose indexes have 32 bits."""
 LARGEST_GENERATION = 9_999_999_999
 """The store writes generations with ten digits."""
 _LARGEST_GENERATION = 2**63 - 1
 
 
 def read_index(field: str, text: str) -> int:
-    """The number of a replica, as somebody wrote it.
+    """Parse a replica index.
 
     Raises:
-        UsageError: naming `field`; it is no number from 0 to `LARGEST_INDEX`.
+        UsageError: naming `field`; the text is no number from 0 to `LARGEST_INDEX`.
     """
     if (found := _number(text, LARGEST_INDEX)) is None:
         remedy = f"number replicas from 0 to {LARGEST_INDEX}"
@@ -112,7 +112,7 @@ def read_index(field: str, text: str) -> int:
 
 
 def _number(text: str, largest: int) -> int | None:
-    """None for anything but plain digits, of which there are not too many."""
+    """Parse plain decimal digits up to `largest`; None for anything else."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(largest))):
         return None
     number = int(text)
@@ -120,7 +120,7 @@ def _number(text: str, largest: int) -> int | None:
 
 
 class Identity(msgspec.Struct, frozen=True, order=True):
-    """The name under which a workload's snapshots are found again, by whichever process continues it."""
+    """The key of a workload's snapshots, stable across incarnations."""
 
     namespace: str
     id: str
@@ -140,10 +140,10 @@ class Identity(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> Identity:
-        """Read `namespace/id[/index[/container]]`.
+        """Parse `namespace/id[/index[/container]]`.
 
         Raises:
-            UsageError: when the text has another form.
+            UsageError: the text has another form.
         """
         parts = text.split("/")
         index = _number(parts[2], LARGEST_INDEX) if len(parts) > 2 else 0
@@ -154,7 +154,7 @@ class Identity(msgspec.Struct, frozen=True, order=True):
 
 
 class SnapshotRef(msgspec.Struct, frozen=True, order=True):
-    """One committed generation of one identity. Generations count from 1 and never repeat."""
+    """One committed generation of one identity. Generations start at 1 and are never reused."""
 
     identity: Identity
     generation: int
@@ -164,10 +164,10 @@ class SnapshotRef(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> SnapshotRef:
-        """Read `namespace/id[/index[/container]]@generation`.
+        """Parse `namespace/id[/index[/container]]@generation`.
 
         Raises:
-            UsageError: when the text has another form.
+            UsageError: the text has another form.
         """
         identity, at, generation = text.rpartition("@")
         number = _number(generation, _LARGEST_GENERATION)

@@ -1,4 +1,4 @@
-"""Where the work in a snapshot comes from: retention tells an older generation of it from work that was left."""
+"""Lineage of snapshots, by which retention distinguishes superseded generations from abandoned work."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from cedana_sched.model.identity import SnapshotRef
 
 
 class Lineage(msgspec.Struct, frozen=True):
-    """What a program that is saved goes back to."""
+    """Origin of the work in a snapshot."""
 
     run: str
-    """Which start of the program it is: snapshots of one run follow each other."""
+    """The start of the program: snapshots of one run supersede each other."""
     continues: SnapshotRef | None = None
-    """What that run was continued from; None when it began from its beginning."""
+    """The snapshot from which that run was restored; None for a cold start."""
 
 
 class Abandoned(msgspec.Struct, frozen=True, array_like=True):
-    """The last generation of a line of work that no newer generation continues: it alone holds that work."""
+    """Last generation of a lineage that no newer generation continues: the only copy of that work."""
 
     generation: int
     since: float
-    """When the first snapshot of the other line was taken (epoch seconds)."""
+    """When the first snapshot of the other lineage was taken (epoch seconds)."""

@@ -1,8 +1,7 @@
-"""What a snapshot consists of: its streams as runs of chunks, where each chunk lies, and how it was taken.
+"""Snapshot manifest: streams as runs of chunks, the location of each chunk, and metadata.
 
-The store writes a manifest last, and it is the commit; readers need nothing else to find every byte. Tables are
-columns of little-endian integers in `bytes`: a snapshot of a large process has millions of rows, and a column
-costs its bytes and nothing more.
+Writing the manifest, last, is the commit; readers need no other object to find every byte. Tables are columns of
+little-endian integers in `bytes`: a large process has millions of rows, and a column has no per-row overhead.
 """
 
 from __future__ import annotations
@@ -17,37 +16,37 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.lineage import Abandoned
 
 FORMAT_VERSION = 1
-"""Raised when an older reader could misread a newer manifest; fields with defaults may be added without it."""
+"""Incremented when an older reader could misread a newer manifest; not for added fields with defaults."""
 
 ZERO_CHUNK = 0xFFFF_FFFF
-"""Stands in a segment's chunk column for bytes that are all zero and stored nowhere."""
+"""Entry of a segment's chunk column for all-zero bytes, which are not stored."""
 
 MOST_PACKS: Final = 400_000
-"""25 TiB. With the next two, how much is read of a summary: a byte of it may become thirty in memory."""
+"""25 TiB. This and the next two bound the parsing of a summary: one byte may expand to thirty in memory."""
 MOST_LABELS: Final = 1_000
 MOST_ABANDONED: Final = 10_000
-"""They are generations that are there, of which 2,000 are kept in sight."""
+"""Abandoned generations are existing ones, of which the store reads at most 2,000 per workload."""
 
 
 class SnapshotMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What whoever took the snapshot knows about it. Times are seconds since the epoch."""
+    """Metadata supplied by the agent that took the snapshot. Times are seconds since the epoch."""
 
     checkpoint_uid: str
-    """The checkpoint that asked for it: repeating the checkpoint finds the same snapshot."""
+    """The checkpoint that created the snapshot: a repeated checkpoint finds the same snapshot."""
     compatibility: Compatibility
     reason: str = ""
     adapter: str = ""
     taken_at: float
     """When the processes were frozen."""
     timings: dict[str, float] = {}
-    """Seconds spent, by the name of the phase."""
+    """Duration of each phase in seconds, by name."""
     runtime: dict[str, Any] = {}
-    """JSON values that the runtime wants back when it continues the snapshot; opaque to the store."""
+    """JSON values that the runtime needs for the restore; opaque to the store."""
     labels: dict[str, str] = {}
 
 
 class TransferStats(msgspec.Struct, frozen=True):
-    """Where the bytes of a snapshot went: read = zero + reused + new; `stored_bytes` is new, compressed."""
+    """Byte counts of a snapshot: read = zero + reused + new; `stored_bytes` is new, compressed."""
 
     read_bytes: int = 0
     zero_bytes: int = 0
@@ -57,11 +56,11 @@ class TransferStats(msgspec.Struct, frozen=True):
 
 
 class SnapshotSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list of snapshots shows; the store reads it without reading the tables."""
+    """Summary for listings, readable without the tables."""
 
     ref: SnapshotRef
     writer: str
-    """Who wrote it: a writer's packs carry its name."""
+    """Name of the writer; part of the names of the writer's packs."""
     checkpoint_uid: str
     committed_at: float
     taken_at: float
@@ -70,17 +69,17 @@ class SnapshotSummary(msgspec.Struct, frozen=True, kw_only=True):
     labels: Annotated[dict[str, str], msgspec.Meta(max_length=MOST_LABELS)]
     stats: TransferStats
     packs: Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_PACKS)]
-    """Every pack the snapshot needs, its own and those of earlier generations."""
+    """Every pack that the snapshot needs, including those of earlier generations."""
     page_index: str | None
-    """Key of the page fingerprints beside the manifest, if there are any."""
+    """Key of the page fingerprints beside the manifest, if any."""
     run: str = ""
-    """Which start of the program it was taken of; empty where the writer was not told."""
+    """The start of the program (`Lineage.run`); empty if unknown to the writer."""
     abandons: Annotated[tuple[Abandoned, ...], msgspec.Meta(max_length=MOST_ABANDONED)] = ()
-    """What this line of work does not continue, newest first; a generation hands it on to those that follow it."""
+    """Lineages that this one does not continue, newest first; inherited by following generations."""
 
     @property
     def leaves(self) -> SnapshotRef | None:
-        """What was continued by nobody any more when this very snapshot was taken, if there is such a thing."""
+        """The generation that was abandoned when this snapshot was taken, if any."""
         newest = self.abandons[0] if self.abandons else None
         is_first = newest is not None and newest.since == self.taken_at
         return SnapshotRef(self.ref.identity, newest.generation) if newest is not None and is_first else None
@@ -95,7 +94,7 @@ class Segment(NamedTuple):
 
 
 class Segments(msgspec.Struct, frozen=True):
-    """A stream from its first byte to its last, as columns: u32 chunk, u32 offset, u64 length."""
+    """A complete stream in order, as columns: u32 chunk, u32 offset, u64 length."""
 
     chunks: bytes
     offsets: bytes
@@ -119,7 +118,7 @@ class StreamEntry(msgspec.Struct, frozen=True):
 
 
 class Chunk(NamedTuple):
-    """Where a chunk lies: `stored` bytes at `offset` of a pack become `size` bytes that have this digest."""
+    """Location of a chunk: `stored` bytes at `offset` of a pack decode to `size` bytes with this digest."""
 
     digest: bytes
     pack: int
@@ -156,9 +155,9 @@ class Chunks(msgspec.Struct, frozen=True):
 
 
 class PageIndex(msgspec.Struct, frozen=True):
-    """The fingerprints of the stored pages, so that the next generation recognises them.
+    """Fingerprints of the stored pages, for deduplication of the next generation.
 
-    `blocks` says whose pages they are, in the order of the index: pairs of u32, stream number and page count.
+    `blocks` maps the index to streams, in index order: pairs of u32, stream number and page count.
     """
 
     length: int
@@ -176,7 +175,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     page_index: PageIndex | None = None
     data_key: str = ""
-    """Name of the key under which its chunks and page fingerprints are sealed; empty where they are not."""
+    """Name of the key that seals the chunks and page fingerprints; empty if unsealed."""
 
     @property
     def ref(self) -> SnapshotRef:
@@ -184,5 +183,5 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """What staging the snapshot yields, zeros included."""
+        """Total size of the staged streams, zeros included."""
         return sum(stream.size_bytes for stream in self.streams)

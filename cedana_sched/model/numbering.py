@@ -1,7 +1,7 @@
-"""How controllers tell their pods apart: one table of label schemes, and what a pod's labels say by it.
+"""Pod indexing by controller labels: one table of label schemes.
 
-A pod's place among the pods of one id is a role, which becomes a part of the id, and an index. A controller that
-creates a pod anew gives it the labels of the one before, and never gives two running pods the same ones.
+A pod's place among the pods of one id is a role, which becomes part of the id, and an index. A controller recreates a
+pod with the labels of its predecessor, and never runs two pods with the same labels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cedana_sched.model.objects import names
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 TASK: Final = "volcano.sh/task-spec"
-"""Volcano numbers the pods of each task of a job, from 0."""
+"""Volcano numbers the pods of each task of a job from 0."""
 TASK_INDEX: Final = "volcano.sh/task-index"
 STATEFUL_NAME: Final = "statefulset.kubernetes.io/pod-name"
 JOBSET: Final = "jobset.sigs.k8s.io"
@@ -33,9 +33,9 @@ DIGEST_DIGITS: Final = 8
 class Scheme(msgspec.Struct, frozen=True):
     """The labels of one controller.
 
-    `pods`: a label of all its pods; empty where they have that of another one. `role`: alternatives, the first of which
-    the pod has all labels of counts. `index`: the first label that is there. `only`: a label and its value, which no
-    other pod of the role has at a time. `source`: where it is documented.
+    `pods`: a label of all its pods; empty if its pods have another scheme's. `role`: alternatives, of which the first
+    whose labels are all present applies. `index`: alternatives, of which the first present label applies. `only`: a
+    label and value that at most one pod of the role has at a time. `source`: where it is documented.
     """
 
     controller: str
@@ -102,19 +102,19 @@ SCHEMES: Final[tuple[Scheme, ...]] = (
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a pod stands among those of its id. `index` is None where no label numbers it."""
+    """A pod's place among the pods of its id. `index` is None if no label numbers the pod."""
 
     role: tuple[str, ...] = ()
     index: int | None = None
     is_only: bool = False
-    """Whether it is the only one of its role."""
+    """Whether it is the only pod of its role."""
 
 
 def place_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Place:
-    """What a pod's labels say.
+    """Derive a pod's place from its labels and annotations.
 
     Raises:
-        UsageError: a number is none.
+        UsageError: an index is not a number.
     """
     role = tuple(value for scheme in SCHEMES for value in _role(scheme, labels))
     only = any(scheme.only is not None and labels.get(scheme.only[0]) == scheme.only[1] for scheme in SCHEMES)
@@ -125,7 +125,7 @@ def place_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Place
 
 
 def name_with_role(identifier: str, role: tuple[str, ...]) -> str:
-    """The id of the pods of one role; one that is too long ends in a digest of the whole."""
+    """Return the id of the pods of one role; an overlong id is truncated and ends in a digest of the whole."""
     whole = "-".join((identifier, *role))
     if len(whole) <= LONGEST_ID:
         return whole
@@ -134,13 +134,13 @@ def name_with_role(identifier: str, role: tuple[str, ...]) -> str:
 
 
 def _role(scheme: Scheme, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The first of the alternatives that the pod has all labels of."""
+    """Return the values of the first alternative whose labels are all present."""
     found = (tuple(labels.get(key, "") for key in keys) for keys in scheme.role)
     return next((values for values in found if all(values)), ())
 
 
 def _numbers(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Every number that is written on the pod, as kind of text, key and text; the first one counts."""
+    """Yield every index on the pod as field, key and text, in order of precedence."""
     for scheme in SCHEMES:
         for key in scheme.index:
             if (text := labels.get(key)) is not None:

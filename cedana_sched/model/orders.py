@@ -1,8 +1,8 @@
-"""What the coordinator tells a node's agent, and what the agent answers.
+"""Orders from the coordinator to a node's agent, and the agent's answers.
 
-Orders are idempotent: an order that is repeated after a lost message, or after a restart of either side, finds
-the state it asks for and answers again. Each order is answered by exactly one of the outcomes named beside it,
-or, while it lasts, preceded by any number of `Progress` or `StageProgress`.
+Orders are idempotent: the agent finds the requested state of an order repeated after a lost message, or after a restart
+of either side, and answers again. Each order is answered by exactly one of the outcomes in its description, preceded by
+any number of `Progress` or `StageProgress`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from cedana_sched.model.records import Transfer
 
 
 class Freeze(msgspec.Struct, frozen=True, tag=True):
-    """Stop the workload where it is: `Frozen`, or `CheckpointFailed`.
+    """Freeze the workload: `Frozen`, or `CheckpointFailed`.
 
-    It runs on until its dump may begin at once; a member of a gang is stopped without regard to that.
+    The workload runs on until its dump may begin at once; a gang member is frozen without waiting for that.
     """
 
     checkpoint_uid: str
     workload: WorkloadRef
     in_gang: bool = False
     timeout_seconds: float | None = None
-    """As of `Dump`: who has less time left comes first."""
+    """As of `Dump`; the order with the least time left has priority."""
 
 
 class Dump(msgspec.Struct, frozen=True, tag=True):
-    """Stream the frozen workload to the store and commit it, leaving it frozen: `Committed` or `CheckpointFailed`."""
+    """Stream the frozen workload to the store and commit, leaving it frozen: `Committed` or `CheckpointFailed`."""
 
     checkpoint_uid: str
     workload: WorkloadRef
@@ -39,27 +39,27 @@ class Dump(msgspec.Struct, frozen=True, tag=True):
     reason: str
     adapter: str
     timeout_seconds: float
-    """How long the dump may take; the coordinator's deadline as seen when the order was given."""
+    """Time left for the dump until the coordinator's deadline, when the order was sent."""
     lineage: Lineage | None = None
-    """Where its work comes from; None, from an older coordinator: from the newest generation."""
+    """Lineage of the workload; None from an older coordinator, which implies the newest generation."""
     runs_on: bool = False
-    """Whether a `Thaw` follows the commit, and no `Kill`; an older coordinator does not say so."""
+    """Whether `Thaw` follows the commit instead of `Kill`; an older coordinator does not set it."""
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):
-    """Kill the frozen workload without letting it execute another instruction: `Killed`."""
+    """Kill the frozen workload without executing another instruction: `Killed`."""
 
     checkpoint_uid: str
     workload: WorkloadRef
     insist: bool = False
-    """Whether it dies now: its eviction was released, and its owner has not said for long that it may go."""
+    """Kill now: the eviction was released, and the workload was not deleted in time."""
 
 
 class Thaw(msgspec.Struct, frozen=True, tag=True):
-    """Let the frozen workload run on, its snapshot committed: `Thawed`.
+    """Thaw the workload after the commit: `Thawed`.
 
-    Like `Abort` it undoes this checkpoint's freeze only, and a `Freeze` of the same checkpoint that arrives later
-    is refused with `CheckpointFailed`.
+    Like `Abort`, undoes only this checkpoint's freeze; a later `Freeze` of the same checkpoint is refused with
+    `CheckpointFailed`.
     """
 
     checkpoint_uid: str
@@ -67,10 +67,10 @@ class Thaw(msgspec.Struct, frozen=True, tag=True):
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """Stop a dump if one is under way, remove what it committed or uploaded, let the workload run on: `Aborted`.
+    """Stop a dump in progress, remove its snapshot or upload, thaw the workload: `Aborted`.
 
-    It undoes this checkpoint only: a workload that another checkpoint has frozen stays frozen. A `Freeze` or `Dump`
-    of the same checkpoint that arrives later is refused with `CheckpointFailed`.
+    Undoes only this checkpoint: a workload frozen by another checkpoint stays frozen. A later `Freeze` or `Dump` of the
+    same checkpoint is refused with `CheckpointFailed`.
     """
 
     checkpoint_uid: str
@@ -80,36 +80,36 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
 
 class FindSnapshot(msgspec.Struct, frozen=True, tag=True):
-    """Look up the newest committed snapshot of an identity, or check the one that is `wanted`: `SnapshotFound`.
+    """Look up the newest committed snapshot of an identity, or check the requested one: `SnapshotFound`.
 
-    Or `StageFailed`, to be asked again: the store is away, and nobody knows.
+    `StageFailed` if the store is unreachable and the result unknown; the coordinator repeats the order.
     """
 
     restore_uid: str
     identity: Identity
     requested_snapshot: SnapshotRef | None = None
     excluding: tuple[str, ...] = ()
-    """Checkpoints (uids) that were called off: a snapshot that one of them committed all the same is passed over."""
+    """Uids of cancelled checkpoints; a snapshot that one of them committed nevertheless is skipped."""
     avoiding: tuple[int, ...] = ()
-    """Generations that are passed over, because they have killed their program, or are damaged."""
+    """Generations to skip: quarantined or damaged."""
     namespace_uid: str = ""
-    """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
+    """Uid of the snapshots' namespace, from the order's object; see `WorkloadRef`."""
     newer_seconds: float = 0.0
-    """Where a newer version wrote the newest, this node's upgrade is waited for so long; 0: an older one is taken."""
+    """How long to wait for this node's upgrade if a newer version wrote the newest snapshot; 0: take an older one."""
 
 
 class Stage(msgspec.Struct, frozen=True, tag=True):
-    """Fetch and verify a snapshot, and check that this machine can continue it: `Staged` or `StageFailed`."""
+    """Fetch and verify a snapshot, and check this machine's compatibility: `Staged` or `StageFailed`."""
 
     restore_uid: str
     workload: WorkloadRef
     snapshot: SnapshotRef
     manifest_digest: str = ""
-    """As `Committed` said: another one in its place is refused. Empty: nobody knows."""
+    """The digest from `Committed`; a manifest with another digest is refused. Empty: unknown."""
 
 
 class RestoreSnapshot(msgspec.Struct, frozen=True, tag=True):
-    """Continue the staged processes as this workload: `RestoreSucceeded` or `RestoreFailed`."""
+    """Restore the staged processes as this workload: `RestoreSucceeded` or `RestoreFailed`."""
 
     restore_uid: str
     workload: WorkloadRef
@@ -119,9 +119,9 @@ class RestoreSnapshot(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartCold(msgspec.Struct, frozen=True, tag=True):
-    """Let the workload start from its beginning: `StartedCold`. `why` is None when nothing was there to continue.
+    """Start the workload cold: `StartedCold`. `why` is None if there was no snapshot to restore.
 
-    A workload that runs already, because a `RestoreSnapshot` before it succeeded, is left alone.
+    No effect on a workload that an earlier `RestoreSnapshot` has started.
     """
 
     restore_uid: str
@@ -132,7 +132,7 @@ class StartCold(msgspec.Struct, frozen=True, tag=True):
 class FailWorkload(msgspec.Struct, frozen=True, tag=True):
     """Fail the waiting workload, because its policy forbids a cold start: `WorkloadFailed`.
 
-    A workload that runs already, because a `RestoreSnapshot` before it succeeded, is left alone: `RestoreSucceeded`.
+    No effect on a workload that an earlier `RestoreSnapshot` has started: `RestoreSucceeded`.
     """
 
     restore_uid: str
@@ -141,39 +141,39 @@ class FailWorkload(msgspec.Struct, frozen=True, tag=True):
 
 
 class ApplyRetention(msgspec.Struct, frozen=True, tag=True):
-    """Apply a retention to an identity's snapshots, sparing those that are claimed: `RetentionApplied`."""
+    """Apply retention to an identity's snapshots, except claimed ones: `RetentionApplied`."""
 
     checkpoint_uid: str
     identity: Identity
     retention: Retention
     spare: tuple[int, ...] = ()
-    """Generations that a running restore has claimed."""
+    """Generations claimed by active restores."""
     namespace_uid: str = ""
-    """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
+    """Uid of the snapshots' namespace, from the order's object; see `WorkloadRef`."""
 
 
 class RemoveSnapshot(msgspec.Struct, frozen=True, tag=True):
-    """Remove one snapshot, if it is (still) there, and what only it needed: `SnapshotRemoved` or `RemovalFailed`.
+    """Remove one snapshot, if it still exists, and its unshared data: `SnapshotRemoved` or `RemovalFailed`.
 
-    No checkpoint is under way that it belongs to any more. Whoever is fetching it finds that it is gone.
+    Its checkpoint is terminal. A concurrent fetch of the snapshot fails with not found.
     """
 
     checkpoint_uid: str
     snapshot: SnapshotRef
     namespace_uid: str = ""
-    """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
+    """Uid of the snapshots' namespace, from the order's object; see `WorkloadRef`."""
 
 
 class DiscardCancelled(msgspec.Struct, frozen=True, tag=True):
-    """Remove what a called-off checkpoint has committed, if it has: `SnapshotRemoved` or `RemovalFailed`.
+    """Remove the snapshot of a cancelled checkpoint, if one was committed: `SnapshotRemoved` or `RemovalFailed`.
 
-    Its own node was to do that, and says nothing any more; or it has let the workload run on, and failed in this alone.
+    Sent when the checkpoint's own node is silent, or has thawed the workload but failed to remove the snapshot.
     """
 
     checkpoint_uid: str
     identity: Identity
     namespace_uid: str = ""
-    """Which namespace its snapshots are of, as the object says in which it stands; see `WorkloadRef`."""
+    """Uid of the snapshots' namespace, from the order's object; see `WorkloadRef`."""
 
 
 Order = (
@@ -207,25 +207,25 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
     snapshot: SnapshotRef
     transfer: Transfer
     leaves: SnapshotRef | None = None
-    """A generation that was the newest until now, and that this one does not continue."""
+    """The previously newest generation, if this one does not continue it."""
     manifest_digest: str = ""
-    """BLAKE3 of its manifest's file, in hexadecimal digits: whoever continues it compares. Empty: unknown."""
+    """BLAKE3 of the manifest file, hexadecimal, verified on restore. Empty: unknown."""
 
 
 class CheckpointFailed(msgspec.Struct, frozen=True, tag=True):
-    """The workload may be frozen or running; an `Abort` puts it right. `retryable`: the same dump may work later."""
+    """The workload may be frozen or running; `Abort` cleans up. `retryable`: a retry may succeed."""
 
     checkpoint_uid: str
     why: str
     retryable: bool = False
     workload_gone: bool = False
-    """Nothing of the workload runs, nor will."""
+    """No process of the workload runs or will run."""
 
 
 class Killed(msgspec.Struct, frozen=True, tag=True):
     checkpoint_uid: str
     still_frozen: bool = False
-    """It is still there, frozen, and dies when its owner says so (a pod is deleted), or when a `Kill` insists: until
+    """The workload is still frozen, and is killed when its owner deletes the pod, or by a `Kill` with `insist`; until
     then `Thaw` spares it."""
 
 
@@ -238,11 +238,11 @@ class Aborted(msgspec.Struct, frozen=True, tag=True):
 
     checkpoint_uid: str
     cleanup_pending: bool = False
-    """What it may have committed could not be removed yet; an older agent does not say so."""
+    """A snapshot that may have been committed could not be removed yet; an older agent does not set it."""
 
 
 class SnapshotFound(msgspec.Struct, frozen=True, tag=True):
-    """`snapshot` is None when there is none; `problem` says why a snapshot that should be there cannot be used."""
+    """`snapshot` is None if there is none; `problem` is why an expected snapshot cannot be used."""
 
     restore_uid: str
     snapshot: SnapshotRef | None = None
@@ -250,7 +250,7 @@ class SnapshotFound(msgspec.Struct, frozen=True, tag=True):
 
 
 class StageProgress(msgspec.Struct, frozen=True, tag=True):
-    """Precedes the answer to a `Stage`, now and then, while bytes come."""
+    """Sent periodically before the answer to a `Stage`, while bytes arrive."""
 
     restore_uid: str
     done_bytes: int
@@ -265,7 +265,7 @@ class StageFailed(msgspec.Struct, frozen=True, tag=True):
     why: str
     retryable: bool = False
     damaged: bool = False
-    """The store has the snapshot, and never as it was written: an older one may be whole."""
+    """The snapshot is permanently damaged in the store; an older one may be intact."""
 
 
 class RestoreSucceeded(msgspec.Struct, frozen=True, tag=True):
@@ -273,7 +273,7 @@ class RestoreSucceeded(msgspec.Struct, frozen=True, tag=True):
 
 
 class RestoreFailed(msgspec.Struct, frozen=True, tag=True):
-    """Nothing of the processes is left running."""
+    """No restored process is left running."""
 
     restore_uid: str
     why: str
@@ -284,7 +284,7 @@ class StartedCold(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkloadFailed(msgspec.Struct, frozen=True, tag=True):
-    """Nothing of the workload runs. Of one that was being continued its end says so for certain."""
+    """No process of the workload runs. If a restore was in progress, only the workload's end is proof of that."""
 
     restore_uid: str
 
@@ -299,7 +299,7 @@ class SnapshotRemoved(msgspec.Struct, frozen=True, tag=True):
 
 
 class RemovalFailed(msgspec.Struct, frozen=True, tag=True):
-    """The snapshot is there, or nobody knows; another node, or a later time, may do better."""
+    """The snapshot still exists, or its state is unknown; another node or a later attempt may succeed."""
 
     checkpoint_uid: str
     why: str

@@ -1,4 +1,4 @@
-"""What an admin decides for a queue or a job: deadlines, compression, retention, what a failure does."""
+"""Policy of a queue or job: deadlines, compression, retention, failure handling."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Annotated, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 LONGEST_DEADLINE_SECONDS = 86_400
-"""No policy allows more."""
+"""Upper bound of a policy's deadlines."""
 LONGEST_RECORD_SECONDS = 2 * LONGEST_DEADLINE_SECONDS
-"""From the beginning of a checkpoint, a hold or a restore to its deadline, whatever happens to it on its way."""
+"""Upper bound from the creation of a checkpoint, hold or restore to its deadline, including extensions."""
 PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST_DEADLINE_SECONDS)]
 StallSeconds = Annotated[float, Field(ge=0.1, le=3_600)]
-"""How long a dump or a restore may go without a sign of life."""
+"""How long a dump or restore may make no progress."""
 
 
 class OnCheckpointFailure(StrEnum):
-    """What becomes of a victim whose snapshot could not be taken before its deadline."""
+    """What happens to a victim whose snapshot was not committed before its deadline."""
 
     EVICT = "Evict"
-    """The eviction proceeds, as it would have without us."""
+    """The eviction proceeds, as without this product."""
     KEEP_RUNNING = "KeepRunning"
-    """The victim is thawed and its scheduler is asked not to evict it; only some schedulers can be asked."""
+    """Thaw the victim and request that the scheduler not evict it; only some schedulers support this."""
 
 
 class OnRestoreFailure(StrEnum):
-    """What becomes of a workload whose snapshot could not be continued."""
+    """What happens to a workload whose snapshot could not be restored."""
 
     COLD_START = "ColdStart"
     FAIL = "Fail"
 
 
 class Compression(StrEnum):
-    """How chunks are compressed. AUTO follows what the store keeps up with."""
+    """Compression of chunks. AUTO adapts to the store's throughput."""
 
     AUTO = "auto"
     NONE = "none"
@@ -42,7 +42,7 @@ class Compression(StrEnum):
 
 
 def _at_most_500(value: object) -> object:
-    """Policies and records of earlier states of this code may keep 10,000; unreadable, they would count for nothing."""
+    """Clamp values up to 10,000, which earlier versions allowed; rejecting them would invalidate the whole policy."""
     return 500 if isinstance(value, int) and 500 < value <= 10_000 else value
 
 
@@ -51,10 +51,10 @@ class Retention(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    # at most half of what is read of a workload (`store.generations.MOST_GENERATIONS`): others were left behind
+    # at most half of the generations read per workload (`store.generations.MOST_GENERATIONS`): others are abandoned
     keep_last: Annotated[int, Field(ge=1, le=500, alias="keepLast"), BeforeValidator(_at_most_500)] = 3
     max_age_seconds: Annotated[float | None, Field(gt=0, alias="maxAgeSeconds")] = None
-    """Older generations than this go, whatever `keep_last` says; None keeps them."""
+    """Generations older than this are removed, whatever `keep_last` is; None: no age limit."""
 
 
 class CheckpointPolicy(BaseModel):
@@ -71,17 +71,17 @@ class CheckpointPolicy(BaseModel):
     )
     on_restore_failure: Annotated[OnRestoreFailure, Field(alias="onRestoreFailure")] = OnRestoreFailure.COLD_START
     quick_failure_threshold: Annotated[int, Field(ge=1, le=100, alias="quickFailureThreshold")] = 2
-    """So often a program may fail soon after it was continued from one snapshot; then an older one is taken, and when
-    there is none, `on_restore_failure` says what follows."""
+    """How many times a program may fail soon after a restore from one snapshot; after that an older snapshot is
+    restored, or `on_restore_failure` applies if there is none."""
     quick_failure_seconds: Annotated[PositiveSeconds, Field(alias="quickFailureSeconds")] = 60.0
-    """How soon that is."""
+    """Run time below which a failure counts as soon."""
     image_may_change: Annotated[bool, Field(alias="imageMayChange")] = False
-    """Whether a pod may continue in containers of other images than it was saved in; never with more privileges."""
+    """Whether a pod may be restored with other container images than it was saved with; never with more privileges."""
     service_account_may_change: Annotated[bool, Field(alias="serviceAccountMayChange")] = False
-    """Whether a pod may continue under another ServiceAccount than that of the pod that was saved."""
+    """Whether a pod may be restored under another ServiceAccount than the saved pod's."""
     compression: Compression = Compression.AUTO
     retention: Retention = Retention()
 
 
 DEADLINES: Final = ("deadline_seconds", "restore_deadline_seconds")
-"""Fields that say how long others wait."""
+"""Fields that determine how long other workloads wait."""

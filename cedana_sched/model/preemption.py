@@ -1,6 +1,6 @@
-"""A preemption as an adapter reports it: who must go, for whom, why, and by when.
+"""Preemption as reported by an adapter: victims, preemptor, reason and deadline.
 
-Times are seconds since the epoch. Nothing here knows a scheduler by name; `adapter` says who speaks.
+Times are seconds since the epoch. The model is scheduler-agnostic; `adapter` names the reporting adapter.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from cedana_sched.model.policy import CheckpointPolicy
 
 
 class AfterCommit(StrEnum):
-    """What happens to the workload once its snapshot is committed."""
+    """What happens to the workload after the commit."""
 
     STOP = "Stop"
-    """It is killed while still frozen: a preemption."""
+    """Kill it while still frozen: a preemption."""
     LEAVE_RUNNING = "LeaveRunning"
-    """It is thawed and runs on: a backup on request."""
+    """Thaw it: a backup on request."""
 
 
 class WorkloadRef(msgspec.Struct, frozen=True, order=True):
-    """One incarnation of a workload: a pod, or a run of a local job. `uid` is never used twice."""
+    """One incarnation of a workload: a pod, or a run of a local job. `uid` is never reused."""
 
     uid: str
     namespace: str
     name: str
     node: str
     namespace_uid: str = ""
-    """Which of all namespaces that have, or had, this name; empty: see `identity.may_be_one_namespace`."""
+    """Distinguishes namespaces that have, or had, this name; empty: see `identity.may_be_one_namespace`."""
 
 
 class HeldObject(msgspec.Struct, frozen=True):
-    """The object by which a scheduler evicts, and whose change is held: a Job that is to be suspended, say."""
+    """The object by which a scheduler evicts, and whose update is held: for example a Job to be suspended."""
 
     api_version: str
     kind: str
@@ -44,9 +44,9 @@ class HeldObject(msgspec.Struct, frozen=True):
 
 
 class Victim(msgspec.Struct, frozen=True):
-    """One workload that must go. Members of one `gang` are frozen together and fail together.
+    """One workload to evict. Members of one `gang` are frozen together and fail together.
 
-    `refused`: why it must not be saved, where somebody else runs under its identity.
+    `refused`: why it must not be saved, if another workload runs under its identity.
     """
 
     workload: WorkloadRef
@@ -58,15 +58,14 @@ class Victim(msgspec.Struct, frozen=True):
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """A preemption (or a request to checkpoint), seen at the earliest point the scheduler offers.
+    """A preemption (or a request to checkpoint), observed at the earliest point that the scheduler offers.
 
-    `uid` is the same for every report of the same preemption, also after a restart of the adapter, so that
-    repeated signals are harmless; it becomes a part of file names: letters, digits and `._:@+~=-`, at most 180. All
-    victims are released together, when the last of them is settled.
-    `not_after` is a deadline that comes from outside (a pod's deletion, a node's end), if there is one.
-    `together` names what several signals have in common, one preemptor for instance: their victims too are released
-    together, unless the deadline of one comes first. `held` is the object whose change an admission webhook refuses
-    until the release.
+    `uid` is the same for every report of one preemption, also after a restart of the adapter, which makes repeated
+    signals idempotent; it becomes part of file names: letters, digits and `._:@+~=-`, at most 180 characters. All
+    victims are released together, once the last checkpoint is terminal. `not_after` is an external deadline (a pod's
+    deletion, a node's end), if any. `release_group` groups signals, for example of one preemptor: their victims are
+    released together too, unless one signal's deadline comes first. `held` is the object whose update an admission
+    webhook refuses until the release.
     """
 
     uid: str
@@ -82,20 +81,20 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 class Verdict(StrEnum):
-    """What the coordinator tells a scheduler about one held eviction."""
+    """The coordinator's decision on one held eviction."""
 
     COMMITTED = "Committed"
-    """The snapshot is safe. The workload is dead already, or frozen until its pod is deleted, and is killed then."""
+    """The snapshot is committed. The workload is killed, or frozen until its pod is deleted, and killed then."""
     EVICT = "Evict"
-    """There is no snapshot of this moment; evict as you would without us."""
+    """There is no snapshot of this moment; evict as without this product."""
     KEEP_RUNNING = "KeepRunning"
-    """There is no snapshot; the admin prefers that you choose another victim, if you can."""
+    """There is no snapshot; the policy prefers another victim, if the scheduler can choose one."""
     NOT_NEEDED = "NotNeeded"
-    """The victim ended, or the preemption was called off; the workload is as it was."""
+    """The victim ended, or the preemption was cancelled; the workload is unchanged."""
 
 
 class Release(msgspec.Struct, frozen=True):
-    """The end of a hold: one verdict for each victim, by workload uid, and why in words."""
+    """The end of a hold: one verdict and one reason per victim, by workload uid."""
 
     signal_uid: str
     verdicts: dict[str, Verdict]

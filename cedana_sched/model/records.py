@@ -1,8 +1,8 @@
-"""What the coordinator remembers: one record for each checkpoint, hold and restore.
+"""Persistent state of the coordinator: one record per checkpoint, hold and restore.
 
-Records are immutable; a step forward is a new record. They are all the state there is: an engine that is
-killed at any instant reads them back and carries on (the embedded engine from SQLite, in a cluster from the
-objects of the same names). Times are seconds since the epoch, sizes are bytes.
+Records are immutable; a transition creates a new record. Records are the complete state: an engine killed at any
+instant recovers from them (the embedded engine from SQLite, in a cluster from the objects of the same names). Times are
+seconds since the epoch, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cedana_sched.model.preemption import AfterCommit, HeldObject, Verdict, Work
 from cedana_sched.model.texts import LONGEST_TEXT, cut
 
 LONGEST_REASONS = 100_000
-"""Characters of all reasons of a hold together: an object has room for some 1.5 MB."""
+"""Total characters of a hold's reasons; an object has room for about 1.5 MB."""
 
 
 class Phase(StrEnum):
-    """What a person sees of a checkpoint; the names are those of KEP-5823's `PodCheckpoint`."""
+    """User-visible phase of a checkpoint, named as in KEP-5823's `PodCheckpoint`."""
 
     PENDING = "Pending"
     IN_PROGRESS = "InProgress"
@@ -32,29 +32,29 @@ class Phase(StrEnum):
 
 
 class CheckpointStep(StrEnum):
-    """Where a checkpoint is, finer than its phase: what the agent was told to reach, or has reached."""
+    """Detailed state of a checkpoint: what the agent was ordered to reach, or has reached."""
 
     WAITING = "Waiting"
-    """Nothing is ordered yet: another checkpoint of the workload, its restore, or the pause after a failed attempt
+    """No order was sent yet: another checkpoint of the workload, its restore, or the backoff after a failed attempt
     must end first."""
     FREEZING = "Freezing"
-    """The agent was told to freeze the workload."""
+    """The agent was ordered to freeze the workload."""
     FROZEN = "Frozen"
-    """It executes nothing any more, and waits for the rest of its gang."""
+    """The workload is frozen, and waits for the rest of its gang."""
     DUMPING = "Dumping"
-    """Its state is streamed to the store."""
+    """Its state is being streamed to the store."""
     COMMITTED = "Committed"
     """The manifest is in the store; the workload is still frozen, and waits for the rest of its gang."""
     KILLING = "Killing"
     """The whole gang is committed: the frozen workload is killed and never executes again."""
     THAWING = "Thawing"
-    """The whole gang is committed and is to run on."""
+    """The whole gang is committed, and is thawed to run on."""
     ABORTING = "Aborting"
-    """It failed, or was called off: the workload is being thawed, an unfinished snapshot removed."""
+    """It failed or was cancelled: the workload is being thawed, an unfinished snapshot removed."""
     READY = "Ready"
-    """Done: the snapshot can be restored."""
+    """Terminal: the snapshot can be restored."""
     FAILED = "Failed"
-    """Done: there is no snapshot; the workload ran on, ended by itself, or was let go."""
+    """Terminal: there is no snapshot; the workload ran on, ended by itself, or was evicted."""
 
 
 TERMINAL_CHECKPOINT_STEPS = frozenset({CheckpointStep.READY, CheckpointStep.FAILED})
@@ -68,7 +68,7 @@ _PHASES = {
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Bytes of one snapshot, as far as they are known."""
+    """Bytes of one snapshot, as far as known."""
 
     read_bytes: int = 0
     zero_bytes: int = 0
@@ -77,7 +77,7 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One generation of one workload in the making, or made."""
+    """One generation of one workload's snapshots, in progress or complete."""
 
     uid: str
     signal_uid: str
@@ -97,28 +97,28 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     finished_at: float | None = None
     snapshot: SnapshotRef | None = None
     manifest_digest: str = ""
-    """BLAKE3 of the snapshot's manifest, in hexadecimal digits; empty: its agent did not say."""
+    """BLAKE3 of the snapshot's manifest, hexadecimal; empty if the agent did not report it."""
     transfer: Transfer = Transfer()
     failure: str | None = None
     verdict: Verdict | None = None
     attempt: int = 1
-    """Counts from 1; an attempt after a failed one is another checkpoint, with another uid."""
+    """Starts at 1; a retry is another checkpoint with another uid."""
     not_before: float | None = None
-    """The pause after a failed attempt ends here."""
+    """End of the backoff after a failed attempt."""
     cancelled: bool = False
-    """Its abort was decided: a snapshot that it may commit all the same is never used."""
+    """The abort is decided: a snapshot committed nevertheless is never used."""
     workload_gone: bool = False
-    """Its frozen workload was destroyed from outside (its node lost, say) after the commit."""
+    """The frozen workload was destroyed externally after the commit, for example with its node."""
     kill_pending: bool = False
-    """Committed and still there, frozen: it dies when its scheduler really evicts it."""
+    """Committed and still frozen: killed when its scheduler evicts it."""
     eviction_cancelled: bool = False
-    """Its scheduler did not evict it after all: it was thawed, and runs on past its snapshot."""
+    """Its scheduler did not evict it: it was thawed, and runs on past its snapshot."""
     unconfirmed: bool = False
-    """Settled although its node never answered the last order, or has left a snapshot that was called off: it is
-    repeated until that is done, or until the record is forgotten. Also of a lost node, where it was called off and may
-    have been committed all the same."""
+    """Terminal, but the node never answered the last order, or has left a cancelled snapshot: the order is repeated
+    until that is done, or until the record expires. Also set on a lost node for a cancelled checkpoint that may have
+    been committed nevertheless."""
     cleanup_pending: bool = False
-    """Unconfirmed, and its node has let the workload run on: only what it may have committed is still to be removed."""
+    """Unconfirmed, and the node has thawed the workload: only a possibly committed snapshot is still to be removed."""
 
     @property
     def phase(self) -> Phase:
@@ -126,7 +126,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether its hold waits for it no longer. One that is `Ready` may still be spared, and resumes then."""
+        """Whether its hold no longer waits for it. A `Ready` checkpoint may still be spared, and then resumes."""
         return self.step in TERMINAL_CHECKPOINT_STEPS
 
     @property
@@ -136,16 +136,16 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class HoldStep(StrEnum):
-    """Where a held eviction is."""
+    """State of a held eviction."""
 
     HOLDING = "Holding"
     RELEASING = "Releasing"
-    """The adapter was told to let the scheduler go on, and has not confirmed it."""
+    """The adapter was instructed to release the scheduler, and has not confirmed."""
     RELEASED = "Released"
 
 
 class PreemptionHold(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One eviction being held: its victims' checkpoints, and how it ended. `uid` is the signal's."""
+    """One held eviction: its victims' checkpoints, and its outcome. `uid` is the signal's."""
 
     uid: str
     adapter: str
@@ -159,35 +159,35 @@ class PreemptionHold(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     release_group: str | None = None
     """Holds of one adapter and of equal value are released together."""
     namespace: str = ""
-    """Of the held object, else of the victims."""
+    """Namespace of the held object, or of the victims."""
     namespace_uid: str = ""
     """As of `WorkloadRef`."""
     held: HeldObject | None = None
     released_at: float | None = None
     verdicts: dict[str, Verdict] = {}
-    """By workload uid, from the moment the release is decided."""
+    """By workload uid; set once the release is decided."""
     reasons: dict[str, str] = {}
 
 
 class RestoreStep(StrEnum):
-    """Where the return of a workload is."""
+    """State of a restore."""
 
     WAITING = "Waiting"
-    """The store is asked, a snapshot of its identity is in flight, or another workload still runs as it."""
+    """A lookup is in flight, a snapshot of its identity is in flight, or another workload runs under the identity."""
     STAGING = "Staging"
     """The snapshot is claimed; its bytes are fetched and verified on the node."""
     RESTORING = "Restoring"
-    """The node continues the processes."""
+    """The node restores the processes."""
     STARTING_COLD = "StartingCold"
-    """There is nothing to continue, or it failed and the policy says start anew."""
+    """There is no snapshot, or the restore failed and the policy requires a cold start."""
     FAILING_WORKLOAD = "FailingWorkload"
-    """It failed, and the policy forbids a cold start: the node is told to fail the workload."""
+    """The restore failed, and the policy forbids a cold start: the node is ordered to fail the workload."""
     RUNNING = "Running"
-    """It runs; `cold` says how it came back. The claim lasts until it ends."""
+    """The workload runs; `cold` is how it started. The claim lasts until it ends."""
     FAILED = "Failed"
-    """It did not come back: its policy forbids a cold start, or its node does not answer. Where its node does not
-    answer, or was continuing it when it was given up, it has no `finished_at`, and its claim lasts, until the node
-    says more or the workload has ended."""
+    """The workload did not start: its policy forbids a cold start, or its node does not answer. If its node does not
+    answer, or was restoring it when it was given up, `finished_at` is unset, and the claim lasts until the node answers
+    or the workload has ended."""
     ENDED = "Ended"
     """The workload is gone; the claim is free."""
 
@@ -196,7 +196,7 @@ TERMINAL_RESTORE_STEPS = frozenset({RestoreStep.FAILED, RestoreStep.ENDED})
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One start of a workload that has an identity: restored from `snapshot`, or cold and why."""
+    """One start of a workload with an identity: restored from `snapshot`, or cold with a reason."""
 
     uid: str
     adapter: str
@@ -207,34 +207,34 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     created_at: float
     deadline: float
     snapshot: SnapshotRef | None = None
-    """The snapshot it claims, from the moment it is chosen until the workload has ended."""
+    """The claimed snapshot, from the choice until the workload has ended."""
     manifest_digest: str = ""
-    """As the Checkpoint says that made the snapshot; empty: no record says."""
+    """The digest recorded by the Checkpoint that created the snapshot; empty if unrecorded."""
     requested_snapshot: SnapshotRef | None = None
     newest_snapshot: SnapshotRef | None = None
-    """The newest that was known to be committed when it started; the checkpoint's record may be forgotten."""
+    """The newest snapshot known to be committed at the start; the checkpoint's record may have expired."""
     incarnation: int = 0
-    """Which of the workload's beginnings this attempt is for; one that begins anew has another record."""
+    """The workload's incarnation that this attempt is for; another incarnation has another record."""
     cold: bool = False
     failure: str | None = None
     running_at: float | None = None
     finished_at: float | None = None
     damaged: tuple[SnapshotRef, ...] = ()
-    """The snapshots that its node could not read whole: it looks for an older one."""
+    """Snapshots that the node could not read completely; an older one is looked up."""
     quick_failures: tuple[SnapshotRef, ...] = ()
-    """The snapshots from which a program of this identity was continued only to fail soon, once for each time. Every
-    restore takes over those of the one before it."""
+    """Snapshots whose program failed soon after a restore, once per failure. Every restore inherits those of the
+    identity's previous restore."""
 
     @property
     def set_aside(self) -> frozenset[SnapshotRef]:
-        """Snapshots that are not restored again, because they have killed their program too often."""
+        """Quarantined snapshots: their program failed too often soon after a restore."""
         return frozenset(
             ref for ref in self.quick_failures if self.quick_failures.count(ref) >= self.policy.quick_failure_threshold
         )
 
     @property
     def passed_over(self) -> frozenset[SnapshotRef]:
-        """Snapshots that it does not continue from, and looks for an older one."""
+        """Snapshots that this restore skips in favour of an older one."""
         return self.set_aside.union(self.damaged)
 
 
@@ -243,7 +243,7 @@ R = TypeVar("R", bound=Record)
 
 
 def of_namespace(record: Record, uid: str) -> Record:
-    """The same record, of the namespace with this uid; empty: of any of the name."""
+    """Return the record with this namespace uid; empty matches any namespace of the name."""
     if isinstance(record, PreemptionHold):
         return replace(record, namespace_uid=uid)
     workload = replace(record.workload, namespace_uid=uid)
@@ -251,7 +251,7 @@ def of_namespace(record: Record, uid: str) -> Record:
 
 
 def bounded(record: R) -> R:
-    """The same record, its texts of others cut; an older version, or a defect, may have kept longer ones."""
+    """Return the record with foreign texts cut; an older version, or a defect, may have stored longer ones."""
     if not isinstance(record, PreemptionHold):
         failure = record.failure
         return record if failure is None or (kept := cut(failure)) == failure else replace(record, failure=kept)

@@ -1,4 +1,4 @@
-"""Whether a namespace is one in which the suite acts: whose pods it holds, saves and continues."""
+"""Served namespaces: those in which the product holds, saves and restores pods."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Served:
-    """All namespaces but those that an admin, or the suite itself, leaves alone.
+    """All namespaces except those excluded by an admin or by the product itself.
 
-    In an excluded one nothing is held, saved, continued or published. What waits there for our release, because it
-    began before the namespace was excluded, is released.
+    In an excluded namespace no eviction is held and no pod saved, restored or published. Holds created before the
+    exclusion are released.
     """
 
     excluded: frozenset[str] = frozenset()
 
     def includes(self, namespace: str) -> bool:
-        """Whether it is ours to act in; so is what has no namespace."""
+        """Return whether the namespace is served; cluster-scoped objects are."""
         return namespace not in self.excluded
 
     def objection(self, namespace: str) -> str | None:
-        """Why nothing is done in it, for people; None where it is served."""
+        """Return a user-facing reason why the namespace is not served; None if it is."""
         return None if self.includes(namespace) else f"namespace {namespace} is excluded (excludedNamespaces)"
 
 
 EVERYWHERE: Final = Served()
-"""Nothing is excluded."""
+"""No namespace is excluded."""

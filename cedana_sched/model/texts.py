@@ -1,16 +1,16 @@
-"""How much is kept of what others write: an agent, a pod, a scheduler. Records and objects have room for a sentence."""
+"""Length limits for foreign text (of an agent, a pod, a scheduler) in records and objects."""
 
 from __future__ import annotations
 
 from typing import Final
 
 LONGEST_TEXT: Final = 1_000
-"""Characters of a failure; a gang's is copied to each of its members. The log has the whole of it."""
+"""Characters of a failure, which a gang copies to each of its members. The log has the full text."""
 _ELLIPSIS: Final = "…"
 
 
 def cut(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Its beginning, as text that JSON can hold; an ellipsis stands for what is left out.
+    """Truncate to valid JSON text; an ellipsis marks the cut.
 
     Args:
         text: of any length.

@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 _TOLD: dict[type[CedanaSchedError], str] = {
     ArmadaDeniedError: "ArmadaDenied",
-    ArmadaUntrustedError: "ArmadaTLSFailed",
+    ArmadaUntrustedError: "ArmadaCertificateInvalid",
     UsageError: "ArmadaDenied",  # a credential file, or a job set's name
 }
 """Reasons of Events for watch failures on which a user must act."""

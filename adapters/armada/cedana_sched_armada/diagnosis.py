@@ -19,7 +19,7 @@ from cedana_sched.model.objects import names
 from cedana_sched_armada.marks import JOB_LABEL
 
 CHECK: Final = "armada"
-DENIED, NOT_TRUSTED = "ArmadaDenied", "ArmadaTLSFailed"
+DENIED, NOT_TRUSTED = "ArmadaDenied", "ArmadaCertificateInvalid"
 """Reasons of Events on pods whose preemptions are invisible because the event stream cannot be watched."""
 _MOST_NAMES: Final = 5
 _LONGEST_MESSAGE: Final = 300

@@ -1,11 +1,12 @@
-"""Whether an adapter keeps the contract: tests that its author subclasses, for a fake scheduler and for the real one.
+"""Conformance tests of the contract, subclassed by an adapter's author for a fake scheduler and for the real one.
 
     class TestToy(AdapterConformance):
         @pytest.fixture
         def stage(self) -> Stage:
             return ToyStage()
 
-The tests know no scheduler; the author's `Stage` does. They need pytest and pytest-asyncio, the product does not.
+The tests are scheduler-agnostic; the author's `Stage` drives the scheduler. The tests need pytest and pytest-asyncio;
+the product does not.
 """
 
 from cedana_sched.adapter.conformance.findings import NonConformanceError

@@ -1,4 +1,4 @@
-"""A scheduler that thinks otherwise, owners that give up their jobs, and victims that end before they are evicted."""
+"""Tests of cancellations: by the scheduler, by the job's owner, and by a victim that ends before its eviction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Cancellations:
             await coordinator.evicted(victim)
 
     async def test_what_was_taken_back_while_nobody_listened_evicts_nobody(self, stage: Stage) -> None:
-        """It is told after the restart; or where the scheduler left no trace, at the latest when it is released."""
+        """Reported after the restart, or on the release at the latest if the scheduler has left no trace."""
         needs(Power.CANCELLATION, stage.lacks)
         async with coordinating(stage) as coordinator:
             (victim,) = await stage.start()

@@ -1,4 +1,4 @@
-"""A stage for adapters on Kubernetes whose scheduler is a fake: its pods, policies and holds, and what is shared."""
+"""Stage for adapters of Kubernetes schedulers with a fake scheduler: pods, policies, holds and shared access."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ HOLD_SECONDS = 600
 
 
 class ClusterStage(Stage):
-    """The pods' cluster: `api` holds it. A subclass adds the scheduler, and names its adapter."""
+    """A cluster in `api`. A subclass adds the scheduler, and names its adapter."""
 
     adapter_class: ClassVar[type[ClusterAdapter]]
 
     def __init__(self) -> None:
         self.api = FakeApi()
         self.settings: Mapping[str, Any] = {}
-        """The adapter's part of the configuration."""
+        """The adapter's section of the configuration."""
         self.served = EVERYWHERE
-        """Where the adapter acts."""
+        """Namespaces in which the adapter acts."""
         self.numbers = itertools.count(1)
         self._policies: dict[str, CheckpointPolicy] = {}
         self._notes: bytes | None = None
@@ -77,7 +77,7 @@ class ClusterStage(Stage):
     async def evicted(self, victim: RunningWorkload) -> None:
         await self.api.until(lambda: self.pod_of(victim) is None)
 
-    # -- what the coordinator does beside the contract
+    # -- the coordinator's side effects beyond the contract
 
     async def holding(self, signal: Signal) -> None:
         namespace, name = _place(signal)
@@ -104,7 +104,7 @@ class ClusterStage(Stage):
                 self.api.merge(PREEMPTION_HOLDS, metadata["name"], metadata["namespace"], {"status": status})
 
     def holds(self) -> tuple[Object, ...]:
-        """The PreemptionHolds that the webhooks read. `spec.pods`: uids of the victims, which they know otherwise."""
+        """Return the PreemptionHolds that the webhooks read. `spec.pods` (victims' uids) exists in this fake only."""
         return self.api.all_of(PREEMPTION_HOLDS)
 
     # -- pods
@@ -123,7 +123,7 @@ class ClusterStage(Stage):
         namespace: str = "bio",
         identifier: str | None = None,
     ) -> RunningWorkload:
-        """A running pod, as the pod webhook leaves it. Without `identifier` it is the name up to the last `-`."""
+        """Create a running, webhook-mutated pod. `identifier` defaults to the name up to the last `-`."""
         uid = f"pod-{next(self.numbers)}"
         metadata: Object = {
             **_metadata(name, namespace),
@@ -146,21 +146,21 @@ class ClusterStage(Stage):
         return RunningWorkload(WorkloadRef(uid, namespace, name, NODE), identity)
 
     def pod_of(self, workload: RunningWorkload) -> Object | None:
-        """The pod, as long as it is there: another one may have its name."""
+        """Return the pod if it still exists; another pod may have its name."""
         pod = self.api.stored(PODS, workload.workload.name, workload.workload.namespace)
         return pod if pod is not None and pod["metadata"]["uid"] == workload.uid else None
 
     def change_pod(self, workload: RunningWorkload, patch: Object) -> None:
-        """Merge a patch into it, if it is there."""
+        """Merge a patch into the pod, if it exists."""
         if self.pod_of(workload) is not None:
             self.api.merge(PODS, workload.workload.name, workload.workload.namespace, patch)
 
     def remove_pod(self, workload: RunningWorkload) -> None:
-        """Delete it, if it is there."""
+        """Delete the pod, if it exists."""
         if self.pod_of(workload) is not None:
             self.api.remove(PODS, workload.workload.name, workload.workload.namespace)
 
-    # -- what the coordinator shares: `Policies`, `Snapshots`, `Notes`
+    # -- shared by the coordinator: `Policies`, `Snapshots`, `Notes`
 
     def named(self, name: str | None, namespace: str) -> CheckpointPolicy:  # noqa: ARG002 - all are for all
         return self._policies.get(name or "", CheckpointPolicy())
@@ -168,7 +168,7 @@ class ClusterStage(Stage):
     def of(self, pod: Pod) -> CheckpointPolicy:
         return self.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
 
-    def snapshots_of(self, namespace: str, identifier: str) -> Iterable[SnapshotRef]:  # noqa: ARG002 - nothing is saved
+    def snapshots_of(self, namespace: str, identifier: str) -> Iterable[SnapshotRef]:  # noqa: ARG002 - none exist
         return ()
 
     async def read(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""As much of a coordinator as an adapter can tell from the real one: it listens, holds and releases."""
+"""Minimal coordinator, indistinguishable to an adapter from the real one: reads reports, holds and releases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Coordinator:
-    """Reads one adapter's reports, and remembers all of them in `heard`. Every signal is held as soon as it comes."""
+    """Collects one adapter's reports in `heard`. Every signal is held on arrival."""
 
     def __init__(self, stage: Stage, adapter: Adapter) -> None:
         self.stage = stage
@@ -34,11 +34,11 @@ class Coordinator:
         self._failure: Exception | None = None
         self._news = asyncio.Event()
 
-    # -- listening
+    # -- reports
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Read the reports meanwhile."""
+        """Read the reports inside the block."""
         reading = asyncio.create_task(self._read(), name="reports")
         try:
             yield
@@ -48,7 +48,7 @@ class Coordinator:
         self._complain()
 
     async def signal_of(self, victim: RunningWorkload, *, other_than: Collection[str] = ()) -> Signal:
-        """The preemption of this workload, once it is told and held; `other_than`: uids of earlier ones."""
+        """Wait for the held signal of this workload's preemption; `other_than`: uids of earlier signals."""
 
         def matches(report: Report) -> Signal | None:
             if not isinstance(report, Preempted) or report.signal.uid in other_than:
@@ -58,7 +58,7 @@ class Coordinator:
         return await self._told(matches, f"no preemption of {victim} was reported")
 
     async def cancellation_of(self, signal: Signal) -> PreemptionCancelled:
-        """That it was taken back."""
+        """Wait for the cancellation of the signal."""
 
         def matches(report: Report) -> PreemptionCancelled | None:
             is_it = isinstance(report, PreemptionCancelled) and report.signal_uid == signal.uid
@@ -67,7 +67,7 @@ class Coordinator:
         return await self._told(matches, f"preemption {signal.uid} was taken back, and no PreemptionCancelled says so")
 
     async def start_of(self, workload: RunningWorkload) -> Starting:
-        """That it got its place."""
+        """Wait for the start report of the workload."""
 
         def matches(report: Report) -> Starting | None:
             return report if isinstance(report, Starting) and report.workload.uid == workload.uid else None
@@ -75,7 +75,7 @@ class Coordinator:
         return await self._told(matches, f"{workload} got its place, and no Starting says so")
 
     async def end_of(self, workload: RunningWorkload) -> Ended:
-        """That it is gone."""
+        """Wait for the end report of the workload."""
 
         def matches(report: Report) -> Ended | None:
             return report if isinstance(report, Ended) and report.workload_uid == workload.uid else None
@@ -83,30 +83,30 @@ class Coordinator:
         return await self._told(matches, f"{workload} has ended, and no Ended says so")
 
     def preemptions(self, since: int = 0) -> set[str]:
-        """Uids of the signals heard; `since`: after so many reports."""
+        """Return the uids of all signals received; `since`: skip that many reports."""
         return {report.signal.uid for report in self.heard[since:] if isinstance(report, Preempted)}
 
     def cancellations(self) -> set[str]:
-        """Uids of the signals that were taken back."""
+        """Return the uids of cancelled signals."""
         return {report.signal_uid for report in self.heard if isinstance(report, PreemptionCancelled)}
 
-    # -- acting
+    # -- releases
 
     async def release(self, signal: Signal, verdict: Verdict) -> Release:
-        """Decide, and tell the adapter until it returns."""
+        """Decide a release, and call the adapter until it returns."""
         release = await self.decide(signal, verdict)
         await self.tell(release)
         return release
 
     async def decide(self, signal: Signal, verdict: Verdict) -> Release:
-        """Decide the same on all victims; the adapter is yet to be told."""
+        """Decide the same verdict for all victims, without calling the adapter."""
         victims = victims_of(signal)
         release = Release(signal.uid, dict.fromkeys(victims, verdict), dict.fromkeys(victims, "the test says so"))
         await self.stage.released(release)
         return release
 
     async def tell(self, release: Release) -> None:
-        """Call the adapter's `release` until it returns once, as the contract says."""
+        """Call the adapter's `release` until it returns once, as the contract requires."""
 
         async def until_told() -> None:
             while not await self.try_to_tell(release):
@@ -115,7 +115,7 @@ class Coordinator:
         await self.within(until_told(), f"release of {release.signal_uid} did not return")
 
     async def try_to_tell(self, release: Release) -> bool:
-        """Call the adapter's `release` once: whether the scheduler was told; if not, it can be later."""
+        """Call the adapter's `release` once; False if the adapter raised a retryable error."""
         try:
             await self.adapter.release(release)
         except RetryableError:
@@ -126,7 +126,7 @@ class Coordinator:
         return True
 
     async def begin_to_tell(self, release: Release, turns: int) -> None:
-        """Call the adapter's `release`, and cut it off after so many turns of the event loop if it is not done."""
+        """Call the adapter's `release`, and cancel the call after `turns` event loop turns if it is unfinished."""
         telling = asyncio.create_task(self.try_to_tell(release), name="release that is cut off")
         await loop_turns(turns)
         telling.cancel()
@@ -135,11 +135,11 @@ class Coordinator:
             telling.result()
 
     async def evicted(self, victim: RunningWorkload) -> None:
-        """Wait until the scheduler has ended it."""
+        """Wait until the scheduler has evicted the workload."""
         await self.within(self.stage.evicted(victim), f"{victim} was released and not evicted")
 
     async def evicted_for_good(self, *victims: RunningWorkload) -> None:
-        """Wait until the scheduler has ended them, and make sure that nobody says it was taken back."""
+        """Wait until the scheduler has evicted them, and check that no cancellation is reported."""
         for victim in victims:
             await self.evicted(victim)
         await self.stage.settle()
@@ -147,12 +147,12 @@ class Coordinator:
         expect(not taken_back, f"an eviction went through, and was told to be taken back: {taken_back}")
 
     async def still_runs(self, victim: RunningWorkload, although: str) -> None:
-        """Make sure that nothing evicts it."""
+        """Check that the workload is not evicted."""
         await self.stage.settle()
         expect(not await self.stage.is_evicted(victim), f"{victim} was evicted, although {although}")
 
     async def within(self, work: Coroutine[Any, Any, T], otherwise: str) -> T:
-        """Wait as long as the stage has patience."""
+        """Await `work` for at most `Stage.patience_seconds`."""
         seconds = self.stage.patience_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -202,7 +202,7 @@ class Coordinator:
 
 @asynccontextmanager
 async def coordinating(stage: Stage) -> AsyncIterator[Coordinator]:
-    """A coordinator with a new adapter of this stage; entered again, both were restarted."""
+    """Yield a coordinator with a new adapter of this stage; entering again simulates a restart of both."""
     async with stage.adapter() as adapter:
         coordinator = Coordinator(stage, adapter)
         async with coordinator.listening():
@@ -210,5 +210,5 @@ async def coordinating(stage: Stage) -> AsyncIterator[Coordinator]:
 
 
 def victims_of(signal: Signal) -> tuple[str, ...]:
-    """Uids of the workloads."""
+    """Return the uids of the signal's victims."""
     return tuple(victim.workload.uid for victim in signal.victims)

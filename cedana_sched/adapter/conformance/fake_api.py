@@ -1,4 +1,4 @@
-"""An API server in memory, for fake schedulers on Kubernetes: what adapters ask of `kube.client.Api`, and no more."""
+"""In-memory API server for fake schedulers: the part of `kube.client.Api` that adapters use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Lists(Protocol):
 
 
 class ListsInMemory:
-    """For a stand-in of `Api`: shows each of what its `list_all` returns."""
+    """Mixin for a fake `Api`: implements `list_each` by `list_all`."""
 
     async def list_each(
         self: _Lists,
@@ -34,7 +34,7 @@ class ListsInMemory:
         query: Mapping[str, str] | None,
         see: Callable[[msgspec.Raw], None],
         *,
-        only_metadata: bool = False,  # noqa: ARG002 - what is more than that is skipped
+        only_metadata: bool = False,  # noqa: ARG002 - further fields are skipped
     ) -> str:
         found, version = await self.list_all(resource, namespace, query, into=dict)
         for body in found:
@@ -43,7 +43,7 @@ class ListsInMemory:
 
 
 class FakeApi(ListsInMemory, Api):
-    """Objects, versions, watches. `down`: nobody reaches it; watches that are open stay so."""
+    """Objects, resource versions and watches. `down`: requests fail; open watches stay open."""
 
     def __init__(self) -> None:
         self.down = False
@@ -53,10 +53,10 @@ class FakeApi(ListsInMemory, Api):
         self._sinks: list[Callable[[], None]] = []
         self._changed = asyncio.Event()
 
-    # -- as the cluster's other inhabitants use it
+    # -- as other clients of the cluster
 
     def put(self, resource: Resource, body: Object) -> Object:
-        """Create or replace an object; its uid stays while it is there."""
+        """Create or replace an object; an existing object keeps its uid."""
         metadata = body["metadata"]
         key = _key(resource, metadata["name"], metadata.get("namespace"))
         version = str(next(self._versions))
@@ -74,35 +74,35 @@ class FakeApi(ListsInMemory, Api):
         return self.put(resource, stored)
 
     def remove(self, resource: Resource, name: str, namespace: str | None = None) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object, if it exists."""
         if (gone := self._objects.pop(_key(resource, name, namespace), None)) is not None:
             self._tell(resource, "DELETED", gone)
 
     def stored(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
-        """An object as it is."""
+        """Return an object's current state."""
         return self._objects.get(_key(resource, name, namespace))
 
     def all_of(self, resource: Resource) -> tuple[Object, ...]:
-        """All objects of a kind, in the order in which they were created."""
+        """Return all objects of a kind in order of creation."""
         return tuple(body for (plural, _, _), body in self._objects.items() if plural == resource.plural)
 
     def repeat(self) -> None:
-        """Tell every watch again what there is."""
+        """Repeat the current state on every watch."""
         for (plural, _, _), body in tuple(self._objects.items()):
             for queue in self._watchers.get(plural, []):
                 queue.put_nowait({"type": "MODIFIED", "object": body})
 
     def subscribe(self, sink: Callable[[], None]) -> None:
-        """`sink` is called soon after every change."""
+        """Register `sink`, called soon after every change."""
         self._sinks.append(sink)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something is so; looked at after every change."""
+        """Wait until a predicate holds; evaluated after every change."""
         while not holds():
             self._changed.clear()
             await self._changed.wait()
 
-    # -- as a client sees it
+    # -- the `Api` interface
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T:
         self._reach()
@@ -126,7 +126,7 @@ class FakeApi(ListsInMemory, Api):
         namespace: str | None,
         patch: Object | list[Object],
         *,
-        subresource: str | None = None,  # noqa: ARG002 - an object is whole here
+        subresource: str | None = None,  # noqa: ARG002 - objects have no subresources here
     ) -> None:
         self._reach()
         if isinstance(patch, list):
@@ -139,8 +139,8 @@ class FakeApi(ListsInMemory, Api):
         resource: Resource,
         body: Object,
         *,
-        manager: str = "",  # noqa: ARG002 - nobody else owns a field here
-        subresource: str | None = None,  # noqa: ARG002 - an object is whole here
+        manager: str = "",  # noqa: ARG002 - fields have no other owners here
+        subresource: str | None = None,  # noqa: ARG002 - objects have no subresources here
     ) -> None:
         self._reach()
         metadata = body["metadata"]
@@ -173,8 +173,8 @@ class FakeApi(ListsInMemory, Api):
         namespace: str | None,
         query: Mapping[str, str],
         *,
-        silent_seconds: float,  # noqa: ARG002 - it is never cut
-        only_metadata: bool = False,  # noqa: ARG002 - what is more than that is skipped
+        silent_seconds: float,  # noqa: ARG002 - the stream is never cut
+        only_metadata: bool = False,  # noqa: ARG002 - further fields are skipped
     ) -> AsyncGenerator[bytes, None]:
         queue: asyncio.Queue[Object] = asyncio.Queue()
         watchers = self._watchers.setdefault(resource.plural, [])
@@ -210,7 +210,7 @@ def _key(resource: Resource, name: str, namespace: str | None) -> Key:
 
 
 def _check(stored: Object, written: Object) -> None:
-    """The preconditions that a write carries."""
+    """Check the preconditions of a write."""
     for field in ("uid", "resourceVersion"):
         wanted = written["metadata"].get(field)
         if wanted is not None and wanted != stored["metadata"][field]:
@@ -229,7 +229,7 @@ def _is_selected(body: Object, namespace: str | None, query: Mapping[str, str]) 
 
 
 def _has_field(body: Object, name: str, value: str) -> bool:
-    """Whether `a.b=value` or `a.b!=value` holds; a field that is absent is empty."""
+    """Return whether `a.b=value` or `a.b!=value` holds; an absent field is empty."""
     path, found = name.removesuffix("!").split("."), body
     for part in path:
         found = found.get(part) or {}

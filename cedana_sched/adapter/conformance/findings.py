@@ -1,4 +1,4 @@
-"""How the suite says what an adapter does wrong: as sentences about the contract, not as expressions."""
+"""Assertions that state contract violations as sentences instead of expressions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from cedana_sched.adapter.conformance.stage import Power
 
 
 class NonConformanceError(AssertionError):
-    """The adapter does not keep the contract; the message says where."""
+    """The adapter violates the contract; the message describes the violation."""
 
 
 def expect(kept: bool, otherwise: str) -> None:  # noqa: FBT001 - reads like an assertion
-    """Go on if the contract is kept.
+    """Check a condition of the contract.
 
     Raises:
-        NonConformanceError: with the sentence `otherwise`.
+        NonConformanceError: the condition is false; `otherwise` is the message.
     """
     if not kept:
         raise NonConformanceError(otherwise)
 
 
 def needs(power: Power, lacks: Mapping[Power, str]) -> None:
-    """Leave a test that says nothing about an adapter without this power; the report shows the declared reason."""
+    """Skip a test that does not apply without this capability; the report shows the declared reason."""
     if power in lacks:
         pytest.skip(f"declared to be lacking: {power}: {lacks[power]}")

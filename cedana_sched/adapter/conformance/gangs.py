@@ -1,4 +1,4 @@
-"""Workloads that are frozen together, because none of them goes on without the others."""
+"""Tests of gangs: workloads frozen together, because none of them runs without the others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Gangs:
                 await coordinator.evicted(member)
 
     async def test_a_gang_whose_scheduler_is_faster_than_its_adapter_goes_as_a_whole(self, stage: Stage) -> None:
-        """Where a webhook reads the decision, some of the gang may be gone when the adapter hears of it."""
+        """If a webhook reads the decision, some members may be gone before `release` is called."""
         needs(Power.GANGS, stage.lacks)
         async with coordinating(stage) as coordinator:
             members = await stage.start(members=2)

@@ -1,4 +1,4 @@
-"""How an eviction waits, and how it ends: by a release, by the scheduler's own deadline, or by nobody's word."""
+"""Tests of held evictions: the wait, and the end by a release or by the scheduler's own deadline."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Holds:
             await stage.preempt(victim)
             signal = await coordinator.signal_of(victim)
             await coordinator.release(signal, Verdict.KEEP_RUNNING)
-            if Power.KEEPING in stage.lacks:  # then it is as if it were let go
+            if Power.KEEPING in stage.lacks:  # then the verdict has the effect of `Evict`
                 await coordinator.evicted(victim)
             else:
                 await coordinator.still_runs(victim, although="the verdict was to keep it running")
@@ -98,7 +98,7 @@ class Holds:
             release = await coordinator.decide(signal, Verdict.COMMITTED)
             async with stage.unreachable():
                 done = await coordinator.within(coordinator.try_to_tell(release), "release did not return")
-            if not done:  # else it needs no word
+            if not done:  # else this scheduler needs no call
                 await coordinator.tell(release)
             await coordinator.evicted(victim)
 

@@ -1,4 +1,4 @@
-"""Adapters are killed at any instant, and readers of reports come back: nothing is lost, nothing begins anew."""
+"""Tests of restarts: adapters are killed at any instant, readers reconnect; no event is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cedana_sched.adapter.contract import Preempted
 from cedana_sched.model.preemption import Verdict
 
 _TURNS_BEFORE_DEATH = (1, 4, 16)
-"""Of the event loop, from the call of `release`."""
+"""Turns of the event loop after the call of `release`."""
 
 
 class Restarts:
@@ -51,7 +51,7 @@ class Restarts:
             await coordinator.evicted(victim)
 
     async def test_a_victim_that_ended_while_nobody_listened_is_not_preempted_anew(self, stage: Stage) -> None:
-        """What was not released may be told again, as what it was; under another name it would be held once more."""
+        """An unreleased preemption may be reported again, with the same uid; a new uid would create another hold."""
         needs(Power.HOLD, stage.lacks)
         async with coordinating(stage) as coordinator:
             (victim,) = await stage.start()

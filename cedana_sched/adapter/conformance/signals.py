@@ -1,4 +1,4 @@
-"""What an adapter tells of a preemption: of whom, once, and as early as the scheduler decides."""
+"""Tests of signals: the right victims, exactly one uid, as early as the scheduler decides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cedana_sched.model.preemption import AfterCommit, Verdict
 
 
 class Signals:
-    """Signals, identity, who is not opted in, duplicate and late news."""
+    """Signals, identity, pods without opt-in, duplicate and late notifications."""
 
     async def test_a_preemption_is_told(self, stage: Stage) -> None:
         async with coordinating(stage) as coordinator:

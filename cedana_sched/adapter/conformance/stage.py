@@ -1,4 +1,4 @@
-"""The scheduler under the tests, as its adapter's author lets them play it: fake, in milliseconds, or the real one."""
+"""Test driver of a scheduler, written by the adapter's author: for a fake, in milliseconds, or for the real one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cedana_sched.model.preemption import Release, Signal, WorkloadRef
 
 
 class Power(StrEnum):
-    """What not every scheduler can do. A stage whose scheduler cannot says so in `lacks`, with the reason."""
+    """Optional capabilities of a scheduler. A stage lists those its scheduler lacks in `lacks`, with the reason."""
 
     HOLD = "an eviction waits for its release"
     CANCELLATION = "the scheduler may take a preemption back"
@@ -29,7 +29,7 @@ class Power(StrEnum):
 
 @dataclass(frozen=True)
 class RunningWorkload:
-    """What the stage has started: the adapter must call it so. `identity` is None where it is not opted in."""
+    """A workload started by the stage, as the adapter must reference it. `identity` is None without opt-in."""
 
     workload: WorkloadRef
     identity: Identity | None
@@ -43,100 +43,100 @@ class RunningWorkload:
 
 
 class Stage(ABC):
-    """One scheduler. It outlives its adapters; each test has a new one.
+    """One scheduler, which outlives its adapters; each test has a new one.
 
-    A method may take as long as its scheduler does: the tests wait for `patience_seconds` only where something could
-    fail to happen because of the adapter.
+    A method may take as long as its scheduler does: the tests apply `patience_seconds` only where the adapter could be
+    the cause of a delay.
     """
 
     lacks: ClassVar[Mapping[Power, str]] = {}
-    """Powers that this scheduler has not, and why. Where the opposite can be tested, it is."""
+    """Missing capabilities, and why. Where the opposite can be tested, the tests do so."""
     patience_seconds: float = 10.0
     """How long to wait for what must happen."""
 
     @abstractmethod
     def adapter(self) -> AbstractAsyncContextManager[Adapter]:
-        """A new adapter that works, until it is left as a killed process leaves it. Entered again, it is a restart."""
+        """Return a context with a working adapter, left as by a killed process. Entering again simulates a restart."""
 
     @abstractmethod
     async def start(
         self, *, protected: bool = True, members: int = 1, deadline_seconds: float = 600.0
     ) -> tuple[RunningWorkload, ...]:
-        """Run a job of so many workloads, and return when they run and the adapter can know it.
+        """Run a job of `members` workloads, and return once they run and are visible to the adapter.
 
-        What was started before may be ended for it.
+        Workloads started earlier may be ended to make room.
 
         Args:
-            protected: whether they are opted in.
+            protected: whether the workloads are opted in.
             members: more than one: a gang (`Power.GANGS`).
-            deadline_seconds: of the CheckpointPolicy that goes for them.
+            deadline_seconds: of the CheckpointPolicy of the workloads.
         """
 
     @abstractmethod
     async def preempt(self, victim: RunningWorkload) -> None:
-        """Make the scheduler decide that the victim's job must go, and return when it has."""
+        """Make the scheduler decide to preempt the victim's job, and return once it has."""
 
     @abstractmethod
     async def finish(self, victim: RunningWorkload) -> None:
-        """Let the workload end by itself, well."""
+        """Let the workload end by itself, successfully."""
 
     @abstractmethod
     async def give_up(self, workload: RunningWorkload) -> None:
-        """Have its owner cancel or delete the job that it is part of, held or not; return when that is accepted."""
+        """Cancel or delete the workload's job as its owner, held or not; return once that is accepted."""
 
     @abstractmethod
     async def is_evicted(self, victim: RunningWorkload) -> bool:
-        """Whether the scheduler has ended it, for whomever."""
+        """Return whether the scheduler has ended the workload, for any reason."""
 
     @abstractmethod
     async def evicted(self, victim: RunningWorkload) -> None:
-        """Wait until the scheduler has ended it, for ever if it does not."""
+        """Wait until the scheduler has ended the workload, without limit."""
 
     @abstractmethod
     async def settle(self) -> None:
-        """Return when the adapter must have told whatever it makes of all that has happened."""
+        """Return once the adapter must have reported everything that has happened."""
 
     @abstractmethod
     async def repeat(self) -> None:
-        """Have the adapter told again all that is so, as after a broken connection."""
+        """Repeat the current state to the adapter, as after a broken connection."""
 
     @abstractmethod
     def unreachable(self) -> AbstractAsyncContextManager[None]:
-        """Meanwhile nothing that the adapter wants to tell the scheduler arrives."""
+        """Return a context in which the adapter's calls to the scheduler fail."""
 
-    # -- beside the contract: what the coordinator does, where this scheduler's evictions depend on it
+    # -- coordinator side effects on which this scheduler's evictions depend
 
-    async def holding(self, signal: Signal) -> None:  # noqa: B027 - most need nothing
-        """The coordinator holds: on Kubernetes the PreemptionHold stands from now on. Told again, it does nothing."""
+    async def holding(self, signal: Signal) -> None:  # noqa: B027 - most stages need none
+        """Record that the coordinator holds: on Kubernetes the PreemptionHold exists from now on. Idempotent."""
 
-    async def released(self, release: Release) -> None:  # noqa: B027 - the same
-        """The coordinator has decided, and is about to call `release`. Told again, it does nothing."""
+    async def released(self, release: Release) -> None:  # noqa: B027 - most stages need none
+        """Record that the coordinator has decided, and is about to call `release`. Idempotent."""
 
-    # -- to be written for the powers that are not lacking
+    # -- to implement for capabilities not in `lacks`
 
     async def take_back(self, victim: RunningWorkload) -> None:
-        """`Power.CANCELLATION`: the scheduler does not need the victim's place any more."""
+        """`Power.CANCELLATION`: withdraw the preemption of the victim."""
         raise NotImplementedError
 
     async def preempt_by(self, victim: RunningWorkload) -> float:
-        """`Power.DEADLINE`: preempt, and return the moment at which it is killed (seconds since the epoch)."""
+        """`Power.DEADLINE`: preempt, and return when the scheduler kills the victim (seconds since the epoch)."""
         raise NotImplementedError
 
     async def returned(self, victim: RunningWorkload) -> RunningWorkload:
-        """`Power.RETURN`: make room for who was evicted, and wait until it runs again."""
+        """`Power.RETURN`: make room for the evicted workload, and wait until its next incarnation runs."""
         raise NotImplementedError
 
     async def place(self) -> RunningWorkload:
-        """`Power.STARTS`: give a protected workload its place, where it waits to be told how to run."""
+        """`Power.STARTS`: bind a protected workload, which then waits for its start decision."""
         raise NotImplementedError
 
 
 @asynccontextmanager
 async def beside(*works: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """Run the works of an adapter (`ClusterAdapter.run`, mirrors) as long as the body lasts.
+    """Run an adapter's background tasks (`ClusterAdapter.run`, informers) for the duration of the block.
 
     Raises:
-        Exception: what one of them has ended with.
+        Exception: the error of a failed task.
     """
     tasks = [asyncio.create_task(work) for work in works]
     try:
@@ -151,6 +151,6 @@ async def beside(*works: Coroutine[None, None, None]) -> AsyncIterator[None]:
 
 
 async def loop_turns(count: int = 100) -> None:
-    """Let everything go on that waits for nothing: what `Stage.settle` is for a fake scheduler."""
+    """Yield to the event loop `count` times: an implementation of `Stage.settle` for a fake scheduler."""
     for _ in range(count):
         await asyncio.sleep(0)

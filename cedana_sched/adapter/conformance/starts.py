@@ -1,4 +1,4 @@
-"""Starts and ends, told by adapters whose workloads are no pods; for pods the coordinator hears of them itself."""
+"""Tests of starts and ends, reported by adapters of non-pod workloads; the coordinator watches pods itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The class that an adapter's author subclasses."""
+"""The test class that an adapter's author subclasses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cedana_sched.model.errors import CedanaSchedError
 
 
 class AdapterConformance(Signals, Holds, Cancellations, Restarts, Gangs, Starts):
-    """All that every adapter must do. The subclass has a fixture `stage`, and is collected because it is `Test...`.
+    """All conformance tests. The subclass defines a fixture `stage`; pytest collects it by the name `Test...`.
 
-    Without `asyncio_mode = "auto"` in pytest's configuration the subclass is marked with `pytest.mark.asyncio`.
+    Without `asyncio_mode = "auto"` in pytest's configuration, mark the subclass with `pytest.mark.asyncio`.
     """
 
     async def test_it_is_found_by_its_name(self, stage: Stage) -> None:

@@ -1,7 +1,7 @@
-"""`cedana-sched doctor`: what this machine can do, in plain words, and what to do about the rest.
+"""`cedana-sched doctor`: checks of the prerequisites on this machine or in a cluster, with remedies.
 
-findings   what a check says        machine   kernel, capabilities, namespaces, control groups
+findings   result of a check        machine   kernel, capabilities, namespaces, control groups
 command    runs all, prints         criu      the toolchain and the kernel features that it needs
                                     devices   GPUs, disks        services   the engine and the store
-                                    cluster   a Kubernetes cluster, with the rights of whoever asks
+                                    cluster   a Kubernetes cluster, with the user's own permissions
 """

@@ -1,4 +1,4 @@
-"""Runs every check, prints one line for each finding, and fails if something that is needed is missing."""
+"""Runs every check, prints one line per finding, and fails if a prerequisite is missing."""
 
 from __future__ import annotations
 
@@ -32,13 +32,20 @@ def doctor(
     kubeconfig: Annotated[
         Path | None, typer.Option("--kubeconfig", help="How the cluster is reached.", show_default="as for kubectl")
     ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            help="Where a pod is created, as a dry run, to see whether the cluster's API server reaches our webhooks.",
+            show_default="the first one that lets it",
+        ),
+    ] = None,
 ) -> None:
     """Report what this machine or a cluster can do. Exit code 1 when something that is needed is missing."""
-    if kubeconfig is not None and not cluster:
-        raise UsageError(
-            "--kubeconfig", str(kubeconfig), "says how a cluster is reached", remedy="write --cluster as well"
-        )
-    found = _examine_cluster(kubeconfig) if cluster else examine(session, place, prepare=prepare)
+    for option, value in (("--kubeconfig", kubeconfig), ("--namespace", namespace)):
+        if value is not None and not cluster:
+            raise UsageError(option, str(value), "is for a cluster", remedy="write --cluster as well")
+    found = _examine_cluster(kubeconfig, namespace) if cluster else examine(session, place, prepare=prepare)
     session.output.data(found, lambda: _table(found))
     failed = [finding for finding in found if finding.level is Level.FAIL]
     if failed:
@@ -48,7 +55,7 @@ def doctor(
 
 
 def examine(session: Session, place: Place, *, prepare: bool) -> list[Finding]:
-    """All findings, in the order in which a person would mend them."""
+    """Run the checks of this machine; return findings in the order in which a user would resolve them."""
     from cedana_sched.cli.doctor import criu, devices, machine, services
 
     return [
@@ -64,13 +71,13 @@ def examine(session: Session, place: Place, *, prepare: bool) -> list[Finding]:
     ]
 
 
-def _examine_cluster(kubeconfig: Path | None) -> list[Finding]:
+def _examine_cluster(kubeconfig: Path | None, namespace: str | None) -> list[Finding]:
     try:
         from cedana_sched.cli.doctor.cluster.examine import examine as look
     except ImportError as error:
         remedy = "install what clusters need, in the repository: pip install '.[cluster]'"
         raise UsageError("--cluster", "", f"is not part of this installation: {error}", remedy=remedy) from error
-    return asyncio.run(look(kubeconfig))
+    return asyncio.run(look(kubeconfig, namespace))
 
 
 def _table(found: list[Finding]) -> Table:

@@ -1,4 +1,4 @@
-"""CRIU: whether it is here, whether it runs on this kernel, and what the two can do together."""
+"""Checks of CRIU: presence, origin, and the features of CRIU and this kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def toolchain(*, prepare: bool) -> Iterator[Finding]:
-    """The CRIU that comes along; with `prepare` it is made now if it is not there."""
+    """Check the product's CRIU toolchain; with `prepare`, build a missing one now."""
     from cedana_sched.snapshot.features import check_features
     from cedana_sched.snapshot.toolchain import ensure_toolchain, find_toolchain
 
@@ -28,7 +28,7 @@ def toolchain(*, prepare: bool) -> Iterator[Finding]:
 
 
 def packages(found: Toolchain) -> Finding:
-    """Whether it is made from the packages that this version was tested with."""
+    """Check whether the toolchain was built from the packages that this version was tested with."""
     from cedana_sched.snapshot.toolchain import OLDER_REMEDY, SYSTEM_CRIU_VARIABLE, Origin
 
     match found.origin:

@@ -1,4 +1,4 @@
-"""GPUs, and disks that hold state."""
+"""Checks of GPUs, and of the disk of the state directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCARCE_BYTES = 1 << 30
 
 
 def gpus(devices: Path = Path("/dev")) -> Iterator[Finding]:
-    """Presence only: this version takes no snapshot of a GPU."""
+    """Check for GPUs, which this version cannot snapshot."""
     if (devices / "nvidiactl").exists():
         says = "an NVIDIA GPU is here; a job that uses it cannot be frozen by this version, and keeps running"
         yield Finding("gpu", Level.WARN, says, "submit such jobs without a checkpoint id")
@@ -27,7 +27,7 @@ def gpus(devices: Path = Path("/dev")) -> Iterator[Finding]:
 
 
 def disk(directory: Path) -> Iterator[Finding]:
-    """Room for state, logs and staged snapshots; a staged snapshot is as large as the memory it continues."""
+    """Check free space for state, logs and staged snapshots; a staged snapshot is as large as the job's memory."""
     place = next(folder for folder in (directory, *directory.absolute().parents) if folder.exists())
     free, memory = shutil.disk_usage(place).free, psutil.virtual_memory().total
     says = f"{units.size(free)} free at {place}; this machine has {units.size(memory)} of memory"

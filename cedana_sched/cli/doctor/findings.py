@@ -1,4 +1,4 @@
-"""What one check of the doctor says, also where it cannot look."""
+"""Findings of the doctor's checks, including checks that fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Finding", "Level", "checked"]
 
 
 def checked(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """The findings of `look`; an error of ours that ends it is a finding too."""
+    """Return the findings of `look`; a `CedanaSchedError` that ends the check is a finding too."""
     found: list[Finding] = []
     try:
         found.extend(look())

@@ -1,4 +1,4 @@
-"""Kernel, capabilities, namespaces and control groups."""
+"""Checks of the kernel, capabilities, namespaces and control groups."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from cedana_sched.cli.doctor.findings import Finding, Level
 
 OLDEST_KERNEL = (5, 9)
-"""CAP_CHECKPOINT_RESTORE and the clone3(set_tid) that CRIU restores through exist since then."""
+"""First kernel with CAP_CHECKPOINT_RESTORE; it also has clone3(set_tid), which CRIU's restore uses."""
 
 
 class Capability(NamedTuple):
-    """A capability of root that containers and small virtual machines take away. `bit` is of linux/capability.h."""
+    """A capability of root that containers and small virtual machines may drop. `bit` is from linux/capability.h."""
 
     name: str
     bit: int
@@ -55,7 +55,7 @@ def kernel() -> Iterator[Finding]:
 
 
 def capabilities(status: str | None = None) -> Iterator[Finding]:
-    """What root may do here; `status` is the text of /proc/self/status."""
+    """Check the effective capabilities; `status` is the text of /proc/self/status."""
     text = Path("/proc/self/status").read_text() if status is None else status
     match = re.search(r"^CapEff:\s*([0-9a-f]+)", text, re.MULTILINE)
     held = int(match[1], 16) if match else 0
@@ -67,7 +67,7 @@ def capabilities(status: str | None = None) -> Iterator[Finding]:
 
 
 def namespaces() -> Iterator[Finding]:
-    """Whether a job can have PID, mount and IPC namespaces of its own: tried, not looked up."""
+    """Check by a trial that a job can have PID, mount and IPC namespaces of its own."""
     program = shutil.which("unshare")
     if program is None:
         yield Finding("namespaces", Level.WARN, "could not be tried", "apt-get install util-linux")

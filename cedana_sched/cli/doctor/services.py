@@ -1,4 +1,4 @@
-"""The engine and the store."""
+"""Checks of the engine and the store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _ask(session: Session) -> EngineView:
 
 
 def store(place: Place, session: Session) -> Iterator[Finding]:
-    """The store that snapshots would go to, tried with a sample of 32 MiB."""
+    """Test the selected store with a sample of 32 MiB."""
     try:
         opened = open_store(place, session)
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""Not PreemptionHolds: the kubelet's preStop calls, kept open on a node whatever becomes of its agent.
+"""Not PreemptionHolds: the kubelet's preStop calls, kept open on a node across restarts of the agent.
 
-A component of its own, the DaemonSet `holds`: `keeper` forwards each call to the agent, and to its successor.
+A component of its own, the DaemonSet `holds`: `keeper` forwards each call to the agent, or to the agent's successor.
 """

@@ -1,4 +1,4 @@
-"""The configuration of the keeper of a node's holds."""
+"""Configuration of the `holds` pod of a node."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class HoldsConfiguration(ComponentConfiguration):
     """`holds.json`."""
 
     port: Port = 10352
-    """Where preStop hooks call, on the loopback address only."""
+    """The port that preStop hooks call, on the loopback address only."""
     socket: Path = Path("/run/cedana-sched/holds/agent.sock")
-    """Where the node's agent answers."""
+    """The unix socket on which the node's agent serves."""
     listeners: Path = Path("/run/cedana-sched/holds/listeners")
-    """The folder in which the node's agent sees which sockets at the port are ours."""
+    """The folder in which the `holds` pods record their listening sockets; the node's agent reads it."""
     agent_away_seconds: Annotated[float, Field(gt=0, le=3_600)] = 120.0
-    """A pod waits so long for an agent that is not there."""
+    """How long a call waits for an agent that is not running."""
     serving: Path = Path("/tmp/serving")  # noqa: S108  # a folder of this container alone
-    """A file that is there once calls are answered: the pod of a new version may be called instead of this one."""
+    """Readiness file: exists once calls are served, so that traffic may move to the pod of a new version."""

@@ -1,11 +1,11 @@
 """Forwards the kubelet's preStop calls to the agent; retries with its successor.
 
-The kubelet takes a broken call for the hook's end, and never retries it (`executePreStopHook`, in its
-kuberuntime_container.go): it goes on to SIGTERM, and a pod whose snapshot is not safe loses its work. An agent does
-much, and may be killed or replaced in the middle of it. So it is not the one that the kubelet calls: this is, in a pod
-of its own that does nothing else. An agent finds out anew what is held, and answers for its predecessor.
+The kubelet takes a broken call for the end of the hook and never retries it (`executePreStopHook`, in its
+kuberuntime_container.go): it goes on to SIGTERM, and a pod without a committed snapshot loses its work. An agent does
+much, and may be killed or replaced in the middle of a call. Therefore the kubelet calls this component, which runs in a
+pod of its own and does nothing else. A new agent rebuilds the set of held pods and answers for its predecessor.
 
-Who gets no answer, because no agent comes, breaks the call on purpose: the kubelet publishes that as an Event.
+A call for which no agent appears in time is broken on purpose: the kubelet publishes a broken call as an Event.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from cedana_sched.cluster.holds.share import UNKNOWN_SECONDS, Shares
 log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS = 0.25
-"""Before an agent that is away is called again: no event shows that another listens."""
+"""Retry interval while no agent listens: no event shows that an agent has started to listen."""
 TAKEN_PAUSE_SECONDS = 1.0
-"""Before a port is tried again that the agent of an older version still has."""
+"""Retry interval while the agent of an older version has the port."""
 SILENT_SECONDS = 60.0
-"""A connection over which nothing is called for so long is closed; the kubelet calls at once."""
+"""Idle timeout of a connection without a request; the kubelet sends its request at once."""
 END_SECONDS = 1.0
-"""For calls that are held when we must end all the same."""
+"""Grace for held calls at a forced shutdown."""
 BUFFER_BYTES = 1 << 12
-"""Of what comes over a connection and is not read: a call has no body."""
+"""Read buffer of a connection: a call has no body."""
 MOST_OPEN = 2_048
-"""Connections; a node has some hundred containers. Of more, those go first over which no pod is held."""
+"""Maximum number of connections; a node has some hundred containers. Above it, connections that hold no pod are
+closed first."""
 _HOLD = "/v1/hold/"
 
 
 class _Calls(web.Server):
-    """The connections that are open: each is one call, from before it is read until its answer is out."""
+    """The open connections: each is one call, from before the request is read until the response is sent."""
 
     def __init__(
         self, answer: Callable[[web.BaseRequest], Awaitable[web.Response]], changed: Callable[[], None]
@@ -59,7 +60,7 @@ class _Calls(web.Server):
         )
         self._changed = changed
         self._open: dict[web.RequestHandler, None] = {}
-        """The oldest first."""
+        """Oldest first."""
         self._held: set[web.RequestHandler] = set()
         self._beginning: set[asyncio.Task[None]] = set()
 
@@ -67,7 +68,7 @@ class _Calls(web.Server):
         return len(self._open) + len(self._beginning)
 
     def take(self, connection: socket.socket) -> None:
-        """Read what is called over a connection that was accepted, if there is room for it."""
+        """Read the request of an accepted connection, if the limit allows one more."""
         if len(self) >= MOST_OPEN and not self._made_room():
             log.warning("too many calls are open: another one is not answered", open=len(self))
             connection.close()
@@ -97,7 +98,7 @@ class _Calls(web.Server):
 
     @contextmanager
     def held(self, handler: web.RequestHandler) -> Iterator[None]:
-        """A pod is held over this connection inside the block."""
+        """Count this connection as holding a pod inside the block."""
         self._held.add(handler)
         try:
             yield
@@ -105,7 +106,7 @@ class _Calls(web.Server):
             self._held.discard(handler)
 
     def _made_room(self) -> bool:
-        """Break the oldest connection over which nobody is held; False where there is none."""
+        """Break the oldest connection that holds no pod; False if there is none."""
         idle = next((one for one in self._open if one not in self._held), None)
         if idle is None:
             return False
@@ -115,7 +116,7 @@ class _Calls(web.Server):
         return True
 
     async def end(self) -> None:
-        """Break what is open; who is held has a moment left."""
+        """Break all open connections; held calls get END_SECONDS."""
         for task in self._beginning:
             task.cancel()
         await asyncio.gather(*self._beginning, return_exceptions=True)
@@ -127,8 +128,8 @@ class Keeper:
     """The open calls of one node. An async context manager.
 
     Args:
-        socket: where the agent listens, whichever that is.
-        away_seconds: how long a call waits for an agent that is not there.
+        socket: on which the agent, of whichever version, listens.
+        away_seconds: how long a call waits for an agent that is not running.
     """
 
     def __init__(self, socket: Path, away_seconds: float) -> None:
@@ -155,7 +156,7 @@ class Keeper:
             await self._session.close()
 
     def busy_with(self) -> list[str]:
-        """See `draining.Busy`: connections count, for what is called over one may not have been read yet."""
+        """See `draining.Busy`: open connections count, because their requests may not have been read yet."""
         number = len(self._calls) if self._calls is not None else 0
         return [f"{number} preStop call{'s' if number > 1 else ''}"] if number else []
 
@@ -165,13 +166,13 @@ class Keeper:
 
     @property
     def inode(self) -> int:
-        """Of the socket that calls come to, while it serves."""
+        """Inode of the listening socket while `serve` runs."""
         assert self._listener is not None  # noqa: S101  # see above
         return self._listener.inode
 
     @asynccontextmanager
     async def serve(self, port: int, address: str = "127.0.0.1") -> AsyncIterator[int]:
-        """Answer as long as the block lasts; the port is given. Another process of ours may have it as well."""
+        """Serve as long as the block lasts; yield the port. Another `holds` process may listen on the same port."""
         listener = self._listener = await _bind(port, address)
         calls = self._calls = _Calls(self._respond, self._tell_changed)
         listener.serve(calls.take)
@@ -185,20 +186,20 @@ class Keeper:
             await calls.end()
 
     async def leave(self) -> None:
-        """Leave new calls to another process that listens there; where there is none, look again at each call."""
+        """Leave new calls to another process that listens on the port; if there is none, check again at each call."""
         self._is_leaving = True
         async with self._turn:
             if self._listener is not None and self._listener.is_open and await self._listener.is_shared():
                 await self._listener.leave()
 
     async def close(self) -> None:
-        """Take no more calls, whether anybody else does or not. Those that have come are held on."""
+        """Accept no more calls, whether another process does or not; calls already accepted stay held."""
         async with self._turn:
             if self._listener is not None:
                 await self._listener.leave()
 
     def _look_again(self) -> None:
-        """Leave, if somebody else is there now; no call waits for that, or breaks because it fails."""
+        """Leave if another process listens now; no call waits for this check or breaks because the check fails."""
         if self._is_leaving and not self._looks and self._listener is not None and self._listener.is_open:
             look = asyncio.create_task(self.leave(), name="look for a successor")
             self._looks.add(look)
@@ -216,7 +217,7 @@ class Keeper:
             response = web.Response(text="ok\n")
         else:
             response = web.Response(status=404)
-        response.force_close()  # a connection is one call
+        response.force_close()  # a connection carries one call
         return response
 
     async def _hold(self, request: web.BaseRequest) -> web.Response:
@@ -238,10 +239,10 @@ class Keeper:
             return web.Response(status=503)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        """Call each agent that comes until one answers.
+        """Call each successive agent until one answers.
 
         Raises:
-            TimeoutError: none is there any more.
+            TimeoutError: no agent listened for `away_seconds`.
         """
         assert self._session is not None  # noqa: S101  # `serve` is called inside the block
         url = URL.build(scheme="http", host="agent", path=request.raw_path, encoded=True)
@@ -258,7 +259,7 @@ class Keeper:
             except aiohttp.ClientError as error:
                 log.warning("the agent has gone while it held a pod: retried with the next one", why=repr(error))
                 away_since = clock()
-                await asyncio.sleep(PAUSE_SECONDS)  # it may be there still, and break every call
+                await asyncio.sleep(PAUSE_SECONDS)  # the agent may still be running and break every call
 
     def _tell_changed(self) -> None:
         for changed in self._changed:
@@ -266,7 +267,7 @@ class Keeper:
 
 
 def _token_of(path: str) -> str:
-    """Of `/v1/hold/TOKEN/CONTAINER`."""
+    """Return the token of `/v1/hold/TOKEN/CONTAINER`."""
     return path.removeprefix(_HOLD).partition("/")[0]
 
 

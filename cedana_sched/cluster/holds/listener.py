@@ -1,11 +1,12 @@
-"""The socket that preStop calls come to, and how it is left without breaking one; the keeper of holds has it.
+"""The listening socket of preStop calls, and how to close it without breaking a connection.
 
-Several processes may listen at the same address (SO_REUSEPORT). Linux gives each new connection to one of them, and
-queues it there before anybody accepts it. Who closes such a socket resets what is queued, and what is half open: it is
-not handed to the others (`inet_csk_listen_stop` in Linux' inet_connection_sock.c), unless a setting of the whole node
-says so. So new connections are first steered to another process, and where the kernel lets us, a filter has it drop
-what begins one here all the same: its sender repeats that after a second, and then reaches another process, or is
-refused. What had begun before gets through meanwhile, and is taken.
+Several processes may listen on the same address (SO_REUSEPORT). Linux assigns each new connection to one of them and
+queues the connection on that socket before the process accepts it. Closing such a socket resets its queued and
+half-open connections; they are not handed to the other sockets (`inet_csk_listen_stop` in Linux'
+inet_connection_sock.c), unless a sysctl of the whole node enables that. So new connections are first steered to another
+process. Where the kernel permits, a socket filter then drops any SYN that still arrives here: the client retransmits it
+after a second, and then reaches another process or is refused. Handshakes that began earlier complete meanwhile and are
+accepted.
 """
 
 from __future__ import annotations
@@ -25,38 +26,39 @@ log = structlog.get_logger(__name__)
 
 QUEUE = 128
 HANDSHAKE_SECONDS = 0.02
-"""One on the loopback device is over by then, but on a processor that others keep busy; that shows."""
+"""A handshake on the loopback device takes less, unless the processor is busy; a longer one shows in the socket
+table."""
 LONGEST_HANDSHAKE_SECONDS = 0.5
-"""Those of a successor show as well, so some may be on their way all the time."""
+"""The handshakes of a successor show as well, so some may always be in flight."""
 NO_ROOM_PAUSE_SECONDS = 1.0
-"""Before more is accepted by a process that has too many files open."""
+"""Pause before the next accept when the process has too many open files."""
 STEERING_SECONDS = 0.2
-"""For a connection of our own; another process may have no room for it."""
+"""Timeout of a probe connection of our own; another process may have no room for it."""
 
 _LISTENING, _HALF_OPEN = "0A", "03"
-"""As the kernel's table of sockets shows them."""
+"""State codes in the kernel's socket table."""
 _SO_ATTACH_FILTER, _SO_ATTACH_REUSEPORT_CBPF = 26, 51
-"""Of asm-generic/socket.h; Python does not name them."""
+"""Of asm-generic/socket.h; Python does not define them."""
 _Program = tuple[tuple[int, int, int, int], ...]
-"""Of Linux' socket filter (`filter.rst` in its documentation)."""
+"""A classic BPF program (`filter.rst` in Linux' documentation)."""
 _NO_BEGINNINGS: _Program = (
-    (0x30, 0, 0, 13),  # the byte with a TCP segment's flags
-    (0x54, 0, 0, 0x12),  # SYN and ACK of it
+    (0x30, 0, 0, 13),  # load the byte with a TCP segment's flags
+    (0x54, 0, 0, 0x12),  # mask SYN and ACK
     (0x15, 0, 1, 0x02),  # SYN alone
     (0x06, 0, 0, 0),  # is dropped
-    (0x06, 0, 0, 0xFFFF_FFFF),  # all else is passed on
+    (0x06, 0, 0, 0xFFFF_FFFF),  # all else passes
 )
 
 
 class Listener:
-    """Listens from its beginning on, and accepts once `serve` is called.
+    """A listening socket: it listens from its construction on, and accepts once `serve` is called.
 
     Args:
-        address: of IPv4.
-        port: 0 takes any that is free.
+        address: an IPv4 address.
+        port: 0 takes any free port.
 
     Raises:
-        OSError: somebody who does not share it has the port.
+        OSError: a process that does not share the port has it.
     """
 
     def __init__(self, address: str, port: int) -> None:
@@ -66,7 +68,7 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._take: Callable[[socket.socket], None] | None = None
         self._own: set[tuple[str, int]] = set()
-        """Where our own connections come from, by which we see who gets new ones."""
+        """Source addresses of our own probe connections; they show which socket gets new connections."""
 
     @property
     def port(self) -> int:
@@ -74,25 +76,25 @@ class Listener:
 
     @property
     def inode(self) -> int:
-        """By which the kernel's table of sockets names it."""
+        """Inode by which the kernel's socket table names this socket."""
         return os.fstat(self._socket.fileno()).st_ino
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can still come."""
+        """Whether the socket can still receive connections."""
         return self._socket.fileno() >= 0
 
     def serve(self, take: Callable[[socket.socket], None]) -> None:
-        """Give each connection to `take`."""
+        """Pass each accepted connection to `take`."""
         self._take = take
         self._loop.add_reader(self._socket, self._ready)
 
     async def is_shared(self) -> bool:
-        """Whether another process in this network listens at the address as well."""
+        """Return whether another process in this network namespace listens on the address as well."""
         return (await self._states()).count(_LISTENING) > 1
 
     async def leave(self) -> None:
-        """Close it, after all whose connection has begun were taken."""
+        """Close the socket after all connections whose handshake has begun are accepted."""
         if not self.is_open:
             return
         await self._steer_away()
@@ -104,19 +106,19 @@ class Listener:
         await asyncio.sleep(HANDSHAKE_SECONDS)  # from half open into the queue
         while not self._accept():  # noqa: ASYNC110  # nor this
             await asyncio.sleep(NO_ROOM_PAUSE_SECONDS)
-        self.close()  # nothing was awaited since the queue was empty
+        self.close()  # no await since the queue was empty
 
     def close(self) -> None:
-        """Close it at once, and break what is queued."""
+        """Close the socket at once and break queued connections."""
         if self.is_open:
             self._loop.remove_reader(self._socket)
             self._socket.close()
 
     async def _steer_away(self) -> None:
-        """Have another process get new connections, if there is one.
+        """Steer new connections to another process, if one listens.
 
-        The kernel knows those that listen by numbers that nobody is told, so they are tried. A wrong one does no harm:
-        what is steered to us begins a second later.
+        The kernel indexes the listening sockets by numbers that it does not publish, so each number is tried. A wrong
+        number is harmless: a connection that is steered to us begins a second later.
         """
         number = (await self._states()).count(_LISTENING)
         for one in range(number if number > 1 else 0):
@@ -124,7 +126,7 @@ class Listener:
                 return
 
     async def _gets_new(self) -> bool:
-        """Whether a new connection comes to us."""
+        """Return whether a new connection arrives at this socket."""
         with socket.socket() as probe:
             probe.setblocking(False)  # noqa: FBT003  # the name of the method says which
             probe.bind((self._address[0], 0))
@@ -139,7 +141,10 @@ class Listener:
             return caller not in self._own
 
     def _attach(self, option: int, program: _Program) -> bool:
-        """Whether the kernel took it: some want a capability for it, which our pod has not (6.18 for the filter)."""
+        """Attach a filter; return whether the kernel accepted it.
+
+        The kernel demands a capability for some options, which our pod lacks (6.18: for _SO_ATTACH_FILTER).
+        """
         steps = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in program))
         of_program = struct.pack("HP", len(program), ctypes.addressof(steps))
         try:
@@ -159,13 +164,13 @@ class Listener:
             self._loop.add_reader(self._socket, self._ready)
 
     def _accept(self) -> bool:
-        """Take all that is queued; False where this process has no room for more now."""
+        """Accept all queued connections; False if this process has too many open files now."""
         while True:
             try:
                 connection, caller = self._socket.accept()
             except BlockingIOError:
                 return True
-            except ConnectionAbortedError:  # its caller has gone
+            except ConnectionAbortedError:  # the client has closed the connection
                 continue
             except OSError as error:
                 log.warning("no call can be accepted now", why=str(error))
@@ -179,7 +184,7 @@ class Listener:
             self._take(connection)
 
     async def _states(self) -> list[str]:
-        """Of all sockets that are at the address (`proc_net_tcp.txt` in Linux' documentation)."""
+        """Return the states of all sockets on the address (`proc_net_tcp.txt` in Linux' documentation)."""
         host, port = self._address
         number = int.from_bytes(socket.inet_aton(host), sys.byteorder)
         return await asyncio.to_thread(_states_at, f"{number:08X}:{port:04X}")

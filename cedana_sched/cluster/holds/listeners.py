@@ -1,8 +1,8 @@
-"""Which sockets get preStop calls, and which of them are ours: the agent looks for those that are not.
+"""Registry of the sockets that get preStop calls, by which the agent detects foreign ones.
 
-Several processes of one user may listen at one address (SO_REUSEPORT): in a rollout two pods of ours do, and a pod on
-the node's network that runs as root can. Ours say which sockets are theirs, in a folder that only root of the node, and
-no pod without the node's files, can write.
+Several processes of one user may listen on one address (SO_REUSEPORT): during a rollout two `holds` pods do, and a pod
+on the host network that runs as root can. The `holds` pods record their sockets in a folder that only the node's root
+can write, and no pod without access to the node's files.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-"""Of the network namespace that we are in: the node's (`proc_net_tcp.txt` in Linux' documentation)."""
+"""Socket tables of our network namespace, the node's (`proc_net_tcp.txt` in Linux' documentation)."""
 _LISTENING = "0A"
 _WORD = 4
 _UNSPECIFIED = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound to them
-"""Who listens there gets calls while no pod of ours does."""
+"""A socket bound to one of them gets calls while no `holds` pod listens."""
 _TAKING = tuple(ipaddress.ip_address(one).packed for one in ("127.0.0.1", "::ffff:127.0.0.1", *_UNSPECIFIED))
 
 
 def listening_at(port: int, tables: tuple[Path, ...] = TABLES) -> set[int]:
-    """Inodes of the sockets that calls on the loopback address may come to; blocks for as long as the table is long."""
+    """Return inodes of the sockets that loopback calls can reach; blocks in proportion to the length of the table."""
     addresses = {f"{_as_the_kernel_writes(one)}:{port:04X}" for one in _TAKING}
     found = set()
     for table in tables:
@@ -35,7 +35,7 @@ def listening_at(port: int, tables: tuple[Path, ...] = TABLES) -> set[int]:
 
 
 def announced(folder: Path) -> set[int]:
-    """Inodes that ours have said; blocks."""
+    """Return the inodes that `holds` pods have recorded; blocks."""
     with contextlib.suppress(FileNotFoundError):
         return {int(path.name) for path in folder.iterdir() if path.name.isdecimal()}
     return set()
@@ -43,7 +43,7 @@ def announced(folder: Path) -> set[int]:
 
 @contextlib.contextmanager
 def announcing(folder: Path, inode: int, port: int) -> Iterator[None]:
-    """Say inside the block that this socket is ours. What was killed has left is removed."""
+    """Record this socket as ours inside the block. Records left by killed processes are removed."""
     folder.mkdir(parents=True, exist_ok=True)
     for gone in announced(folder) - listening_at(port):
         (folder / str(gone)).unlink(missing_ok=True)

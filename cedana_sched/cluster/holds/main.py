@@ -1,4 +1,4 @@
-"""The process that keeps a node's holds: it serves until SIGTERM, and then until it holds nothing."""
+"""The process of the `holds` pod: serves until SIGTERM, then drains its held calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 async def serve(configuration: HoldsConfiguration, stopping: asyncio.Event) -> None:
-    """Serve the node until `stopping` is set and nothing is held; new calls are for the next one, once it listens."""
+    """Serve the node until `stopping` is set and no call is held; new calls go to the successor once it listens."""
     keeper = Keeper(configuration.socket, configuration.agent_away_seconds)
     async with keeper, keeper.serve(configuration.port):
         with announcing(configuration.listeners, keeper.inode, configuration.port):
@@ -26,4 +26,4 @@ async def serve(configuration: HoldsConfiguration, stopping: asyncio.Event) -> N
             await keeper.leave()
             await wait_idle([keeper])
             await keeper.close()
-        await wait_idle([keeper])  # what came meanwhile, where there is no next one
+        await wait_idle([keeper])  # calls that came meanwhile, if there is no successor

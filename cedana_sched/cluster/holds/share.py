@@ -1,4 +1,4 @@
-"""How much of the keeper one caller may have: every process on the node's network can call it, as the kubelet does."""
+"""Per-pod limits on the keeper: every process on the host network can call it, as the kubelet does."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from contextlib import contextmanager
 from typing import Final
 
 MOST_OF_A_POD: Final = 512
-"""Calls that are open for one token: the kubelet makes one for each container, and may make it again while the one
-before is open still; a protected pod has 256 containers at most."""
+"""Maximum number of open calls for one token: the kubelet makes one per container, and may repeat it while the
+previous one is still open; a protected pod has at most 256 containers."""
 UNKNOWN_SECONDS: Final = 1.0
-"""Whoever names no pod of this node waits so long for the answer: he tries no faster."""
+"""Delay of the response to a caller that names no pod of this node: limits the rate of guessing."""
 
 
 class Shares:
-    """Counts the calls that are open, by their tokens."""
+    """Counts open calls by token."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
 
     @contextmanager
     def one_more(self, token: str) -> Iterator[bool]:
-        """Whether this pod may have another call open, which it has then inside the block."""
+        """Yield whether this pod may have another open call; if so, the call counts inside the block."""
         if self._open[token] >= MOST_OF_A_POD:
             yield False
             return

@@ -1,1 +1,1 @@
-"""The agent of one node of a cluster: CRI containers instead of local jobs, orders from objects."""
+"""The agent of one cluster node: CRI containers instead of local jobs, orders from objects."""

@@ -1,10 +1,10 @@
-"""The control groups of captures: what a hostile workload makes CRIU take is bounded, and no memory of other pods.
+"""The control groups of captures: they bound the memory that a hostile workload makes CRIU use, and protect other pods.
 
     cedana-sched-captures/PID-…    in v1's hierarchy of `memory`, or in v2, beside `kubepods`
 
-They are made, limited and removed through the host's own mounts. Pages that CRIU reads stay the workload's, whose group
-has them already; what is counted here are CRIU's own lists, and what the capture compresses and sends. What is cached
-of files that it writes counts as well, and is given up before anything is killed.
+They are created, limited and removed through the host's own mounts. Pages that CRIU reads stay charged to the
+workload's group; these groups are charged for CRIU's own lists and for what the capture compresses and sends. The page
+cache of files that CRIU writes is charged as well, and is reclaimed before any process is killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEMORY = "memory"
 
 
 class CaptureGroups:
-    """Those of one node.
+    """The capture groups of one node.
 
     Args:
         hierarchy: `memory` of v1, or `unified`.
@@ -35,14 +35,14 @@ class CaptureGroups:
 
     @classmethod
     def of(cls, host_root: Path, mountinfo: Iterable[str]) -> CaptureGroups:
-        """Find where they belong on a host.
+        """Locate the parent of the capture groups on a host.
 
         Args:
-            host_root: where its files are seen.
-            mountinfo: of its first process.
+            host_root: where the host's files are mounted.
+            mountinfo: of the host's first process.
 
         Raises:
-            CgroupError: it has no controller of memory to give.
+            CgroupError: the host has no memory controller to delegate.
         """
         try:
             roots = find_roots(mountinfo)
@@ -56,21 +56,21 @@ class CaptureGroups:
         return cls(hierarchy, root)
 
     def new(self, pid: int) -> Cgroup:
-        """A group for a capture, not made yet. No other one has its name, though its PID comes again."""
+        """Return a group for a capture, not created yet. The name is unique although PIDs are reused."""
         name = f"{pid}-{secrets.token_hex(4)}"
         return Cgroup({self._hierarchy: str(self._root / PARENT / name)}, controllers=(MEMORY,))
 
     def tidy(self) -> None:
-        """Remove groups whose captures have ended while no agent ran, and that of all once it is empty.
+        """Remove groups whose captures have ended while no agent ran, and the parent once it is empty.
 
-        One that is younger than a minute may be waiting for its process, of another agent on this machine.
+        A group younger than a minute may be waiting for its process, started by another agent on this machine.
         """
         parent = self._root / PARENT
         for path in (*abandoned(parent), parent):
-            with suppress(OSError):  # the kernel refuses it while there is a process, or another group
+            with suppress(OSError):  # the kernel refuses while the group has a process or a child group
                 path.rmdir()
 
 
 def memory_of_this_machine() -> int:
-    """Bytes."""
+    """Return the size of the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

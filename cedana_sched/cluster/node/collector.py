@@ -1,4 +1,4 @@
-"""Collects the namespaces whose garbage it is this node's turn to collect, though nothing of them is on it."""
+"""Collects the garbage of namespaces assigned to this node in turns, although the node has none of their pods."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ log = structlog.get_logger(__name__)
 
 
 class Collector:
-    """Run `run` as a task. One namespace is collected after the other, in a thread of its own.
+    """Takes this node's collection turns: one namespace after the other, in a thread of its own. Run `run` as a task.
 
     Args:
         api: may watch the ConfigMap.
         node: our own.
         name: of the ConfigMap; see `collection_turns`.
         namespace: of the ConfigMap.
-        open_store: with credentials that only collect; anew for each turn, so that none outlives it.
+        open_store: opens the store with credentials that only collect; called for each turn, so that no credentials
+            outlive their turn.
     """
 
     def __init__(self, api: Api, node: str, name: str, namespace: str, open_store: Callable[[], SnapshotStore]) -> None:
@@ -41,7 +42,7 @@ class Collector:
         self._taken: set[CollectionTurn] = set()
 
     async def run(self) -> None:
-        """Collect, for ever."""
+        """Collect until cancelled."""
         async with asyncio.TaskGroup() as group:
 
             def heard(_before: CollectionTurns | None, now: CollectionTurns | None) -> None:
@@ -60,7 +61,7 @@ class Collector:
         except CedanaSchedError as error:
             log.warning("garbage not collected", namespace=turn.namespace, problem=str(error))
             return
-        except Exception:  # a defect that one namespace shows must not end what else the agent does
+        except Exception:  # a defect in one namespace must not end the agent's other tasks
             log.exception("garbage not collected", namespace=turn.namespace)
             return
         if done is None or done.report is None:
@@ -75,7 +76,7 @@ class Collector:
         )
 
     def _collect_now(self, turn: CollectionTurn) -> Turn | None:
-        """None: the turn is over, for others were before it."""
+        """Return None if the turn has expired while other namespaces were collected."""
         if SERVER_TIME.seconds() >= turn.until:
             return None
         return self._open_store().collect_in_turn(turn.namespace, EVERY_SECONDS)

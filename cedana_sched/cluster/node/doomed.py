@@ -1,15 +1,15 @@
-"""Pods that are frozen and committed: killed the moment their deletion is seen, and not before.
+"""Pods that are frozen and committed, to be killed as soon as their deletion is seen, and not before.
 
-A container that dies in a pod which nobody has deleted is a failure, which a Job counts. So a pod that is to end stays
-frozen, and doomed, until its deletion shows (in a watch, or by the kubelet's preStop call). The kubelet alone could not
-end it: SIGTERM does not reach what is frozen. Nothing is killed here by time: the coordinator, which keeps when an
-eviction was released, orders the end of a pod that is not deleted all the same.
+A container that dies in a pod without a deletion timestamp is a failure, which a Job counts. So a pod that is to end
+stays frozen and doomed until its deletion shows (in a watch, or by the kubelet's preStop call). The kubelet alone
+cannot end the pod: SIGTERM does not reach frozen processes. No pod is killed here by a timeout: the coordinator, which
+records when an eviction was released, orders the end of a pod that is not deleted.
 
-Where the kubelet starts again what dies, it must have seen the deletion first, or it starts the pod's work from its
-beginning, in its place; it may see it later than the agent by as long as it takes to connect to the API server again.
-Its preStop call shows that, and is waited for.
+If the kubelet restarts containers that die, the kubelet must have seen the deletion first; otherwise it restarts the
+pod's work from scratch in place. The kubelet may see the deletion later than the agent by as long as a reconnect to the
+API server takes. The kubelet's preStop call shows that it has seen the deletion, so the agent waits for that call.
 
-Who is doomed is written down on the host's /run, so that an agent that is started anew still ends it.
+The doomed pods are recorded on the host's /run, so that a restarted agent still ends them.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from cedana_sched.runtime.whole import is_hidden, write_whole
 log = structlog.get_logger()
 
 KUBELET_SECONDS = 30.0
-"""How much later than the agent a kubelet may see a deletion; it mostly calls within a second."""
+"""Maximum lag of a kubelet behind the agent in seeing a deletion; the kubelet mostly calls within a second."""
 
 
 @dataclass
 class _Pod:
-    """What is known of one pod. Times are the loop's."""
+    """State of one pod. Times are the loop's."""
 
     doomed_by: str | None = None
-    """Uid of the checkpoint; empty: the one that orders next, for nobody can read any more which it was. None: none."""
+    """Uid of the checkpoint that dooms the pod; empty: unreadable, matches the next checkpoint that orders an end;
+    None: not doomed."""
     deleted: float | None = None
-    """When its deletion was seen."""
+    """When the deletion was seen."""
     called: float = -math.inf
-    """When the kubelet last called before it ends a container of it."""
+    """When the kubelet last made a preStop call for a container of the pod."""
     starts_again: bool = False
-    """Whether its kubelet starts again what dies before it has seen the deletion."""
+    """Whether the kubelet restarts containers that die before it has seen the deletion."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it is doomed no more."""
+    """Set once the pod is no longer doomed."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -59,11 +60,11 @@ class _Pod:
 
 
 class DoomedPods:
-    """The doomed pods of one node. An async context manager; leaving it forgets nobody.
+    """The doomed pods of one node. An async context manager; the records persist after its exit.
 
     Args:
-        directory: holds a file per doomed pod, by its uid; in it stands for which checkpoint.
-        kill: ends every process of a pod; returns when they have gone.
+        directory: holds a file per doomed pod, named by the pod's uid, with the uid of the checkpoint.
+        kill: ends every process of a pod; returns when they have exited.
         kubelet_seconds: how long a deletion waits for the kubelet's call.
     """
 
@@ -88,18 +89,20 @@ class DoomedPods:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Who is doomed is written down."""
+        """Nothing to do: the doomed pods are recorded on disk."""
 
     def __contains__(self, pod_uid: str) -> bool:
         pod = self._pods.get(pod_uid)
         return pod is not None and pod.is_doomed
 
     async def doom(self, pod_uid: str, checkpoint_uid: str) -> bool:
-        """End this frozen pod as soon as it is deleted. Returns True, once nothing of it is left, if it is already.
+        """End this frozen pod as soon as it is deleted.
+
+        Returns True if the pod is deleted already, once no process of it remains.
 
         Raises:
-            FreezerError: it is deleted, and some process did not go in time.
-            OSError: it cannot be written down, and is not doomed.
+            FreezerError: the pod is deleted, and some process did not exit in time.
+            OSError: the record cannot be written; the pod is not doomed.
         """
         pod = self._of(pod_uid)
         if not pod.doomed_by:
@@ -112,10 +115,10 @@ class DoomedPods:
         return True
 
     async def end(self, pod_uid: str, checkpoint_uid: str) -> bool:
-        """Do not wait for its deletion any more. False: nothing happens, for this checkpoint does not doom it.
+        """End the pod without waiting for its deletion; False if this checkpoint does not doom the pod.
 
         Raises:
-            FreezerError: some process did not go in time.
+            FreezerError: some process did not exit in time.
         """
         pod = self._pods.get(pod_uid)
         if pod is None or not pod.is_doomed_by(checkpoint_uid):
@@ -125,23 +128,23 @@ class DoomedPods:
         return True
 
     async def spare(self, pod_uid: str, checkpoint_uid: str) -> None:
-        """It is not to end after all, if this checkpoint is why it was. Too late once its deletion has been seen."""
+        """Undo `doom` if this checkpoint doomed the pod. No effect once the deletion has been seen."""
         if (pod := self._pods.get(pod_uid)) is None:
             return
-        async with pod.turn:  # not while it is being ended
+        async with pod.turn:  # not while the pod is being ended
             if pod.deleted is None and pod.is_doomed_by(checkpoint_uid):
                 self._release(pod_uid, pod)
 
     async def deleted(self, pod_uid: str, *, starts_again: bool = False) -> None:
-        """The pod has a deletion timestamp. Returns when nothing of it is left, if it is doomed; else at once.
+        """Record the pod's deletion timestamp. Returns when no process of a doomed pod remains, else at once.
 
         Args:
-            pod_uid: whose deletion the watch shows.
-            starts_again: whether its kubelet starts again what dies before it has seen the deletion, and calls when it
-                has seen it.
+            pod_uid: the pod whose deletion the watch shows.
+            starts_again: whether the pod's kubelet restarts containers that die before it has seen the deletion, and
+                makes a preStop call once it has seen the deletion.
 
         Raises:
-            FreezerError: some process did not go in time.
+            FreezerError: some process did not exit in time.
         """
         pod = self._of(pod_uid)
         if pod.deleted is None:
@@ -150,13 +153,12 @@ class DoomedPods:
         await self._end_deleted(pod_uid, pod)
 
     async def ending(self, pod_uid: str) -> None:
-        """The kubelet ends a container of the pod; returns as `deleted` does.
+        """Record that the kubelet ends a container of the pod; returns as `deleted` does.
 
-        It is no proof of a deletion: a probe that fails, or a sandbox that has died, ends containers of a pod that
-        goes on.
+        This is no proof of a deletion: a failed probe or a dead sandbox ends containers of a pod that keeps running.
 
         Raises:
-            FreezerError: some process did not go in time.
+            FreezerError: some process did not exit in time.
         """
         pod = self._of(pod_uid)
         pod.called = asyncio.get_running_loop().time()
@@ -164,7 +166,7 @@ class DoomedPods:
             await self._end(pod_uid, pod)
 
     def gone(self, pod_uid: str) -> None:
-        """The pod is no more: forget it."""
+        """Drop the state of a pod that no longer exists."""
         if (pod := self._pods.pop(pod_uid, None)) is not None:
             self._release(pod_uid, pod)
 
@@ -178,13 +180,13 @@ class DoomedPods:
             await self._end(pod_uid, pod)
 
     async def _end(self, pod_uid: str, pod: _Pod) -> None:
-        """One at a time: the watch and the kubelet's call come together."""
+        """Serialize kills of one pod: the watch and the kubelet's call arrive together."""
         async with pod.turn:
             await self._kill(pod_uid)
             self._release(pod_uid, pod)
 
     async def _wait_for_kubelet(self, pod: _Pod) -> None:
-        """Until it has called, before the deletion was seen here perhaps; or for as long as it may be late."""
+        """Wait for the kubelet's call, which may precede the deletion seen here; at most `kubelet_seconds`."""
         assert pod.deleted is not None  # noqa: S101  # called for deleted pods alone
         if pod.called > pod.deleted - self._kubelet_seconds:
             return

@@ -1,4 +1,4 @@
-"""What the agent says about its node: labels for the scheduler, and the facts that they stand for."""
+"""What the agent publishes about its node: labels for the scheduler, and the facts behind the labels."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class NodeFacts:
         self._node = node
 
     async def publish(self, description: NodeDescription, *, ready: bool) -> None:
-        """Say what the node is; `ready`: workloads can be dumped and continued on it.
+        """Publish the node's facts; `ready`: workloads can be dumped and restored on the node.
 
         Raises:
-            ApiError: the API server does not take it.
+            ApiError: the API server rejects the patch.
         """
         facts = msgspec.json.encode(description, order="deterministic").decode()
         await self._write("true" if ready else None, cpu_digest(description), facts)
 
     async def withdraw(self) -> None:
-        """Say nothing about it any more.
+        """Remove our labels and annotations from the node.
 
         Raises:
-            ApiError: the API server does not take it.
+            ApiError: the API server rejects the patch.
         """
         await self._write(None, None, None)
 
@@ -48,22 +48,22 @@ class NodeFacts:
         await self._wait_until(lambda node: any(_is_true(condition) for condition in node.status.conditions))
 
     async def is_told_to_leave(self) -> bool:
-        """Whether our part of the node shall be taken back.
+        """Return whether the node is marked for our uninstallation.
 
         Raises:
-            ApiError: the API server does not say.
+            ApiError: the node cannot be read.
         """
         return is_leaving(await self._api.get(NODES, self._node, into=Node), SERVER_TIME.now())
 
     async def wait_marked_leaving(self) -> None:
-        """Return when our part of the node shall be taken back."""
+        """Return when the node is marked for our uninstallation."""
         await self._wait_until(lambda node: is_leaving(node, SERVER_TIME.now()))
 
     async def remove_leaving_mark(self) -> None:
-        """Say that our part of the node is taken back.
+        """Remove the mark: the uninstallation from the node is complete.
 
         Raises:
-            ApiError: the API server does not take it.
+            ApiError: the API server rejects the patch.
         """
         await self._api.patch(NODES, self._node, None, {"metadata": {"annotations": {UNINSTALL: None}}})
 
@@ -83,13 +83,13 @@ class NodeFacts:
 
 
 def cpu_digest(compatibility: Compatibility) -> str:
-    """Value of the label `CPU_FEATURES`: equal for nodes whose processors have the same features."""
+    """Return the value of the label `CPU_FEATURES`: equal for nodes whose processors have the same features."""
     features = f"{compatibility.architecture} {' '.join(sorted(compatibility.cpu_features))}"
     return hashlib.sha256(features.encode()).hexdigest()[:16]
 
 
 def is_leaving(node: Node, now: datetime) -> bool:
-    """Whether it bears a mark that still counts."""
+    """Return whether the node bears an uninstallation mark that has not expired."""
     until = node.metadata.annotations.get(UNINSTALL)
     return until is not None and (moment := parsed(until)) is not None and now < moment
 

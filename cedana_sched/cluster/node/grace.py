@@ -1,12 +1,12 @@
-"""The grace that a pod's owner gave it, kept for him.
+"""Enforces the termination grace period that a pod's owner has set.
 
-The pod webhook raises a pod's termination grace period, so that the kubelet waits for a snapshot that is under way. A
-program that ignores SIGTERM would have all of that time, also when nothing is held: so the agent ends it after its
-own. It counts from the moment at which nothing is held any more; SIGTERM comes no earlier than that.
+The pod webhook raises a pod's termination grace period, so that the kubelet waits for a snapshot in flight. A program
+that ignores SIGTERM would get all of that time, even while the pod is not held: so the agent ends the pod after its
+original grace. The grace counts from the moment at which the pod is no longer held; SIGTERM comes no earlier than that.
 
-The kubelet ends a pod in two cases: when it is deleted, and, with the same patience, when its containers have done
-their work and only sidecars are left. It ends single containers of a pod that goes on where a probe fails, where the
-sandbox has died or the node was rebooted: it makes the preStop call of each.
+The kubelet ends a pod in two cases: when the pod is deleted and, with the same grace, when its containers have
+completed and only sidecars remain. In a pod that keeps running, the kubelet ends single containers when a probe fails,
+when the sandbox has died or after a reboot of the node: it makes the preStop call of each.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ log = structlog.get_logger(__name__)
 
 
 def own_grace_seconds(pod: Pod) -> float | None:
-    """Seconds from SIGTERM to SIGKILL as its owner wants them; None when the kubelet counts them rightly.
+    """Return seconds from SIGTERM to SIGKILL as the owner wants them; None if the kubelet counts the right ones.
 
-    Who deletes it with a grace of his own (`kubectl delete --grace-period`) has the last word; with none left, the
-    kubelet has ended it already.
+    An explicit grace of the deletion (`kubectl delete --grace-period`) takes precedence; with a grace of 0 the kubelet
+    has ended the pod already.
     """
     written = pod.metadata.annotations.get(names.ORIGINAL_GRACE_PERIOD, "")
     asked, raised = pod.metadata.deletion_grace_period_seconds, pod.spec.termination_grace_period_seconds
     if asked == 0 or not (written.isascii() and written.isdecimal()):
         return None
     if asked is None or asked == raised:
-        return float(written) if raised is None else min(float(written), float(raised))  # never made less
+        return float(written) if raised is None else min(float(written), float(raised))  # never lowered
     return float(asked)
 
 
 def longest_grace_seconds(pod: Pod, container: str) -> float | None:
-    """The same for one container of a pod that goes on: a probe that ends it may have a patience of its own."""
+    """Return the same for one container of a running pod: the probe that ends it may have a grace of its own."""
     own = own_grace_seconds(pod)
     if own is None:
         return None
@@ -55,7 +55,7 @@ def longest_grace_seconds(pod: Pod, container: str) -> float | None:
 
 
 def only_sidecars_are_left(pod: Pod) -> bool:
-    """Whether its containers have ended for good, so that the kubelet is ending what else there is."""
+    """Return whether the containers have terminated for good, so that the kubelet is ending the sidecars."""
     never, rarely = (pod.spec.restart_policy == policy for policy in ("Never", "OnFailure"))
     ends = [status.state.get("terminated") for status in pod.status.container_statuses]
     if pod.finished or len(ends) < max(1, len(pod.spec.containers)):
@@ -72,13 +72,13 @@ class Containers(Protocol):
 
 
 class OwnGrace:
-    """Ends the pods of one node, and their containers, in time.
+    """Ends the pods of one node, and their containers, after their original grace.
 
     Args:
-        wait_released: returns when nothing is held for a pod of this uid.
-        is_deleted: whether a pod is being deleted; True also where nobody can say.
-        containers: what runs of a pod.
-        is_served: whether its namespace is ours to act in; where it is not, the kubelet alone ends a pod.
+        wait_released: returns when the pod with this uid is no longer held.
+        is_deleted: whether a pod is being deleted; True also if that cannot be determined.
+        containers: the running containers of a pod.
+        is_served: whether the pod's namespace is served; in others the kubelet alone ends a pod.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class OwnGrace:
         self._containers = containers
         self._ends: dict[str, asyncio.Task[None]] = {}
         self._container_ends: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """By uid of the pod and name of the container: one at a time, for a pod's own probes can call as well."""
+        """By uid of the pod and name of the container: one at a time, since a pod's own probes can call as well."""
         self._called_again: set[tuple[str, str]] = set()
 
     def begins(self, pod: Pod, group: asyncio.TaskGroup) -> None:
-        """The kubelet is ending the pod, or its grace has changed since: this call counts from now."""
+        """Start the grace of a pod that the kubelet is ending; a repeated call (the grace has changed) restarts it."""
         self.gone(pod.metadata.uid)
         seconds = own_grace_seconds(pod)
         if seconds is not None and self._is_served(pod):
@@ -107,7 +107,7 @@ class OwnGrace:
             )
 
     def container_ends(self, pod: Pod, name: str, group: asyncio.TaskGroup) -> None:
-        """The kubelet is ending one container: this call counts from now. Of a deleted pod `begins` says it."""
+        """Start the grace of one container that the kubelet is ending; `begins` covers deleted pods."""
         seconds = longest_grace_seconds(pod, name)
         is_its_own = any(one.name == name for one in (*pod.spec.containers, *pod.spec.init_containers))
         is_ending = pod.metadata.deletion_timestamp is not None
@@ -126,7 +126,7 @@ class OwnGrace:
             while True:
                 self._called_again.discard(key)
                 await self._end_one_container(pod, container, seconds)
-                if key not in self._called_again:  # it was started anew meanwhile, perhaps
+                if key not in self._called_again:  # the container may have been restarted meanwhile
                     return
         finally:
             if self._container_ends.get(key) is asyncio.current_task():
@@ -135,7 +135,7 @@ class OwnGrace:
 
     async def _end_one_container(self, pod: Pod, container: str, seconds: float) -> None:
         uid, name = pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"
-        identifier = await self._containers.container(uid, container)  # another may have the name by then
+        identifier = await self._containers.container(uid, container)  # a later container may have the same name
         if identifier is None:
             return
         await asyncio.sleep(seconds)
@@ -146,11 +146,11 @@ class OwnGrace:
             if await self._containers.container(uid, container) == identifier:
                 log.info("container has had its own grace: killed", pod=name, container=container, seconds=seconds)
                 await self._containers.kill_container(uid, identifier)
-        except CedanaSchedError as error:  # the kubelet insists when its longer patience ends
+        except CedanaSchedError as error:  # the kubelet kills it when the raised grace expires
             log.warning("container does not end", pod=name, container=container, why=str(error))
 
     def gone(self, uid: str) -> None:
-        """The pod is no more."""
+        """Drop the state of a pod that no longer exists."""
         if ending := self._ends.pop(uid, None):
             ending.cancel()
         for key in [key for key in self._container_ends if key[0] == uid]:
@@ -165,5 +165,5 @@ class OwnGrace:
         log.info("pod has had its own grace: killed", pod=name, seconds=seconds)
         try:
             await self._containers.kill(uid)
-        except CedanaSchedError as error:  # the kubelet insists when its longer patience ends
+        except CedanaSchedError as error:  # the kubelet kills it when the raised grace expires
             log.warning("pod does not end", pod=name, why=str(error))

@@ -1,7 +1,7 @@
-"""Publishes others that listen at the port of the node's `holds` pod: the kernel gives them some of its preStop calls.
+"""Reports foreign sockets on the port of the node's `holds` pod: the kernel assigns them some of its preStop calls.
 
-A pod whose call is answered by them is ended before it is saved. They must be root on the node's network; nothing keeps
-those out, so that they are to be seen at least.
+A pod whose call such a socket answers is ended before it is saved. The owner of the socket must be root on the host
+network; nothing can keep such a process out, so the agent makes it visible.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cedana_sched.kube.resources import NODES
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 15.0
-"""No event shows that a socket listens."""
+"""Poll interval: no event shows that a socket listens."""
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 _REMEDY = "end it: until then pods that are deleted on this node may lose their work; keep tenants from hostNetwork"
 
 
 class HoldPortMetrics:
-    """Its metric."""
+    """The metric of foreign sockets."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.strangers = Gauge(
@@ -40,18 +40,18 @@ class HoldPortMetrics:
 
 
 def calls_taken(node: str, text: str) -> ObjectEvent:
-    """The Event about it; the node's name stands for its uid, as in the kubelet's own Events."""
+    """Return the Event about foreign sockets; the node's name stands for its uid, as in the kubelet's own Events."""
     return ObjectEvent(NODES.reference(node, uid=node), "HoldPortInUse", text, warning=True)
 
 
 class HoldPort:
-    """Looks after the port of one node.
+    """Monitors the port of one node.
 
     Args:
         port: of the node's `holds` pod.
-        ours: the folder in which ours say which sockets are theirs.
-        tell: called with what is wrong, whenever that changes.
-        owners: names of the pods with a uid; blocks.
+        ours: the folder in which the `holds` pods record their sockets.
+        tell: called with the problem, whenever it changes.
+        owners: returns the names of the pods with a uid; blocks.
     """
 
     def __init__(
@@ -74,16 +74,19 @@ class HoldPort:
         self._told: set[int] = set()
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Poll until cancelled."""
         while True:
             try:
                 await self.look()
-            except OSError as error:  # too many files are open, say: the dumps of this agent must go on
+            except OSError as error:  # for instance EMFILE: the dumps of this agent must continue
                 log.warning("port of holds not looked at", port=self._port, problem=str(error))
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Report who was there the last time as well: ours listens a moment before it says so."""
+        """Report sockets that the previous poll found as well.
+
+        A `holds` pod listens a moment before it records its socket.
+        """
         now = await asyncio.to_thread(self._strangers)
         strangers, self._seen = now & self._seen, now
         self._metrics.strangers.set(len(strangers))
@@ -104,7 +107,7 @@ class HoldPort:
         return ", ".join(sorted(found)) or "A process that is not to be found"
 
     def _named(self, process: Path) -> str:
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the process has just exited
             if pod := _POD.search((process / "cgroup").read_text()):
                 uid = pod[1].replace("_", "-")
                 return f"Pod {', '.join(sorted(self._owners(uid))) or uid}"
@@ -114,7 +117,7 @@ class HoldPort:
 def _has_open(process: Path, links: set[str]) -> bool:
     try:
         return any(_target(link) in links for link in (process / "fd").iterdir())
-    except OSError:  # it has just ended, or is not ours to look into
+    except OSError:  # the process has just exited, or is not readable
         return False
 
 

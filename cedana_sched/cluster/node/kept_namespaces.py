@@ -1,9 +1,9 @@
-"""Under which name the store keeps what is saved in a namespace: a name alone would hand it on to whoever has it next.
+"""Maps namespaces to the names under which the store keeps their snapshots, which include the uid.
 
-The coordinator speaks of a namespace by its name, as its objects do. The agent asks the API server which namespace that
-is now, and reads, writes and removes only what was saved in that very one: what is left of a namespace that was
-deleted, and what another cluster has put there under the same name, is another namespace's. An order that was given for
-such a one is refused. Names that the admin shares are kept by the name alone.
+A bare name would hand the snapshots to the next namespace of that name. The coordinator names a namespace by its name,
+as its objects do. The agent reads the uid of that namespace from the API server, and reads, writes and removes only
+snapshots of that uid: what remains of a deleted namespace, or what another cluster stored under the same name, belongs
+to another namespace. An order for such a namespace is refused. Names that the admin shares are kept by the name alone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log = structlog.get_logger(__name__)
 
 
 class KeptNamespaces:
-    """Performs orders as the store names things, and answers as the coordinator does.
+    """Performs orders with the store's names, and returns outcomes with the coordinator's.
 
     Args:
-        api: knows the namespaces that there are.
-        perform: does it.
-        shared: names that are no more than names, or `identity.ALL_NAMESPACES`.
+        api: reads namespaces.
+        perform: performs the translated order.
+        shared: names that are kept without a uid, or `identity.ALL_NAMESPACES`.
     """
 
     def __init__(self, api: Api, perform: Callable[[Order], AsyncIterator[Outcome]], shared: Collection[str]) -> None:
@@ -43,7 +43,7 @@ class KeptNamespaces:
         """See `orders.Perform`.
 
         Raises:
-            CedanaSchedError: it could not be done now, and nothing is decided by that.
+            CedanaSchedError: a transient failure; no outcome is decided.
         """
         name = _namespace_of(order)
         if name is None or is_shared(name, self._shared):
@@ -63,12 +63,12 @@ class KeptNamespaces:
 
 
 def _namespace_of(order: Order) -> str | None:
-    """Whose snapshots it is about; None where it is about none. An order is about one namespace: see `order_border`."""
+    """Return the namespace of the order's snapshots, one at most (see `order_border`); None if it names no snapshot."""
     return next((identity.namespace for identity in identities_of(order)), None)
 
 
 def _moved(told: Any, namespace: str) -> Any:
-    """The same, with every identity in it in this namespace."""
+    """Return a copy with every identity moved to this namespace."""
     match told:
         case Identity():
             return replace(told, namespace=namespace)

@@ -1,10 +1,10 @@
-"""What the kubelet of this node wants to stay free on its disks: below that it evicts pods.
+"""The eviction thresholds of this node's kubelet: the free disk space below which it evicts pods.
 
-Nobody serves it: the agent reads the kubelet's process, its arguments and its files. Where there is no such process
-(k3s has the kubelet inside its own), the folder of the kubelet is looked into, and then the kubelet's defaults count.
-A process of a pod may call itself what it likes, and have files that never end or grow a thousandfold when they are
-read: it is told by its PID namespace, which is not the node's.
-The threshold above which it removes unused images (`imageGCHighThresholdPercent`) is no reason to keep a pod waiting.
+No API serves them: the agent reads the kubelet's process, its arguments and its files. If there is no such process (k3s
+runs the kubelet inside its own), the agent reads the kubelet's folder, and then the kubelet's defaults count. A process
+of a pod may take any name, and have files that never end or that grow a thousandfold when read: such a process is
+distinguished by its PID namespace, which is not the node's. The threshold above which the kubelet removes unused images
+(`imageGCHighThresholdPercent`) is no reason to delay a pod.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from cedana_sched.agent.room import Reserve
 from cedana_sched.kube.quantities import whole
 
 MARGIN = 0.01
-"""Of the disk, above the kubelet's threshold: it looks every ten seconds, and others write as well."""
+"""Share of the disk above the kubelet's threshold: the kubelet polls every ten seconds, and other processes write as
+well."""
 _HARD: Mapping[str, str] = {
     "nodefs.available": "10%",
     "imagefs.available": "15%",
     "nodefs.inodesFree": "5%",
     "imagefs.inodesFree": "5%",
 }
-"""`evictionHard` of a kubelet that sets none of it; one that sets one signal has no default of others."""
+"""`evictionHard` of a kubelet that sets none; a kubelet that sets one signal has no defaults for others."""
 _SPACE, _INODES = ".available", ".inodesFree"
 _DISKS = ("nodefs", "imagefs", "containerfs")
 _MOST_BYTES = 1 << 20
@@ -37,14 +38,14 @@ log = structlog.get_logger(__name__)
 
 
 class _Kubelet(NamedTuple):
-    """A running kubelet: its arguments, and its root as we see it."""
+    """A running kubelet: its arguments, and its root as this process sees it."""
 
     arguments: tuple[str, ...]
     root: Path
 
 
 class Kubelet:
-    """The one of this node; `folder` is where it keeps its files, as we see it."""
+    """The kubelet of this node; `folder` is its directory of files, as this process sees it."""
 
     def __init__(self, folder: Path, proc: Path = Path("/proc")) -> None:
         self._folder = folder
@@ -52,7 +53,7 @@ class Kubelet:
         self._said: str | None = None
 
     def keeps_free(self) -> Reserve:
-        """Read it anew; blocks for some milliseconds."""
+        """Read the reserve again; blocks for some milliseconds."""
         try:
             found = reserve_of(self._thresholds())
         except (OSError, ValueError, yaml.YAMLError) as error:
@@ -88,14 +89,14 @@ class Kubelet:
                     continue
                 arguments = (path / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
             except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue  # it ended meanwhile, or is none that we could believe
+                continue  # it has exited, or is a process that cannot be trusted
             if Path(arguments[0]).name == "kubelet":
                 return _Kubelet(tuple(arguments[1:]), path / "root")
         return None
 
 
 def reserve_of(thresholds: list[Mapping[str, str]]) -> Reserve:
-    """What to leave free by these thresholds, each signal by its name, as a percentage or a quantity."""
+    """Return the free space these thresholds require; each signal, by its name, is a percentage or a quantity."""
     space, inodes = list(_values(thresholds, _SPACE)), list(_values(thresholds, _INODES))
     return Reserve(
         share=max((share for share, _ in space), default=0.0) + MARGIN,
@@ -116,7 +117,7 @@ def _values(thresholds: list[Mapping[str, str]], kind: str) -> Iterator[tuple[fl
 
 
 def _of_file(content: Mapping[str, Any]) -> list[Mapping[str, str]]:
-    """`evictionHard` and `evictionSoft` of a KubeletConfiguration."""
+    """Return `evictionHard` and `evictionSoft` of a KubeletConfiguration."""
     hard, soft = content.get("evictionHard"), content.get("evictionSoft")
     if not isinstance(hard, dict) or not hard:
         hard = _HARD
@@ -126,13 +127,13 @@ def _of_file(content: Mapping[str, Any]) -> list[Mapping[str, str]]:
 
 
 def _of_flag(value: str) -> Mapping[str, str]:
-    """`nodefs.available<10%,imagefs.available<15%`."""
+    """Parse `nodefs.available<10%,imagefs.available<15%`."""
     pairs = (item.partition("<") for item in value.split(","))
     return {signal.strip(): threshold for signal, _, threshold in pairs}
 
 
 def _argument(kubelet: _Kubelet, name: str) -> str | None:
-    """The last one counts; None where there is none."""
+    """Return the last value of a flag; None if it is not set."""
     found = None
     words = [*kubelet.arguments, ""]
     for word, following in pairwise(words):
@@ -144,10 +145,10 @@ def _argument(kubelet: _Kubelet, name: str) -> str | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A YAML or JSON file.
+    """Read a YAML or JSON file.
 
     Raises:
-        OSError, ValueError, yaml.YAMLError: it is none.
+        OSError, ValueError, yaml.YAMLError: the file is unreadable or no mapping.
     """
     with path.open("rb") as file:
         content = yaml.safe_load(file.read(_MOST_BYTES))

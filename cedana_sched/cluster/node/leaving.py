@@ -1,6 +1,6 @@
-"""The end of our part of a node: the uninstallation marks the node, its agent clears it and takes the mark away.
+"""Uninstallation from a node: the uninstaller marks the node; the node's agent cleans up and removes the mark.
 
-An agent that is restarted meanwhile finds the mark, and goes on; one without a mark installs.
+An agent that is restarted meanwhile finds the mark and continues; an agent without a mark installs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class Facts(Protocol):
-    """What is written on the node; see `NodeFacts`."""
+    """Our labels and mark on the node; see `NodeFacts`."""
 
     async def wait_marked_leaving(self) -> None: ...
     async def withdraw(self) -> None: ...
@@ -25,13 +25,13 @@ class Facts(Protocol):
 
 
 class OnNode(Protocol):
-    """What is laid on the node; see `Installation`."""
+    """Our files on the node; see `Installation`."""
 
     async def uninstall(self) -> None: ...
 
 
 async def until_told_to_leave(facts: Facts, *works: Coroutine[Any, Any, None]) -> None:
-    """Do all `works` until the node is to be left; the errors of any end the waiting."""
+    """Run all `works` until the node is marked; an error of any of them ends the wait."""
     async with asyncio.TaskGroup() as group:
         working = [group.create_task(work) for work in works]
         await facts.wait_marked_leaving()
@@ -41,10 +41,10 @@ async def until_told_to_leave(facts: Facts, *works: Coroutine[Any, Any, None]) -
 
 
 async def leave(facts: Facts, installation: OnNode) -> None:
-    """Clear the node: first the labels, so that no pod is sent here any more; last the mark.
+    """Uninstall: first the labels, so that no more pods are scheduled here; last the mark.
 
     Raises:
-        HostError: containerd's configuration is no more what we can read.
+        HostError: containerd's configuration can no longer be parsed.
     """
     await until_answered("removal of the node's labels", facts.withdraw)
     await installation.uninstall()

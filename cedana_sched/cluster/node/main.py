@@ -1,4 +1,4 @@
-"""The agent's process: makes the node ready, then performs what the coordinator orders for its pods."""
+"""The agent's process: prepares the node, then performs the coordinator's orders for its pods."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ log = structlog.get_logger(__name__)
 
 HOST_ROOT = Path("/proc/1/root")
 ENTER_HOST = ("nsenter", "--mount=/proc/1/ns/mnt", "--")
-"""CRIU runs where the containers' mounts are."""
+"""CRIU runs in the mount namespace of the containers' mounts."""
 
 
 async def serve(configuration: AgentConfiguration, stopping: asyncio.Event) -> None:
-    """Serve the node until `stopping` is set and nothing is under way that nobody else could finish; see `draining`."""
+    """Serve the node until `stopping` is set and work that only this agent can finish is drained; see `draining`."""
     busy: list[Busy] = []
-    with watches().kept_open():  # later, pods that run as root may hold all that there are
+    with watches().kept_open():  # first: later, pods that run as root may hold all inotify instances
         await until_drained(stopping, _serve(configuration, busy), busy)
 
 
 async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
-    """Serve the node, for ever, or until its part is to be taken back: then do that, and wait to be ended.
+    """Serve the node until cancelled; if the node is marked for uninstallation, uninstall, then wait to be stopped.
 
     Raises:
-        HostError: the node cannot be made ready; says why and what to do.
+        HostError: the node cannot be prepared; names the cause and the remedy.
     """
     node = configuration.node_name()
     log.info("agent starts", version=__version__, node=node)
@@ -148,7 +148,7 @@ class _Agent:
             budget=DumpBudget(configuration.dumps.at_once, configuration.dumps.memory_bytes, DumpMetrics()),
             stall_seconds=configuration.stall_seconds,
             shelter=self._shelter,
-            store_in_use=True,  # pods come back only where Checkpoints, or their annotations, name snapshots
+            store_in_use=True,  # pods are restored only if Checkpoints, or annotations of the pods, name snapshots
         )
         beginnings = StoreBeginnings(api, self._agent.perform, configuration.storage.path)
         self._kept = KeptNamespaces(api, beginnings.perform, configuration.shared_namespaces)
@@ -168,7 +168,7 @@ class _Agent:
         self._deletions: asyncio.TaskGroup | None = None
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Serve until cancelled; `ready` is called once it does."""
+        """Serve until cancelled; `ready` is called once the agent serves."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._runtime)
             await self._shelter.open()
@@ -194,7 +194,7 @@ class _Agent:
             await asyncio.Event().wait()
 
     def awaited(self) -> str | None:
-        """What is not listed yet, and why; None once everything is."""
+        """Return what is not listed yet, and why; None once everything is."""
         return awaited(self._pods.informer, self._feed.checkpoints, self._feed.restores)
 
     def _perform(self, order: Order) -> AsyncIterator[Outcome]:
@@ -227,32 +227,32 @@ class _Agent:
         self._own_grace.container_ends(pod, container, self._deletions)
 
     async def _forget(self) -> None:
-        await self._feed.wait_synced()  # who has not listed what is under way removes nothing
+        await self._feed.wait_synced()  # an agent that has not listed the work in flight removes nothing
         try:
             await self._agent.tidy([restore.spec.uid for restore in self._feed.restores])
             await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
-        except Exception:  # what one pod has left on the disk must not thaw the others; it is tried with the next one
+        except Exception:  # residue of one pod must not thaw the others; retried at the next deletion
             log.exception("rest of pods not removed")
 
     async def _look_for_returning(self) -> None:
-        """What is kept of a pod whose label was removed before we began must not be taken for one's that is gone."""
+        """Find pods whose label was removed before the agent started; otherwise they would count as gone."""
         for workload in (restore.workload for restore in self._feed.restores):
             if is_object_name(workload.name):
-                with suppress(UnreadableError):  # nobody can make a return of it
+                with suppress(UnreadableError):  # no Restore can be performed for such a pod
                     await self._pods.has(workload)
 
     async def _deleted(self, pod: Pod) -> None:
         try:
             await self._returns.forgo(pod.metadata.uid)
             await self._runtime.deleted(pod.metadata.uid, starts_again=_starts_again(pod))
-        except CedanaSchedError as error:  # the kubelet insists when its own patience ends
+        except CedanaSchedError as error:  # the kubelet kills it when its own grace expires
             log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))
-        except Exception:  # a defect that one pod shows must not end the dumps of the others
+        except Exception:  # a defect in one pod must not end the dumps of the others
             log.exception("pod does not end", pod=pod.metadata.name)
 
 
 def _collector(api: Api, node: str, configuration: AgentConfiguration) -> Collector | None:
-    """None: agents have the keys of the whole store."""
+    """Return None if agents have the keys of the whole store."""
     if configuration.collection_turns is None:
         return None
     open_store = partial(SnapshotStore.open, configuration.storage, collecting=True)
@@ -260,7 +260,7 @@ def _collector(api: Api, node: str, configuration: AgentConfiguration) -> Collec
 
 
 def _reserve(configuration: AgentConfiguration) -> Callable[[], Reserve]:
-    """What an admin says, else what the kubelet does."""
+    """Return the admin's reserve, else the kubelet's."""
     share = configuration.staging_reserve
     if share is not None:
         return lambda: Reserve(share, inode_share=share)
@@ -268,7 +268,7 @@ def _reserve(configuration: AgentConfiguration) -> Callable[[], Reserve]:
 
 
 def _starts_again(pod: Pod) -> bool:
-    """Whether the kubelet starts again what dies in it, and calls before it ends a container of it."""
+    """Return whether the kubelet restarts containers that die, and makes a preStop call before it ends one."""
     return pod.spec.restart_policy != "Never" and PRESTOP_TOKEN in pod.metadata.annotations
 
 

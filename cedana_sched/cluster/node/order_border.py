@@ -1,9 +1,9 @@
-"""The border at which an agent, which is root on its node, reads orders: what it may be told, and by which object.
+"""Validation of orders by the agent, which is root on its node: which orders an object may give, and for which pod.
 
-An order stands in an object of one namespace, is about the pod and the identity that this object's spec names, and
-about nothing else. So whoever can write objects of one namespace commands nothing in another one, and every word that
-becomes a path has been matched before. `OrderFeed` calls `objection_to`; the agent's process asks `PodBorder` as well,
-right before it does something to a pod.
+An order belongs to an object of one namespace, and concerns only the pod and the identity that the object's spec names.
+So write access to objects of one namespace gives no power over another one, and every string that becomes part of a
+path has been validated before. `OrderFeed` calls `objection_to`; the agent's process also passes orders through
+`PodBorder`, right before it acts on a pod.
 """
 
 from __future__ import annotations
@@ -52,36 +52,36 @@ LONGEST_SECONDS = float(LONGEST_RECORD_SECONDS)
 
 OfRestore = FindSnapshot | Stage | RestoreSnapshot | StartCold | FailWorkload
 OfStore = FindSnapshot | ApplyRetention | RemoveSnapshot | DiscardCancelled
-"""Orders that are about the store alone."""
+"""Orders that concern the store alone."""
 Ends = Kill | Thaw | Abort | StartCold | FailWorkload
-"""Orders that are done where nothing of the pod is left."""
+"""Orders that are performed although nothing of the pod remains."""
 Begins = Freeze | Dump | FindSnapshot | Stage
-"""Orders that are done in served namespaces only; the others end what was begun, or tidy up. Who is to continue has his
-snapshot laid already, and his processes may have come back, and run."""
+"""Orders that are performed in served namespaces only; the others end what has begun, or clean up. RestoreSnapshot
+is not among them: its snapshot is staged already, and the pod's processes may have been restored and run."""
 
 _SHOWN = 80
 
 
 class UnreadableOrderError(CedanaSchedError):
-    """What stands where an order should is none, or a newer coordinator's."""
+    """The bytes in an order's place are not an order, or are an order of a newer coordinator."""
 
 
 def read_order(given: Given) -> Order:
-    """The order that stands in an object.
+    """Decode the order of an object.
 
     Raises:
-        UnreadableOrderError: none does.
+        UnreadableOrderError: the object has no readable order.
     """
     try:
         return codec.decode(bytes(given.order), Order)  # type: ignore[arg-type]  # a union of structs
-    except (ValueError, RecursionError, UsageError) as error:  # an identity that is none is a UsageError
+    except (ValueError, RecursionError, UsageError) as error:  # an invalid identity raises UsageError
         raise UnreadableOrderError(str(error)) from error
 
 
 def objection_to(
     order: Order, one: OrderedObject, kind: Resource, node: str, served: Served = EVERYWHERE
 ) -> str | None:
-    """Why an object cannot order this of the agent of a node; None where it can. Nothing is asked of anybody."""
+    """Return why an object may not give this order to the agent of a node; None if it may. Makes no calls."""
     return next(_objections(order, one, kind, node, served), None)
 
 
@@ -127,12 +127,12 @@ def _objections_to_pod(workload: WorkloadRef, one: OrderedObject, node: str) -> 
 
 
 def workload_of(order: Order) -> WorkloadRef | None:
-    """The pod to which it does something; None where it is about the store alone."""
+    """Return the pod on which the order acts; None if it concerns the store alone."""
     return None if isinstance(order, OfStore) else order.workload
 
 
 def identities_of(order: Order) -> tuple[Identity, ...]:
-    """Of all that it reads or removes in the store."""
+    """Return the identities of everything that the order reads or removes in the store."""
     refs = (ref.identity for ref in _refs_of(order))
     return (
         (order.identity, *refs)
@@ -142,14 +142,14 @@ def identities_of(order: Order) -> tuple[Identity, ...]:
 
 
 def in_namespace(order: Order, uid: str) -> Order:
-    """The order, of the namespace of this uid: whatever it says itself, the object says in which it stands."""
+    """Return the order with this namespace uid: the object's value overrides the order's own."""
     if isinstance(order, OfStore):
         return replace(order, namespace_uid=uid)
     return replace(order, workload=replace(order.workload, namespace_uid=uid))
 
 
 def namespace_uid_of(order: Order) -> str:
-    """Of the namespace for which it was given; empty: see `identity.may_be_one_namespace`."""
+    """Return the uid of the namespace for which the order was given; empty: see `identity.may_be_one_namespace`."""
     return order.namespace_uid if isinstance(order, OfStore) else order.workload.namespace_uid
 
 
@@ -169,7 +169,7 @@ def _generations_of(order: Order) -> tuple[int, ...]:
 
 
 def _allowed(order: Order, one: OrderedObject) -> tuple[IdentitySpec, ...]:
-    """What the object is about; who returns may do so from a snapshot of another identity, if a person wanted that."""
+    """Return the identities that the object covers; for a Restore also that of a snapshot that the user requested."""
     named = (one.spec.identity, one.spec.requested_snapshot if isinstance(order, OfRestore) else None)
     return tuple(spec for spec in named if spec is not None)
 
@@ -179,12 +179,12 @@ def _is_of(identity: Identity, spec: IdentitySpec) -> bool:
 
 
 def record_of(order: Order) -> str:
-    """The uid of the record in whose object it stands."""
+    """Return the uid of the record to whose object the order belongs."""
     return order.restore_uid if isinstance(order, OfRestore) else order.checkpoint_uid
 
 
 def refusal_of(order: Order, uid: str, why: str) -> Outcome:
-    """What is answered to an order that is not performed, in the name of the record in whose object it stands."""
+    """Return the outcome of an order that is not performed, for the record with this uid."""
     text = f"the node refuses the order: {why}"
     match order:
         case FindSnapshot():
@@ -200,14 +200,14 @@ def refusal_of(order: Order, uid: str, why: str) -> Outcome:
 
 
 class PodBorder:
-    """Performs what is about the pods of this node, and refuses the rest.
+    """Performs orders for pods of this node, and refuses the rest.
 
     Args:
-        perform: does it.
-        is_here: whether the API server has this very pod on this node; None where it has no pod of this name and uid
-            (any more). It raises ApiError where that cannot be told.
-        owners: namespaces and names of the pods with a uid of which anything is on this node, as its own container
-            runtime has them. A pod that was deleted by force is nowhere else.
+        perform: performs an accepted order.
+        is_here: whether the API server has this very pod on this node; None if it has no pod of this name and uid (any
+            more). Raises ApiError if that cannot be determined.
+        owners: namespaces and names of the pods with a uid that have remains on this node, according to its container
+            runtime. No other component lists a pod that was deleted by force.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class PodBorder:
         """See `orders.Perform`.
 
         Raises:
-            CedanaSchedError: it could not be done now, and nothing is decided by that.
+            CedanaSchedError: a transient failure; no outcome is decided.
         """
         workload = workload_of(order)
         is_here = True if workload is None else await self._is_here(workload)
@@ -242,13 +242,13 @@ class PodBorder:
             yield outcome
 
     async def _of_who_is_gone(self, order: Order, workload: WorkloadRef) -> Order | None:
-        """What is to be done about a pod that the API server does not have here; None: nothing."""
+        """Return the order to perform for a pod that the API server does not have on this node; None: refuse."""
         owners = set(await self._owners(workload.uid))
         if owners == {(workload.namespace, workload.name)}:
             return order
         if owners or not isinstance(order, Ends):
             return None
-        return replace(order, insist=True) if isinstance(order, Kill) else order  # nobody will delete it
+        return replace(order, insist=True) if isinstance(order, Kill) else order  # the pod will not be deleted
 
 
 def _short(text: str) -> str:

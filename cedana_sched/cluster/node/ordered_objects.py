@@ -1,4 +1,4 @@
-"""Checkpoints and Restores as the agent reads them: for whom they are, what is ordered, and whether it is answered."""
+"""Checkpoints and Restores as the agent reads them: their pod, their order, and whether it is answered."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NOT_BEGUN = {"", str(CheckpointStep.WAITING)}
 _GOES = {str(verdict) for verdict in Verdict if verdict is not Verdict.NOT_NEEDED}
 
 FOLLOWS_SECONDS: Final = 60.0
-"""After the deadline of an eviction its scheduler has deleted the pod, if it ever does."""
+"""Grace after the deadline of an eviction, within which its scheduler has deleted the pod, if it ever does."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
-"""Of an order; more than the API server keeps of an integer is none."""
+"""Number of an order; the API server stores no larger integer."""
 
 
 class _Read(msgspec.Struct, frozen=True, rename=api_name):
@@ -32,7 +32,7 @@ class _Read(msgspec.Struct, frozen=True, rename=api_name):
 
 
 class Given(_Read, frozen=True):
-    """An order; what it says is read where it is obeyed."""
+    """An order, undecoded; it is decoded before it is performed."""
 
     number: Number
     order: msgspec.Raw
@@ -60,7 +60,7 @@ class OfPod(_Read, frozen=True):
 
 
 class IdentitySpec(_Read, frozen=True):
-    """Also of a snapshot, whose generation may be any."""
+    """Identity in a spec, also of a snapshot of any generation."""
 
     id: str
     index: int = 0
@@ -72,7 +72,7 @@ class Spec(_Read, frozen=True):
     pod_ref: OfPod
     identity: IdentitySpec | None = None
     namespace_uid: str = ""
-    """Empty: an older coordinator wrote it, or the name is shared."""
+    """Empty: written by an older coordinator, or the name is shared."""
     requested_snapshot: IdentitySpec | None = None
     policy: dict[str, Any] = {}
     first_order: Given | None = None
@@ -87,20 +87,20 @@ class OrderedObject(msgspec.Struct, frozen=True):
 
     @property
     def workload(self) -> WorkloadRef:
-        """The pod that it is about."""
+        """The pod that the object is about."""
         pod = self.spec.pod_ref
         return WorkloadRef(pod.uid, self.metadata.namespace, pod.name, pod.node_name, self.spec.namespace_uid)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing more happens to it."""
+        """Whether the object's step is terminal."""
         return self.status.step in _SETTLED
 
     def explains_deletion(self, now: float) -> bool:
-        """Whether this Checkpoint says what becomes of its pod, which is being deleted.
+        """Return whether this Checkpoint explains the deletion of its pod.
 
-        It does while it is under way; and once it is over if its pod was to go then, saved or not. Where the pod was to
-        run on, or the eviction that it was for is long over, whoever deletes the pod now has another reason.
+        It does while it is in flight, and after its end if its pod was to be evicted, saved or not. If the pod was to
+        keep running, or the deadline of the eviction has long passed, the deletion has another cause.
 
         Args:
             now: seconds since the epoch, by the API server.
@@ -112,10 +112,10 @@ class OrderedObject(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> Given | None:
-        """The order that stands, answered or not."""
+        """The current order, answered or not."""
         return self.status.order or self.spec.first_order
 
     @property
     def has_begun(self) -> bool:
-        """Whether its pod may be frozen."""
+        """Whether the pod may be frozen."""
         return self.order is not None or self.status.step not in _NOT_BEGUN

@@ -1,7 +1,7 @@
-"""The agent's half of orders that travel in objects: it performs every order of its node that is not answered.
+"""The agent's side of orders in objects: it performs every unanswered order of its node.
 
-An order that a restarted agent finds unanswered is performed again: orders are idempotent. Answers are written until
-the API server takes them, or another order has replaced theirs.
+A restarted agent performs an unanswered order again: orders are idempotent. An answer is written with retries until the
+API server accepts it, or another order has replaced the answered one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cedana_sched.model.served import EVERYWHERE, Served
 log = structlog.get_logger(__name__)
 
 RESTORE_SECONDS = 600.0
-"""Until the deadline of a return whose policy does not say."""
+"""Default deadline of a restore whose policy has none."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 
@@ -53,7 +53,7 @@ class _Key:
 
 
 class OrderFeed:
-    """Performs the orders of one node. Run `run` as a task; leaving it stops what is under way."""
+    """Performs the orders of one node. Run `run` as a task; its cancellation cancels orders in flight."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class OrderFeed:
         self._clock = clock
         self._perform = perform
         mine = f"{names.NODE}={node},{names.ARCHIVED}!=true"
-        # of all namespaces: what has begun in one that is served no more must be ended (see `objection_to`)
+        # all namespaces: what has begun in one that is no longer served must be ended (see `objection_to`)
         self.checkpoints = Informer(Watch(api, CHECKPOINTS, OrderedObject, labels=mine))
         self.restores = Informer(Watch(api, RESTORES, OrderedObject, labels=mine))
         self._informers = {CHECKPOINTS: self.checkpoints, RESTORES: self.restores}
@@ -77,7 +77,7 @@ class OrderFeed:
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Perform orders for ever."""
+        """Perform orders until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             for resource, informer in self._informers.items():
@@ -85,7 +85,7 @@ class OrderFeed:
                 group.create_task(informer.run(), name=f"orders in {resource.plural}")
 
     def busy_with(self) -> list[str]:
-        """See `draining.Busy`: a checkpoint that has begun, and is not over."""
+        """See `draining.Busy`: checkpoints that have begun and are not terminal."""
         began = (one for one in self.checkpoints if one.has_begun and not one.is_terminal)
         return [f"checkpoint {one.metadata.namespace}/{one.metadata.name}" for one in began]
 
@@ -94,7 +94,7 @@ class OrderFeed:
         self.checkpoints.subscribe(lambda before, now: changed())  # noqa: ARG005
 
     async def wait_synced(self) -> None:
-        """Wait until all that is addressed to this node is known."""
+        """Wait until both informers have synced."""
         for informer in self._informers.values():
             await informer.synced.wait()
 
@@ -103,14 +103,14 @@ class OrderFeed:
         if known is None or self._group is None:
             return
         key = _Key(resource, known.metadata.namespace, known.metadata.name)
-        if now is None or now.status.step == RestoreStep.ENDED:  # nobody waits for its answer, and another may be here
+        if now is None or now.status.step == RestoreStep.ENDED:  # the answer is not needed; another pod may be here
             self._latest.pop(key, None)
             return
         given, answered = now.order, now.status.answer
         if given is None or (answered is not None and answered.number >= given.number):
             return
         if self._latest.get(key, 0) >= given.number:
-            return  # it is under way
+            return  # in flight
         self._latest[key] = given.number
         name = f"{resource.kind} {known.metadata.name} order {given.number}"
         self._group.create_task(self._obey(key, now, given), name=name)
@@ -135,13 +135,13 @@ class OrderFeed:
                     return
             except CedanaSchedError as error:
                 log.warning("order not carried out, trying again", problem=str(error), pause_seconds=pause)
-            except Exception:  # a defect that one order shows must not end the dumps of other pods
+            except Exception:  # a defect in one order must not end the dumps of other pods
                 log.exception("order not carried out, trying again", pause_seconds=pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     async def _carry_out(self, key: _Key, number: int, order: Order) -> Outcome | None:
-        """The outcome that is no progress. It does not wait until progress is written, which costs nothing then."""
+        """Perform an order and return its final outcome; progress writes are not awaited, so that they cost no time."""
         plan = ProgressPlan(self._limit(key, order), self._clock())
         writing: asyncio.Task[None] | None = None
         try:
@@ -159,7 +159,7 @@ class OrderFeed:
                 await asyncio.wait({writing})
 
     def _limit(self, key: _Key, order: Order) -> float:
-        """How long the order may take, as far as is known."""
+        """Return how long the order may take, as far as known, in seconds."""
         if isinstance(order, Dump):
             return order.timeout_seconds
         seen = self._informers[key.resource].get(key.name, key.namespace)
@@ -167,7 +167,7 @@ class OrderFeed:
         return float(told) if isinstance(told, int | float) and 0 < told <= LONGEST_SECONDS else RESTORE_SECONDS
 
     async def _tell_progress(self, key: _Key, told: Transfer) -> None:
-        """Only into the object as it was seen: a write that is late changes nothing after the answer."""
+        """Write progress with a precondition on the resource version: a late write changes nothing after the answer."""
         if (seen := self._informers[key.resource].get(key.name, key.namespace)) is None:
             return
         transfer: Object = {
@@ -178,7 +178,7 @@ class OrderFeed:
         }
         try:
             await self._patch(key, {"transfer": transfer}, seen.metadata.resource_version)
-        except ApiError as error:  # it is only for show
+        except ApiError as error:  # best-effort: progress is informational
             log.info("progress not written", problem=error.message)
 
     async def _answer(self, key: _Key, number: int, outcome: Outcome) -> None:
@@ -186,7 +186,7 @@ class OrderFeed:
         while self._stands(key, number):
             try:
                 await self._patch(key, {"answer": {"number": number, "outcome": codec.to_builtins(outcome)}})
-            except ApiError as error:  # also of an object that is said to be gone: its watch shows whether it is
+            except ApiError as error:  # also on NotFound: the watch shows whether the object is gone
                 log.warning("answer not written, trying again", problem=error.message, pause_seconds=pause)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -204,5 +204,5 @@ class OrderFeed:
 
 
 def _transfer(progress: Progress | StageProgress) -> Transfer:
-    """What an object shows of it: bytes that a return has fetched count as read."""
+    """Return the transfer to publish: bytes that a restore has fetched count as read."""
     return progress.transfer if isinstance(progress, Progress) else Transfer(read_bytes=progress.done_bytes)

@@ -1,4 +1,4 @@
-"""The protected pods of this node, as the API server says: who is here, who is being deleted, who is held."""
+"""The protected pods of this node according to the API server: which exist, are being deleted, or are held."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.served import EVERYWHERE, Served
 
 ASK_SECONDS = 15.0
-"""How long a deletion waits for the coordinator's word; it mostly comes within a second."""
+"""How long a deletion waits for the coordinator's verdict; the coordinator mostly writes it within a second."""
 
 MOST_ADDRESSES = 20
-"""Of those that a pod is connected to; members of a job that talk to each other show among the first. Each is looked
-up by itself: the answer is a pod or none, and a list of a whole namespace may be many megabytes."""
+"""Maximum number of a pod's peer addresses to look up; members of one job that are connected to each other are
+mostly among the first. Each address is a request of its own: it returns one pod or none, and a list of a whole
+namespace may be many megabytes."""
 
 
 class NodePods:
-    """Run `run` as a task.
+    """Tracks the protected pods of this node. Run `run` as a task.
 
-    Those of namespaces that are not served are among them: what is on the node of them must be known, to be left there,
-    or let go.
+    Pods of namespaces that are not served are included: the agent must list them to leave them alone, or to release
+    them.
 
     Args:
-        feed: has the orders for them.
-        served: whose deletion is held until its cause is reported.
+        feed: has the orders for the pods.
+        served: namespaces in which a deletion is held until its cause is reported.
         now: seconds since the epoch, by the API server.
     """
 
@@ -63,31 +64,31 @@ class NodePods:
         self._feed = feed
 
     async def run(self) -> None:
-        """Follow them, for ever."""
+        """Watch the pods until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.informer.run(), name="protected pods")
             group.create_task(self.present.run(), name="pods without label")
 
     def subscribe(self, sink: Sink) -> None:
-        """See `PresentPods.subscribe`: a pod is gone when the API server says so."""
+        """See `PresentPods.subscribe`: a pod counts as gone only once the API server confirms it."""
         self.present.subscribe(sink)
 
     def uids(self) -> list[str]:
-        """All that are here."""
+        """Return the uids of all pods of this node."""
         return [pod.metadata.uid for pod in self.present]
 
     def pod(self, uid: str) -> Pod | None:
-        """The pod with this uid; None when it is not here."""
+        """Return the pod with this uid; None if it is not on this node."""
         return next((pod for pod in self.present if pod.metadata.uid == uid), None)
 
     async def has(self, workload: WorkloadRef) -> bool | None:
-        """Whether it is a pod of this node; None where there is none of its name and uid (any more).
+        """Return whether this is a pod of this node; None if no pod has its name and uid (any more).
 
-        One that the watch does not show is asked for: it may lag behind, or our label was removed before we began. Once
-        it is found here it is known.
+        A pod that the informer lacks is read from the API server: the watch may lag, or our label was removed before
+        the agent started. A pod that is found on this node is tracked from then on.
 
         Raises:
-            ApiError: the API server does not say.
+            ApiError: the pod cannot be read.
         """
         if (known := self.pod(workload.uid)) is not None:
             return (known.metadata.namespace, known.metadata.name) == (workload.namespace, workload.name)
@@ -95,34 +96,35 @@ class NodePods:
         return found.spec.node_name == self._node if found is not None else None
 
     def with_token(self, token: str) -> Pod | None:
-        """The pod whose preStop path ends in this token.
+        """Return the pod whose preStop path ends in this token.
 
-        Of several, because somebody has applied the manifest of a running pod anew, the one that is being deleted.
+        If several pods have the token, because a user has applied the manifest of a running pod again, return the one
+        that is being deleted.
         """
         known = ((pod.metadata.annotations.get(names.PRESTOP_TOKEN, ""), pod) for pod in self.present)
         found = [pod for own, pod in known if own and same_token(own, token)]
         return max(found, key=lambda pod: pod.metadata.deletion_timestamp or "", default=None)
 
     def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
-        """What the policy of a pod's Restore says; ours where there is none."""
+        """Return `on_restore_failure` of the policy of a pod's Restore; the default policy's if the pod has none."""
         return self._policy(workload).on_restore_failure
 
     def image_may_change(self, workload: WorkloadRef) -> bool:
-        """Whether the policy of a pod's Restore lets it continue in containers of other images."""
+        """Return whether the policy of a pod's Restore permits to restore it into containers of other images."""
         return self._policy(workload).image_may_change
 
     def service_account_may_change(self, workload: WorkloadRef) -> bool:
-        """Whether the policy of a pod's Restore lets it continue under another ServiceAccount."""
+        """Return whether the policy of a pod's Restore permits to restore it under another ServiceAccount."""
         return self._policy(workload).service_account_may_change
 
     def images(self, uid: str) -> dict[str, str]:
-        """By which a pod's containers are made, by their names, as the pod has them; none of one that is not known."""
+        """Return the images of a pod's containers by container name, as in the pod's spec; empty for an unknown pod."""
         if (pod := self.pod(uid)) is None:
             return {}
         return {entry.name: entry.image for entry in (*pod.spec.containers, *pod.spec.init_containers)}
 
     def service_account(self, uid: str) -> str | None:
-        """The name of a pod's ServiceAccount; None where the pod is not known here."""
+        """Return the name of a pod's ServiceAccount; None for an unknown pod."""
         pod = self.pod(uid)
         return pod.spec.service_account_name if pod is not None else None
 
@@ -136,26 +138,26 @@ class NodePods:
         return CheckpointPolicy()
 
     async def wait_ended(self, uid: str) -> None:
-        """Return when the pod has finished or is no more."""
+        """Return when the pod has finished or no longer exists."""
         await self.informer.synced.wait()
         await _wait_until(self.present, lambda: (pod := self.pod(uid)) is None or pod.finished)
 
     async def wait_ended_or_backing_off(self, uid: str) -> None:
-        """The same, or one of its containers has crashed so often that the kubelet takes its time to start it again."""
+        """Return when `wait_ended` does, or when a container of the pod is in CrashLoopBackOff."""
         await self.informer.synced.wait()
         await _wait_until(self.present, lambda: (pod := self.pod(uid)) is None or pod.finished or _backs_off(pod))
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
-        """See `KnowsPeers`: a pod has the owner that controls it. Calls the API server for each address.
+        """See `KnowsPeers`: a peer has the same controller. One request for each address.
 
         Raises:
-            ApiError: it does not say.
+            ApiError: a request failed.
         """
         pod = self.pod(workload.uid)
         if pod is None or (owner := pod.metadata.owner) is None:
             return None
         for address in sorted(addresses)[:MOST_ADDRESSES]:
-            at = {"fieldSelector": f"status.podIP={address},status.phase=Running"}  # one that has ended keeps its own
+            at = {"fieldSelector": f"status.podIP={address},status.phase=Running"}  # a terminated pod keeps its address
             found, _ = await self._api.list_all(PODS, workload.namespace, at, into=PartialObject)
             for other in (one.metadata for one in found):
                 if other.uid != workload.uid and other.owner is not None and other.owner.uid == owner.uid:
@@ -163,7 +165,7 @@ class NodePods:
         return None
 
     async def wait_released(self, uid: str) -> None:
-        """Return when no checkpoint of the pod is under way, nor one that may still be ordered."""
+        """Return when no checkpoint of the pod is in flight, and none can be ordered any more."""
         await self._feed.wait_synced()
         if (pod := self.pod(uid)) is not None and self._may_be_preempted(pod) and await self.is_deleted(pod):
             with suppress(TimeoutError):
@@ -172,30 +174,31 @@ class NodePods:
         await _wait_until(self._feed.checkpoints, lambda: not self._is_held(uid))
 
     def is_served(self, pod: Pod) -> bool:
-        """Whether its namespace is ours to act in."""
+        """Return whether the pod's namespace is served."""
         return self._served.includes(pod.metadata.namespace)
 
     def _may_be_preempted(self, pod: Pod) -> bool:
-        """Whether its deletion may be a preemption that nobody has reported yet."""
+        """Return whether the pod's deletion may be a preemption that is not reported yet."""
         asks = pod.metadata.annotations.get(names.CONFIRM_DELETION)
         is_asking = asks == names.CONFIRM_ALWAYS or (asks == names.CONFIRM_IF_EVICTED and pod.is_evicted)
         return is_asking and self.is_served(pod)
 
     async def is_deleted(self, pod: Pod) -> bool:
-        """A container that its probe ends has a preStop as well: nobody will say a word of that.
+        """Return whether the pod is being deleted, or is gone; True also if the API server does not answer.
 
-        True also where the API server does not say.
+        A container that a failed probe ends makes a preStop call as well, for which the coordinator publishes no
+        verdict.
         """
         if pod.metadata.deletion_timestamp is not None:
             return True
-        try:  # the kubelet may have seen a deletion before us
+        try:  # the kubelet may have seen a deletion first
             now = await self._api.get(PODS, pod.metadata.name, pod.metadata.namespace, into=PartialObject)
-        except ApiError:  # it may be deleted
+        except ApiError:  # the pod may be deleted
             return True
         return now.metadata.uid != pod.metadata.uid or now.metadata.deletion_timestamp is not None
 
     async def _wait_for_checkpoint_or_release(self, uid: str) -> None:
-        """Return when somebody has said what becomes of the pod, or nothing of it runs."""
+        """Return when a Checkpoint or an annotation explains the deletion, or the pod no longer runs."""
         by_checkpoint = asyncio.create_task(_wait_until(self._feed.checkpoints, lambda: self._has_checkpoint(uid)))
         by_word = asyncio.create_task(_wait_until(self.present, lambda: _is_let_go(self.pod(uid))))
         waits = by_checkpoint, by_word
@@ -214,7 +217,7 @@ class NodePods:
         return any(self._is_of(one, uid) and not one.is_terminal for one in self._feed.checkpoints)
 
     def _is_of(self, one: OrderedObject, uid: str) -> bool:
-        """Whether an object is about a pod; one of another namespace never is, whatever stands in it."""
+        """Return whether an object is about a pod; never if its namespace is another one, whatever its spec names."""
         pod = self.pod(uid)
         return one.spec.pod_ref.uid == uid and (pod is None or one.metadata.namespace == pod.metadata.namespace)
 
@@ -229,7 +232,7 @@ def _is_let_go(pod: Pod | None) -> bool:
 
 
 async def _wait_until(shown: PresentPods | Informer[OrderedObject], holds: Callable[[], bool]) -> None:
-    """Return when `holds`, looked at after every change."""
+    """Return when `holds` is true, evaluated after every change."""
     if holds():
         return
     changed = asyncio.Event()

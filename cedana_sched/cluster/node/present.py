@@ -1,8 +1,8 @@
-"""The pods that are here, as far as anybody can know: calls the API server before one counts as gone.
+"""The pods that are present on this node: a pod counts as gone only once the API server confirms it.
 
-A pod leaves the watch of protected pods also when somebody takes our label from it. Then it runs on, and the
-coordinator labels it again (`coordinator/ends.py`). Whoever took it for gone would remove the plan of its return, and
-the runtime handler would let it begin anew.
+A pod leaves the watch of protected pods also when our label is removed from it. Then the pod still runs, and the
+coordinator labels it again (`coordinator/ends.py`). If the agent counted such a pod as gone, it would remove the plan
+of the pod's restore, and the runtime handler would start the pod from scratch.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from cedana_sched.model.preemption import WorkloadRef
 log = structlog.get_logger(__name__)
 
 LOOK_AGAIN_SECONDS = 5.0
-"""No watch shows what becomes of a pod without our label."""
+"""Poll interval: no watch shows a pod without our label."""
 
 Sink = Callable[[Pod | None, Pod | None], None]
 
 
 class PresentPods:
-    """Run `run` as a task.
+    """Tracks the pods of one node across loss of their label. Run `run` as a task.
 
     Args:
         api: may get pods.
-        node: whose pods they are.
-        mirror: of those that are protected; is followed.
+        node: the node of the pods.
+        informer: of the protected pods.
     """
 
     def __init__(self, api: Api, node: str, informer: Informer[Pod]) -> None:
@@ -42,30 +42,30 @@ class PresentPods:
         self._node = node
         self._informer = informer
         self._left: dict[str, Pod] = {}
-        """By uid, and as they were seen last: those that the mirror does not show."""
+        """Pods that the informer no longer shows, by uid, as last read."""
         self._sinks: list[Sink] = []
         self._queue = WorkQueue("look for a pod", self._look)
         informer.subscribe(self._heard)
 
     async def run(self) -> None:
-        """Look, for ever, and again later where the API server refuses."""
+        """Process the queue until cancelled; a rejected read is retried."""
         await self._queue.run()
 
     def __iter__(self) -> Iterator[Pod]:
         return iter((*self._informer, *self._left.values()))
 
     def subscribe(self, sink: Sink) -> None:
-        """See `Informer.subscribe`: None now is a pod that has finished without our label, or is no more."""
+        """See `Informer.subscribe`: the new value is None once a pod without our label has finished or is gone."""
         self._sinks.append(sink)
 
     def unsubscribe(self, sink: Sink) -> None:
         self._sinks.remove(sink)
 
     async def look_for(self, workload: WorkloadRef) -> Pod | None:
-        """The pod with this name and uid, wherever it is; one of this node that has not finished is known from now on.
+        """Read the pod with this name and uid, on whichever node; if it is on this node and has not finished, track it.
 
         Raises:
-            ApiError: the API server does not say.
+            ApiError: the pod cannot be read.
         """
         pod = await self._find(workload.name, workload.namespace)
         if pod is None or pod.metadata.uid != workload.uid:
@@ -87,7 +87,7 @@ class PresentPods:
 
     def _keep(self, pod: Pod) -> None:
         uid = pod.metadata.uid
-        if not self._is_known(uid):  # the mirror may have shown it meanwhile
+        if not self._is_known(uid):  # the informer may have shown it meanwhile
             self._left[uid] = pod
             self._queue.add(uid)
             self._tell(None, pod)
@@ -117,5 +117,5 @@ class PresentPods:
         for sink in tuple(self._sinks):
             try:
                 sink(before, now)
-            except Exception:  # a defect that one pod shows must cost neither the others nor the agent
+            except Exception:  # a defect in one pod must cost neither the others nor the agent
                 log.exception("subscriber failed", pods=[one.metadata.name for one in (before, now) if one is not None])

@@ -1,9 +1,9 @@
-"""Answers the kubelet's preStop calls: a pod that is being deleted is held until its snapshot is safe.
+"""Answers the kubelet's preStop calls: a pod that is being deleted is held until its snapshot is committed.
 
-The call is `GET /v1/hold/TOKEN/CONTAINER`. The token is the pod's own, written by the webhook, so that nobody on the
-node who does not have it can call for another pod. The kubelet waits for the answer as long as the pod's grace period
-lasts, and ends its containers when it has come. It calls the keeper of the node's holds (`cluster/holds`), which
-calls us, and our successor where we end before the answer.
+The call is `GET /v1/hold/TOKEN/CONTAINER`. The webhook writes a token per pod, so that no process on the node without
+the token can call for another pod. The kubelet waits for the answer until the pod's grace period expires, and ends the
+pod's containers after the answer. The kubelet calls the node's `holds` pod (`cluster/holds`), which forwards the call
+to the agent, and to the agent's successor if the agent exits before it answers.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from cedana_sched.model.errors import CedanaSchedError
 log = structlog.get_logger(__name__)
 
 LONGEST_SECONDS = 3600.0
-"""A call is answered after this at the latest, also where a policy's deadline, which may be a day, has not passed."""
+"""Maximum duration of a call; applies also while a policy's deadline, which may be a day, has not passed."""
 
 
 class PreStopServer:
-    """Serves one node.
+    """The preStop server of one node.
 
     Args:
-        find: the pod with a token; None when no pod of this node has it.
-        ending: called when the kubelet ends a container of a pod; returns when it has been ended, if it was to be.
-        wait_released: returns when nothing is held for a pod (any more), or its containers are dead.
-        longest_seconds: after which a call is answered, whatever holds.
-        answered: called for each container that the kubelet goes on to end, with its name.
+        find: returns the pod with a token; None if no pod of this node has it.
+        ending: called when the kubelet ends a container of a pod; returns once the pod is killed, if it is doomed.
+        wait_released: returns when a pod is not held (any more), or its containers are dead.
+        longest_seconds: maximum duration of a call, even if the pod is still held.
+        answered: called with the pod and the name of each container that the kubelet goes on to end.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class PreStopServer:
 
     @asynccontextmanager
     async def serve(self, socket: Path) -> AsyncIterator[None]:
-        """Answer as long as the block lasts, in the place of whoever listened there before.
+        """Serve as long as the block lasts; replaces the socket of a previous agent.
 
         Raises:
-            OSError: the socket cannot be made.
+            OSError: the socket cannot be created.
         """
         application = web.Application()
-        application.router.add_get("/v1/hold/{token}", self._hold)  # of pods that an older version has prepared
+        application.router.add_get("/v1/hold/{token}", self._hold)  # pods that an older version has prepared
         application.router.add_get("/v1/hold/{token}/{container}", self._hold)
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
@@ -91,12 +91,12 @@ class PreStopServer:
         except TimeoutError:
             log.warning("pod held too long: let go", pod=name, seconds=self._longest_seconds)
             return web.Response(text="let go: held too long\n")
-        except CedanaSchedError as error:  # the kubelet ends it then
+        except CedanaSchedError as error:  # the kubelet then ends the pod
             log.warning("pod cannot be ended by us", pod=name, why=str(error))
             return web.Response(status=500, text=f"{error}\n")
         return web.Response(text="let go\n")
 
 
 def same_token(known: str, given: str) -> bool:
-    """Whether two tokens are one, in a time that shows nothing of them."""
+    """Compare two tokens in constant time."""
     return hmac.compare_digest(known.encode(), given.encode())

@@ -1,15 +1,15 @@
-"""When the progress of an order is worth a write: at growing intervals, so that a long one costs hardly more."""
+"""When to write the progress of an order: at growing intervals, so that a long order costs hardly more writes."""
 
 from __future__ import annotations
 
 FIRST_SECONDS = 2.0
 FACTOR = 2.5
 SHARE = 4
-"""Whoever waits for progress sees some at least so often before the order's deadline."""
+"""The longest interval is the order's time limit divided by this: at least so many writes precede its deadline."""
 
 
 class ProgressPlan:
-    """Of one order that may take `limit` seconds from `now` on: 8 writes for ten minutes, 10 for a day."""
+    """Plan for one order that may take `limit` seconds from `now` on: 8 writes for ten minutes, 10 for a day."""
 
     def __init__(self, limit: float, now: float) -> None:
         self._longest = max(limit / SHARE, FIRST_SECONDS)
@@ -17,7 +17,7 @@ class ProgressPlan:
         self._next = now + self._pause
 
     def is_due(self, now: float) -> bool:
-        """Whether to write at `now`; if so, the next time is later by more than this one was."""
+        """Return whether to write at `now`; if so, the next interval is longer than this one."""
         if now < self._next:
             return False
         self._pause = min(self._pause * FACTOR, self._longest)

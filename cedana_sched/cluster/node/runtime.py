@@ -1,7 +1,7 @@
-"""Pods as workloads: what the agent needs of a runtime, over the CRI containers of this node.
+"""Pods as workloads: the agent's runtime interface over the CRI containers of this node.
 
-A pod's uid is the workload's. Its way back leads through the runtime handler, which is `PodReturns`' business; here is
-where its containers are found, and how they end.
+A pod's uid is the workload's. `PodReturns` restores pods through the runtime handler; this module finds their
+containers and ends them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ log = structlog.get_logger(__name__)
 
 
 class PodReturns(Protocol):
-    """The way back of pods, through the restore container and the runtime handler. Every call is idempotent."""
+    """Restores pods through the restore container and the runtime handler. Every call is idempotent."""
 
     async def was_restored(self, workload: WorkloadRef) -> bool:
-        """Whether the containers that run now were continued from a snapshot."""
+        """Return whether the running containers were restored from a snapshot."""
         ...
 
     async def continue_from(
@@ -50,8 +50,8 @@ class PodReturns(Protocol):
     ) -> None:
         """See `WorkloadRuntime.continue_from`; returns when every container of the snapshot runs.
 
-        `restore_facts` is what `PodRuntime` wrote: `containers`, names, and `volumes`, names as in `volumes_of`; of a
-        frozen pod also what is named in `containers.privileges`.
+        `restore_facts` is what `PodRuntime` wrote: `containers`, names, and `volumes`, names as in `volumes_of`; for a
+        pod that was frozen also the keys named in `containers.privileges`.
         """
         ...
 
@@ -65,10 +65,10 @@ class PodReturns(Protocol):
 
 
 class KnownPods(Protocol):
-    """What the API server says of pods."""
+    """Pods according to the API server."""
 
     async def wait_ended_or_backing_off(self, uid: str) -> None:
-        """Return when, by the API server, nothing of this pod runs, nor will in the next moment."""
+        """Return when, by the API server, the pod does not run, and will not be restarted within a moment."""
         ...
 
     async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
@@ -76,29 +76,29 @@ class KnownPods(Protocol):
         ...
 
     def images(self, uid: str) -> dict[str, str]:
-        """By which a pod's containers are made, by their names, as the pod has them; none of one that is not known."""
+        """Return the images of a pod's containers by container name, as in the pod's spec; empty for an unknown pod."""
         ...
 
     def service_account(self, uid: str) -> str | None:
-        """The name of a pod's ServiceAccount; None where the pod is not known."""
+        """Return the name of a pod's ServiceAccount; None for an unknown pod."""
         ...
 
 
 class PodRuntime:
-    """The pods of one node. An async context manager; leaving it leaves the pods as they are.
+    """The pods of one node. An async context manager; its exit leaves the pods as they are.
 
-    Whoever watches this node's pods calls `deleted` for each that has a deletion timestamp, also after a restart, and
-    `gone` for each that is no more; the server of the preStop calls awaits `ending` before it answers.
+    The watcher of this node's pods must call `deleted` for each pod with a deletion timestamp, also after a restart,
+    and `gone` for each pod that no longer exists; the preStop server must await `ending` before it answers.
     """
 
     def __init__(self, returns: PodReturns, places: Places, doomed: Path, known: KnownPods) -> None:
-        """The pods of one node.
+        """Wire the parts.
 
         Args:
-            returns: their way back.
-            places: where this node keeps them.
+            returns: restores pods.
+            places: paths of the node's containers and pods.
             doomed: a folder that survives the agent, for `DoomedPods`.
-            known: the pods as the API server has them.
+            known: pods according to the API server.
         """
         self._returns = returns
         self._known = known
@@ -109,9 +109,9 @@ class PodRuntime:
         self.ending = self._doomed.ending
         self._progress = StagingProgress(places)
         self._restores: dict[str, str] = {}
-        """By uid of a pod: the return that its next call is part of."""
+        """By uid of a pod: the Restore to which the next call belongs."""
         self._looking: dict[str, StoreThreads] = {}
-        """By uid of a pod: a thread of its own, for a look into a volume whose server is gone never returns."""
+        """By uid of a pod: a thread of its own, since a read of a volume whose server is gone never returns."""
 
     async def __aenter__(self) -> Self:
         await self._doomed.__aenter__()
@@ -123,18 +123,18 @@ class PodRuntime:
         await self._doomed.__aexit__(kind, error, trace)
 
     async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
-        """Its running containers; None when there are none, or when it is doomed."""
+        """Return the workload's running containers; None if there are none, or if the pod is doomed."""
         if workload.uid in self._doomed:
             return None
         restored = await self._returns.was_restored(workload)
         return await self._looked(workload.uid, restored=restored)
 
     async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
-        """Kill it when it is deleted, or now; see `DoomedPods`. Returns whether nothing of it is left.
+        """Kill the pod when it is deleted, or now; see `DoomedPods`. Returns whether no process of the pod remains.
 
         Raises:
-            FreezerError: it is deleted already, or is to die now, and some process did not go in time.
-            OSError: it cannot be written down that it is to die.
+            FreezerError: the pod is deleted already, or must die now, and some process did not exit in time.
+            OSError: the record of the doomed pod cannot be written.
         """
         if not insist:
             return await self._doomed.doom(workload.uid, checkpoint_uid)
@@ -157,7 +157,7 @@ class PodRuntime:
         return await self._known.peer(workload, addresses)
 
     def gone(self, pod_uid: str) -> None:
-        """The pod is no more: forget it."""
+        """Drop the state of a pod that no longer exists."""
         self._doomed.gone(pod_uid)
         self._restores.pop(pod_uid, None)
         self._looking.pop(pod_uid, None)
@@ -202,7 +202,7 @@ class PodRuntime:
         return RunningWorkload(containers, volumes, facts, restored, beside)
 
     def _privileges(self, pod_uid: str, containers: Iterable[Container]) -> dict[str, Any]:
-        """What a dump records of frozen containers; what it could not read does not come back."""
+        """Return the privileges of frozen containers; a container whose privileges are unreadable is not restored."""
         privileges = {}
         for container in containers:
             try:
@@ -213,7 +213,7 @@ class PodRuntime:
         return {PRIVILEGES: privileges, IMAGES: self._known.images(pod_uid), SERVICE_ACCOUNT: account}
 
     def _with_volume_files(self, described: Iterable[tuple[Container, RunningContainer]]) -> Iterator[RunningContainer]:
-        """What a dump writes down of frozen containers; what it could not read does not come back."""
+        """Add notes of the volume files to frozen containers; a container without the note is not restored."""
         left = MOST_BYTES
         for container, tree in described:
             try:
@@ -235,20 +235,20 @@ class PodRuntime:
         """End every process of a pod.
 
         Raises:
-            FreezerError: some process did not go in time.
+            FreezerError: some process did not exit in time.
         """
         await self._kill(await asyncio.to_thread(self._bundles.all_of_pod, pod_uid))
 
     async def container(self, pod_uid: str, name: str) -> str | None:
-        """Which container of this name runs, by containerd's id; None when none does."""
+        """Return containerd's id of the running container of this name; None if none runs."""
         found = await asyncio.to_thread(self._bundles.of_pod, pod_uid)
         return next((one.bundle.name for one in found if one.name == name), None)
 
     async def kill_container(self, pod_uid: str, identifier: str) -> None:
-        """End every process of this container, and none of the one that follows it under its name.
+        """End every process of this container, and none of a successor with the same name.
 
         Raises:
-            FreezerError: some process did not go in time.
+            FreezerError: some process did not exit in time.
         """
         found = await asyncio.to_thread(self._bundles.of_pod, pod_uid)
         await self._kill([one for one in found if one.bundle.name == identifier])

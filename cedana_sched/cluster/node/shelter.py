@@ -1,12 +1,12 @@
-"""Takes captures out of the agent's container, so that its end is not theirs, into control groups of their own.
+"""Moves captures out of the agent's container into control groups of their own, so that they outlive the agent.
 
-When the first process of a container dies, everything in its control groups is killed with it: a capture, and the CRIU
-that is inside a workload at that moment. Killed there, CRIU lets the workload run on, sometimes with broken connections
-(see `snapshot.aftermath`). So captures are moved into the control groups of the host's process 1: nothing of the
-agent's is there, nor a limit of its memory. Of memory each gets a group of its own, with a limit.
+When the first process of a container dies, everything in its control groups is killed: a capture, and the CRIU that is
+inside a workload at that moment. When CRIU is killed there, the workload runs on, sometimes with broken connections
+(see `snapshot.aftermath`). So captures are moved into the control groups of the host's process 1: these contain nothing
+of the agent, and no limit of its memory. In the memory hierarchy each capture gets a group of its own, with a limit.
 
-Who reaches that limit is killed by the kernel. The capture process goes first, by its `oom_score_adj`: a CRIU whose
-stream is broken undoes its dump, and the workload runs on as if nothing had happened. CRIU is the last choice.
+At that limit the OOM killer kills the capture process first, by its `oom_score_adj`: a CRIU whose stream is broken
+rolls back its dump, and the workload runs on unchanged. CRIU is the last choice.
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ class NodeShelter:
     """Shelters the captures of a node's agent; see `agent.captures.Shelter`.
 
     Args:
-        limit_bytes: of memory that the processes of one capture may take, beside what they take for each page of the
-            workload.
-        host_root: where the host's files are seen.
+        limit_bytes: memory limit of the processes of one capture, in addition to their cost per page of the workload.
+        host_root: where the host's files are mounted.
         first: the host's first process.
     """
 
@@ -61,12 +60,12 @@ class NodeShelter:
         self._first = first
         self._groups: CaptureGroups | None = None
         self.why_unlimited: str | None = "nobody has looked"
-        """Why captures have no limit; None: they have."""
+        """Why captures have no limit; None: they have one."""
         self._of: dict[int, tuple[Cgroup, int]] = {}
-        """By PID: its group, and the limit of that one, 0 while there is none."""
+        """By PID: the capture's group and the group's limit; 0 until a limit is set."""
 
     async def open(self) -> None:
-        """Look where groups belong, and remove what captures of earlier agents have left."""
+        """Locate the parent of the groups, and remove groups that captures of earlier agents have left."""
         try:
             self._groups = await asyncio.to_thread(self._find)
         except (CgroupError, OSError) as error:
@@ -93,7 +92,7 @@ class NodeShelter:
         if pid not in self._of:
             return
         group, _ = self._of[pid]
-        # shared pages count for each process that has them, and are kept once
+        # shared pages count for each process that maps them, and are stored once
         limit = self._limit_bytes + int(min(workload_bytes, memory_of_this_machine()) * PAGES_SHARE)
         if problems := await asyncio.to_thread(group.limit, Limits(memory_bytes=limit)):
             log.warning(_NOT_LIMITED, why="; ".join(problems))
@@ -114,20 +113,20 @@ class NodeShelter:
         return f"the dump ran out of memory at its limit of {limit >> 20} MiB: raise {VALUE}" if kills else None
 
     def _find(self) -> CaptureGroups:
-        """Where the host's first process sees its control groups.
+        """Locate the control groups of the host's first process.
 
         Raises:
-            CgroupError: there is no memory controller.
-            FileNotFoundError, ProcessLookupError: there is no such process.
+            CgroupError: the host has no memory controller.
+            FileNotFoundError, ProcessLookupError: the process does not exist.
         """
         mountinfo = Path(f"/proc/{self._first}/mountinfo").read_text()
         return CaptureGroups.of(self._host_root, mountinfo.splitlines())
 
     async def _join(self, group: Cgroup, pid: int) -> str | None:
-        """Why a process could not be moved into a group that is made for it; None: it was."""
+        """Create a group and move a process into it; return why that failed, or None."""
         place = group.paths[0]
         problem: str | None = None
-        for _ in range(_TRIES):  # another agent on this machine may tidy it away before
+        for _ in range(_TRIES):  # another agent on this machine may remove the group before the move
             try:
                 await asyncio.to_thread(group.create)
                 await asyncio.to_thread(goes_first, Path(f"/proc/{pid}/oom_score_adj"))
@@ -143,14 +142,17 @@ class NodeShelter:
 
 
 def goes_first(score: Path) -> None:
-    """Have a process die before its CRIU, given its `oom_score_adj`: what the agent hands down is as low as CRIU's."""
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+    """Make a process a likelier OOM victim than its CRIU.
+
+    The `oom_score_adj` that the process inherits from the agent is as low as CRIU's.
+    """
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has exited
         if int(score.read_text()) < 0:
             score.write_text("0")
 
 
 async def shelter(pid: int, first: int = 1) -> bool:
-    """Move a process of ours into the control groups of the host's process 1; False, and a log line, if refused."""
+    """Move a process of ours into the control groups of the host's process 1; on failure log and return False."""
     problem = await _as_the_node(first, _MOVE, str(pid), str(first))
     if problem is not None:
         log.warning(_NOT_MOVED, why=problem)
@@ -158,9 +160,10 @@ async def shelter(pid: int, first: int = 1) -> bool:
 
 
 async def _as_the_node(first: int, script: str, *words: str) -> str | None:
-    """Run a script in the namespaces of the host's process 1; returns why it failed, or None.
+    """Run a script in the namespaces of the host's process 1; return why it failed, or None.
 
-    A control group outside of one's own cgroup namespace takes nothing from there (cgroups(7), `nsdelegate`).
+    From inside a cgroup namespace no process can be moved into a control group outside of it (cgroups(7),
+    `nsdelegate`).
     """
     enter = ("nsenter", f"--mount=/proc/{first}/ns/mnt", f"--cgroup=/proc/{first}/ns/cgroup", "--")
     command = (*enter, "sh", "-c", script, "shelter", *words)

@@ -1,8 +1,8 @@
-"""Whether a dump may begin a store: a folder looks as empty where its mount is away as where nothing was saved yet.
+"""Guards the first dump into a store: an unmounted folder looks as empty as a store without snapshots.
 
-A node that has never seen the store cannot tell them apart. What it saved into the empty folder nobody else would find,
-and pods would go back to an older snapshot, or to none. But the cluster knows whether anything was saved. So before a
-node lays the first thing into a folder, it looks whether a Checkpoint names a snapshot.
+A node that has never used the store cannot distinguish the two. No other node would find a snapshot written into the
+empty folder, and pods would be restored from an older snapshot, or start cold. But the cluster has a record of saved
+snapshots. So before a node writes the first object into a folder, it checks whether a Checkpoint names a snapshot.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    """A Checkpoint, as far as it says whether there is a snapshot."""
+    """A Checkpoint, reduced to whether it names a snapshot."""
 
     status: _Status = _Status()
 
 
 class StoreBeginnings:
-    """Performs orders, and refuses dumps into a folder in place of the store.
+    """Performs orders, and refuses dumps into a folder that is not the store.
 
     Args:
-        api: knows every Checkpoint.
-        perform: does it.
-        folder: the store; None where it is no folder.
+        api: lists every Checkpoint.
+        perform: performs an accepted order.
+        folder: the store; None if the store is not a folder.
     """
 
     def __init__(self, api: Api, perform: Callable[[Order], AsyncIterator[Outcome]], folder: Path | None) -> None:
@@ -47,7 +47,7 @@ class StoreBeginnings:
         """See `orders.Perform`.
 
         Raises:
-            CedanaSchedError: it could not be done now, and nothing is decided by that.
+            CedanaSchedError: a transient failure; no outcome is decided.
         """
         if isinstance(order, Dump) and await self._is_away():
             why = (

@@ -1,7 +1,7 @@
-"""The coordinator's mind: events in, frozen instructions out; no await, no clock, no client.
+"""The coordinator's state machine: events in, immutable instructions out; no await, clock or client.
 
-`Core.handle(event, now)` is the only way in. What survives a restart is in the records of its `Persist`
-instructions and nowhere else: `Core.recover(records, now)` carries on from them.
+`Core.handle(event, now)` is the only entry point. All durable state is in the records of `Persist` instructions:
+`Core.recover(records, now)` resumes from them.
 """
 
 from cedana_sched.coordinator.core.events import (

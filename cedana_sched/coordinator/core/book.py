@@ -1,7 +1,7 @@
-"""The records and their indexes; the one place where a record changes, and only as the tables allow.
+"""In-memory records and their indexes; the only place that changes a record, as the transition tables allow.
 
-The parts of the machine (checkpoints, holds, restores) read the book freely and write through `add`, `move`
-and `update`. What changed since the last `take_changes` is what the next `Persist` must hold.
+The rules (checkpoints, holds, restores) read the book freely and write through `add`, `move_*` and `update`. The
+changes since the last `take_changes` make up the next `Persist`.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ HISTORY_LINES = 20
 
 K = TypeVar("K")
 Uids = dict[str, None]
-"""In the order in which they came."""
+"""Uids in insertion order."""
 
 
 def set_key(checkpoint: Checkpoint) -> str:
-    """Checkpoints of equal key pass the barriers together; one without a gang is a set of its own."""
+    """Return the key of the checkpoint's set, which passes barriers together; without a gang, a set of its own."""
     if checkpoint.gang is None:
         return checkpoint.uid
     return f"{checkpoint.signal_uid}/{checkpoint.gang}/{checkpoint.attempt}"
 
 
 def holds_identity(restore: Restore) -> bool:
-    """Whether processes of this workload may run, or are about to: false once nobody can run as it any more."""
+    """Return whether processes of this workload may run or start under its identity."""
     return restore.step not in TERMINAL_RESTORE_STEPS or unconfirmed(restore)
 
 
 def unconfirmed(restore: Restore) -> bool:
-    """Whether it failed, and may run all the same: its node is silent, or was continuing it when it was given up."""
+    """Return whether the restore failed but may run: its node is silent, or was restoring it when it was given up."""
     return restore.step is RestoreStep.FAILED and restore.finished_at is None
 
 
 def claims(restore: Restore) -> SnapshotRef | None:
-    """The snapshot that nobody else may restore now. A failure keeps its claim as long as the workload may run."""
+    """Return the snapshot claimed exclusively by this restore. A failed restore keeps its claim while it may run."""
     return None if restore.finished_at is not None else restore.snapshot
 
 
 class Book:
-    """All records by uid, and by whatever the rules ask for.
+    """All records by uid, with the indexes that the rules need.
 
-    A namespace may be deleted and made again under its name. What is asked for by an identity is asked for a workload,
-    and records of another namespace than its own are none of that identity's.
+    A namespace may be deleted and recreated under the same name. Lookups by identity therefore take a workload, and
+    exclude records of another namespace uid.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Book:
         self.holds: dict[str, PreemptionHold] = {}
         self.restores: dict[str, Restore] = {}
         self.touched: dict[str, None] = {}
-        """Uids whose consequences the machine has not drawn yet, in order."""
+        """Uids of records still to be reconciled, in order."""
         self._sets: dict[str, CheckpointSet] = {}
         self._by_workload: dict[str, Uids] = {}
         self._by_identity: dict[Identity, Uids] = {}
@@ -85,103 +85,103 @@ class Book:
         self._forgotten: dict[str, Record] = {}
         self._history: dict[str, deque[str]] = {}
 
-    # -- reading
+    # -- reads
 
     def members(self, checkpoint: Checkpoint) -> list[Checkpoint]:
-        """Every member of its set, itself among them."""
+        """Return every member of the checkpoint's set, including the checkpoint."""
         return [self.checkpoints[uid] for uid in self._sets[set_key(checkpoint)].uids]
 
     def set_of(self, checkpoint: Checkpoint) -> CheckpointSet:
-        """Its set, counted."""
+        """Return the checkpoint's set with its counters."""
         return self._sets[set_key(checkpoint)]
 
     def of_workload(self, workload_uid: str) -> list[Checkpoint]:
-        """All checkpoints of one workload that are remembered, oldest first."""
+        """Return all retained checkpoints of one workload, oldest first."""
         return [self.checkpoints[uid] for uid in self._by_workload.get(workload_uid, ())]
 
     def of_identity(self, identity: Identity, workload: WorkloadRef) -> list[Checkpoint]:
-        """All checkpoints of one identity in a workload's namespace that are remembered, oldest first."""
+        """Return all retained checkpoints of one identity in the workload's namespace, oldest first."""
         found = (self.checkpoints[uid] for uid in self._by_identity.get(identity, ()))
         return [one for one in found if _may_share_namespace(one, workload)]
 
     def of_signal(self, signal_uid: str) -> list[Checkpoint]:
-        """All checkpoints of one signal that are remembered, oldest first."""
+        """Return all retained checkpoints of one signal, oldest first."""
         return [self.checkpoints[uid] for uid in self._by_signal.get(signal_uid, ())]
 
     def of_hold(self, hold: PreemptionHold) -> list[Checkpoint]:
-        """Those that the hold names, but for any whose record was lost with its object."""
+        """Return the checkpoints that the hold names, except those whose record was lost with its object."""
         return [known for uid in hold.checkpoints if (known := self.checkpoints.get(uid)) is not None]
 
     def on_node(self, node: str) -> list[Checkpoint]:
-        """All checkpoints of one node's workloads that are remembered."""
+        """Return all retained checkpoints of workloads on one node."""
         return [self.checkpoints[uid] for uid in self._by_node.get(node, ())]
 
     def restores_on_node(self, node: str) -> list[Restore]:
-        """All restores on one node that are remembered."""
+        """Return all retained restores on one node."""
         return [self.restores[uid] for uid in self._restores_by_node.get(node, ())]
 
     def restores_naming(self, identity: Identity, workload: WorkloadRef) -> list[Restore]:
-        """All restores in a workload's namespace that have claimed a snapshot of this identity, or want one by name."""
+        """Return the restores in the workload's namespace that claimed or requested a snapshot of this identity."""
         found = (self.restores[uid] for uid in self._restores_naming.get(identity, ()))
         return [one for one in found if _may_share_namespace(one, workload)]
 
     def restore_of(self, workload_uid: str) -> Restore | None:
-        """The restore of one workload, if it was started under our eyes."""
+        """Return the latest restore of one workload; None if its start was not reported."""
         uid = self._restore_of.get(workload_uid)
         return None if uid is None else self.restores[uid]
 
     def lineage(self, workload_uid: str) -> Lineage:
-        """Where a workload's work comes from. Who was started without a word began from its beginning."""
+        """Return the lineage of a workload. A workload without a restore started from scratch."""
         restore = self.restore_of(workload_uid)
         if restore is None:
             return Lineage(workload_uid)
         return Lineage(restore.uid, None if restore.cold else restore.snapshot)
 
     def restores_of(self, identity: Identity, workload: WorkloadRef) -> list[Restore]:
-        """All restores of one identity in a workload's namespace that are remembered, oldest first."""
+        """Return all retained restores of one identity in the workload's namespace, oldest first."""
         found = (self.restores[uid] for uid in self._restores_by_identity.get(identity, ()))
         return [one for one in found if _may_share_namespace(one, workload)]
 
     def stopped_by(self, workload_uid: str) -> Checkpoint | None:
-        """The checkpoint with which this workload was committed and killed."""
+        """Return the checkpoint with which this workload was committed and killed."""
         for checkpoint in self.of_workload(workload_uid):
             if checkpoint.step is CheckpointStep.READY and checkpoint.stops:
                 return checkpoint
         return None
 
     def companions(self, hold: PreemptionHold) -> list[PreemptionHold]:
-        """The holds that still hold and are released together, itself among them if it does, oldest first."""
+        """Return the active holds that are released with this one, including it while active, oldest first."""
         return [self.holds[uid] for uid in self._companions.of(hold)]
 
     def are_terminal(self, hold: PreemptionHold) -> bool:
-        """Whether it waits for no checkpoint any more, and none of its companions does."""
+        """Return whether neither the hold nor any of its companions waits for a checkpoint."""
         return self._companions.are_terminal(hold)
 
     def records(self) -> Iterator[Record]:
-        """Everything that is remembered."""
+        """Iterate over all retained records."""
         yield from self.checkpoints.values()
         yield from self.holds.values()
         yield from self.restores.values()
 
     def get(self, uid: str) -> Record | None:
-        """Any record by its uid."""
+        """Return a record of any kind by uid."""
         return self.checkpoints.get(uid) or self.restores.get(uid) or self.holds.get(uid)
 
     def history(self, uid: str) -> tuple[str, ...]:
-        """The last steps of one record, in words."""
+        """Return the last steps of one record, as text."""
         return tuple(self._history.get(uid, ()))
 
-    # -- writing
+    # -- writes
 
     def add(self, record: Record, now: float, why: str) -> None:
-        """Take in a new record."""
+        """Add a new record."""
         record = bounded(record)
         self.load(record)
         self._note(record.uid, now, f"{record.step}: {why}")
         self._changed[record.uid] = record
 
     def load(self, record: Record) -> None:
-        """Take in a record that is stored already."""
+        """Add a record that is already persisted."""
         record = bounded(record)
         if isinstance(record, Checkpoint):
             self._sets.setdefault(set_key(record), CheckpointSet()).put(None, record)
@@ -195,7 +195,7 @@ class Book:
             _add(self._restores_by_identity, record.identity, record.uid)
             _add(self._restores_by_node, record.workload.node, record.uid)
             latest = self.restore_of(record.workload.uid)
-            if latest is None or latest.incarnation <= record.incarnation:  # clocks may have gone back since
+            if latest is None or latest.incarnation <= record.incarnation:  # clocks may have been set back
                 self._restore_of[record.workload.uid] = record.uid
             self._put_restore(record)
         else:
@@ -204,7 +204,7 @@ class Book:
         self.touched[record.uid] = None
 
     def move_checkpoint(self, record: Checkpoint, cause: Cause, now: float, **changes: Any) -> Checkpoint | None:
-        """Take the step that the table names; None when it is a late message and nothing changed."""
+        """Take the transition that the table defines; None if the message is late and nothing changed."""
         step = advance(CHECKPOINT, record.step, cause, record.uid, self.history(record.uid))
         if step is None:
             return None
@@ -216,7 +216,7 @@ class Book:
         return following
 
     def move_hold(self, record: PreemptionHold, cause: Cause, now: float, **changes: Any) -> PreemptionHold | None:
-        """Take the step that the table names; None when it is a late message and nothing changed."""
+        """Take the transition that the table defines; None if the message is late and nothing changed."""
         step = advance(HOLD, record.step, cause, record.uid, self.history(record.uid))
         if step is None:
             return None
@@ -226,7 +226,7 @@ class Book:
         return following
 
     def move_restore(self, record: Restore, cause: Cause, now: float, **changes: Any) -> Restore | None:
-        """Take the step that the table names; None when it is a late message and nothing changed."""
+        """Take the transition that the table defines; None if the message is late and nothing changed."""
         step = advance(RESTORE, record.step, cause, record.uid, self.history(record.uid))
         if step is None:
             return None
@@ -236,7 +236,7 @@ class Book:
         return following
 
     def update(self, record: Record, *, stored: bool = True) -> None:
-        """Replace a record by one in the same step. Not `stored`: worth showing, not worth a write."""
+        """Replace a record by one in the same step. `stored=False`: visible to readers, but not persisted."""
         record = bounded(record)
         if isinstance(record, Checkpoint):
             self._put_checkpoint(record)
@@ -248,7 +248,7 @@ class Book:
             self._changed[record.uid] = record
 
     def forget(self, record: Record) -> None:
-        """Drop a settled record."""
+        """Drop a terminal record."""
         uid = record.uid
         if isinstance(record, Checkpoint):
             members = self._sets[set_key(record)]
@@ -265,7 +265,7 @@ class Book:
                 _drop(self._restores_naming, identity, uid)
             _drop(self._restores_by_identity, record.identity, uid)
             _drop(self._restores_by_node, record.workload.node, uid)
-            if self._restore_of.get(record.workload.uid) == uid:  # not that of a later attempt
+            if self._restore_of.get(record.workload.uid) == uid:  # unless a later attempt has replaced it
                 del self._restore_of[record.workload.uid]
         else:
             self._companions.put_hold(self.holds.pop(uid), None, self.checkpoints)
@@ -275,7 +275,7 @@ class Book:
         self._forgotten[uid] = record
 
     def take_changes(self) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
-        """What must be written and what dropped, since the last call."""
+        """Return the records to write and those to drop since the last call."""
         changed, forgotten = tuple(self._changed.values()), tuple(self._forgotten.values())
         self._changed.clear()
         self._forgotten.clear()
@@ -313,7 +313,7 @@ class Book:
 
 
 def _may_share_namespace(record: Checkpoint | Restore, workload: WorkloadRef) -> bool:
-    """Names are compared by who asks: a snapshot may be wanted by its name out of another one."""
+    """Compare namespace uids only; callers compare names: a snapshot may be requested from another namespace."""
     return may_be_one_namespace(record.workload.namespace_uid, workload.namespace_uid)
 
 

@@ -1,4 +1,4 @@
-"""One step of one checkpoint: the order that goes with it, what is told, and when it is looked at again."""
+"""Single checkpoint transitions: the order of each step, its Events, and its timer."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from cedana_sched.model.orders import Order
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, Checkpoint, CheckpointStep, HoldStep
 
 DECIDED = frozenset({CheckpointStep.KILLING, CheckpointStep.THAWING, CheckpointStep.ABORTING})
-"""Steps that cannot be taken back; they wait for the node's confirmation, also past the deadline."""
+"""Irreversible steps; these wait for the node's confirmation, also past the deadline."""
 
 
 def may_have_left_a_snapshot(checkpoint: Checkpoint) -> bool:
-    """Whether it was called off when it may have been dumped, and its node has not said that nothing is left of it."""
+    """Return whether a cancelled checkpoint may have left a snapshot: possibly dumped, its discard not confirmed."""
     was_frozen = checkpoint.frozen_at is not None
     return checkpoint.unconfirmed and checkpoint.step is CheckpointStep.FAILED and checkpoint.cancelled and was_frozen
 
 
 class CheckpointSteps:
-    """Shared by the rules of the checkpoints and those of their failures."""
+    """Transitions shared by the checkpoint and failure rules."""
 
     def __init__(self, context: TurnContext) -> None:
         self._context = context
         self._book = context.book
 
     def move(self, checkpoint: Checkpoint, cause: Cause, **changes: object) -> Checkpoint | None:
-        """Take a step and give the order that goes with it."""
+        """Take a transition and send its order."""
         moved = self._book.move_checkpoint(checkpoint, cause, self._context.now, **changes)
         if moved is None or moved.step is checkpoint.step:
             return moved
         self._context.answered(moved.uid)
         order = orders.of_checkpoint(moved, self._context.now, self._book.lineage(moved.workload.uid))
-        if order is not None and cause is Cause.ABORTED:  # its node has just tried
+        if order is not None and cause is Cause.ABORTED:  # the node has just tried
             self._context.repeat_in(moved.uid, self._context.timing.lost)
         elif order is not None:
             self._context.order(moved.uid, moved.workload.node, order)
@@ -44,7 +44,7 @@ class CheckpointSteps:
         return moved
 
     def confirm(self, checkpoint: Checkpoint) -> None:
-        """The node's silence about a settled checkpoint is over, or does not matter any more."""
+        """Mark a terminal checkpoint as confirmed by its node, or as needing no confirmation."""
         if checkpoint.unconfirmed:
             confirmed = replace(checkpoint, unconfirmed=False, cleanup_pending=False)
             self._book.update(confirmed)
@@ -53,7 +53,7 @@ class CheckpointSteps:
             self.arm(confirmed)
 
     def leave(self, checkpoint: Checkpoint) -> None:
-        """Its node has let the workload run on, and another checkpoint may take it: what is left lies in the store."""
+        """Record that the node has thawed the workload: another checkpoint may start, only store cleanup is pending."""
         if not checkpoint.cleanup_pending:
             left = replace(checkpoint, cleanup_pending=True)
             self._book.update(left)
@@ -62,7 +62,7 @@ class CheckpointSteps:
             self.arm(left)
 
     def ended(self, checkpoint: Checkpoint) -> None:
-        """Nothing of a settled checkpoint's workload is left, so that nobody needs to end it."""
+        """Record that no process of a terminal checkpoint's workload is left to kill."""
         if may_have_left_a_snapshot(checkpoint):
             return
         if checkpoint.unconfirmed or checkpoint.kill_pending:
@@ -73,7 +73,7 @@ class CheckpointSteps:
             self.arm(ended)
 
     def ends_at(self, checkpoint: Checkpoint) -> float | None:
-        """When its doomed workload dies whether it is deleted or not; None while a hold that names it stands.
+        """Return when the doomed workload is killed even if not deleted; None while an active hold names it.
 
         Every hold counts: other preemptions may have joined this checkpoint.
         """
@@ -90,19 +90,19 @@ class CheckpointSteps:
         return max(released) + self._context.timing.patience
 
     def is_overdue(self, checkpoint: Checkpoint) -> bool:
-        """Whether its doomed workload was released, and is still there after all patience."""
+        """Return whether the doomed workload was released, but not deleted within `Timing.patience`."""
         at = self.ends_at(checkpoint)
         return at is not None and self._context.now >= at
 
     def order_of(self, checkpoint: Checkpoint) -> Order | None:
-        """The order that it waits on; see `orders.of_checkpoint`."""
+        """Return the order that the current step waits on; see `orders.of_checkpoint`."""
         if self.is_overdue(checkpoint):
             return orders.end(checkpoint)
         lineage = self._book.lineage(checkpoint.workload.uid)
         return orders.of_checkpoint(checkpoint, self._context.now, lineage)
 
     def arm(self, checkpoint: Checkpoint, *, kept: bool = False) -> None:
-        """Set when it is looked at again. `kept`: it could not be forgotten now."""
+        """Set the next timer. `kept`: the record has expired, but cannot be dropped now."""
         timing, now = self._context.timing, self._context.now
         if checkpoint.is_terminal:
             at = now + timing.remember if kept else self.forget_at(checkpoint)
@@ -118,9 +118,9 @@ class CheckpointSteps:
         self._context.deadlines.set(checkpoint.uid, at if earlier is None else min(at, earlier))
 
     def forget_at(self, checkpoint: Checkpoint) -> float:
-        """A signal that is repeated later than its deadline does no harm, remembered or not.
+        """Return when the record expires; a signal repeated after its deadline is harmless without it.
 
-        Who is doomed is remembered until there was time to end it.
+        Records of doomed workloads are retained until the kill is due.
         """
         over = checkpoint.finished_at or self._context.now
         if checkpoint.kill_pending:
@@ -128,10 +128,10 @@ class CheckpointSteps:
         return max(over + self._context.timing.remember, checkpoint.deadline)
 
     def forget(self, checkpoint: Checkpoint) -> bool:
-        """Drop it, if its hold is forgotten; a set with live members stays whole.
+        """Drop an expired record if its hold is dropped; a set with live members stays whole.
 
-        Whose snapshot may be in the store, although it was called off, is remembered: it is passed over until its node
-        says that it is removed, or until there is a newer one.
+        A cancelled checkpoint that may have left a snapshot is retained, so that restores skip the snapshot, until its
+        node confirms the removal or a newer snapshot exists.
         """
         if may_have_left_a_snapshot(checkpoint) and not self._has_newer(checkpoint):
             return False

@@ -1,7 +1,7 @@
-"""Rules of the checkpoints: how they begin, pass their barriers, and end.
+"""Checkpoint rules: start, barriers, and completion.
 
-A set is a gang's members, or one checkpoint alone. A failed attempt that may be repeated is aborted, and a new
-attempt with new uids waits until nothing of the old one is left: no process is ever frozen by two checkpoints.
+A set is the members of a gang, or a single checkpoint. A failed attempt that may be retried is aborted, and a new
+attempt with new uids waits until the abort is confirmed: no process is ever frozen by two checkpoints.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SIMPLE_ANSWERS: dict[type, Cause] = {
 
 
 def active(checkpoint: Checkpoint) -> bool:
-    """Whether the agent was told to do something for it, and has not said that it is done: it may thaw it yet."""
+    """Return whether an order is outstanding at the agent, which may still thaw the workload."""
     is_silent = checkpoint.unconfirmed and not checkpoint.cleanup_pending
     return is_silent or (checkpoint.step is not CheckpointStep.WAITING and not checkpoint.is_terminal)
 
@@ -74,12 +74,12 @@ class Checkpoints:
         self._steps = CheckpointSteps(context)
         self._failures = Failures(context, self._steps)
         self._refused: dict[str, str] = {}
-        """Uids of checkpoints that fail in the turn in which they were made, and why."""
+        """Uids of checkpoints that fail in the turn that created them, and why."""
 
-    # -- what happens
+    # -- events
 
     def create(self, signal: Signal, deadline: float) -> tuple[str, ...]:
-        """One checkpoint for each victim of a signal; each begins as soon as nothing is in its way."""
+        """Create one checkpoint per victim of a signal; each starts as soon as it is unblocked."""
         victims: dict[str, Victim] = {victim.workload.uid: victim for victim in signal.victims}
         uids = []
         for victim in victims.values():
@@ -105,7 +105,7 @@ class Checkpoints:
         return tuple(uids)
 
     def answer(self, outcome: CheckpointOutcome) -> None:
-        """Take in an agent's answer; answers for what is forgotten already are dropped."""
+        """Apply an agent's answer; drop answers for expired records."""
         checkpoint = self._book.checkpoints.get(outcome.checkpoint_uid)
         if checkpoint is None or isinstance(outcome, RetentionApplied | RemovalFailed):
             return
@@ -127,7 +127,7 @@ class Checkpoints:
             self._answer_simply(checkpoint, outcome)
 
     def cancel(self, signal_uid: str, why: str) -> None:
-        """The preemption is called off: abort whatever can be, the workloads run on. Also after the release."""
+        """Cancel a preemption: abort what can be aborted; the workloads run on. Also valid after the release."""
         for listed in self._book.of_signal(signal_uid):
             checkpoint = self._book.checkpoints[listed.uid]
             if checkpoint.step is CheckpointStep.READY and checkpoint.kill_pending:
@@ -136,7 +136,7 @@ class Checkpoints:
                 self._failures.fail(checkpoint, Cause.CANCELLED, f"the preemption was cancelled: {why}")
 
     def workload_ended(self, workload_uid: str, why: str) -> None:
-        """A victim is gone by itself: its checkpoint fails harmlessly, the rest of its gang tries again without it."""
+        """Fail the checkpoint of a victim that ended by itself; the rest of its gang retries without it."""
         for listed in self._book.of_workload(workload_uid):
             checkpoint = self._book.checkpoints[listed.uid]
             if not checkpoint.is_terminal:
@@ -145,7 +145,7 @@ class Checkpoints:
                 self._steps.ended(checkpoint)
 
     def node_lost(self, node: str) -> None:
-        """Nothing of the node is left: what is committed stays good, all else there fails."""
+        """Fail every checkpoint on a lost node, except committed ones, which stay valid."""
         for listed in self._book.on_node(node):
             checkpoint = self._book.checkpoints[listed.uid]
             if checkpoint.is_terminal:
@@ -157,7 +157,7 @@ class Checkpoints:
             why = f"node {node} is lost"
             committed = checkpoint.step in {CheckpointStep.KILLING, CheckpointStep.THAWING}
             changes = {} if committed else {"failure": checkpoint.failure or why, "verdict": Verdict.NOT_NEEDED}
-            # alone and fully dumped it may have been committed unheard: that snapshot is as good as any
+            # outside a gang, a completed dump may have been committed unreported, and is then valid
             cancelled = checkpoint.cancelled or (not committed and checkpoint.gang is not None)
             dumped = checkpoint.step in {CheckpointStep.DUMPING, CheckpointStep.ABORTING}
             is_left = cancelled and dumped and checkpoint.frozen_at is not None
@@ -166,11 +166,11 @@ class Checkpoints:
                 self._failures.fail_rest(checkpoint, Cause.SET_FAILED, why)
 
     def due(self, checkpoint: Checkpoint) -> None:
-        """Its time has come: a deadline, a pause that is over, an order to repeat, or to be forgotten."""
+        """Handle an expired timer: the deadline, a backoff, an order to repeat, or the record's retention."""
         now = self._context.now
         is_over = checkpoint.is_terminal and now >= self._steps.forget_at(checkpoint)
         if is_over and self._steps.forget(checkpoint):
-            self.workload_changed(checkpoint.workload.uid)  # whoever waited for its node's answer
+            self.workload_changed(checkpoint.workload.uid)  # unblocks checkpoints that waited for the node's answer
             return
         if checkpoint.step in DECIDED:
             if now >= checkpoint.deadline + self._context.timing.confirm:
@@ -198,10 +198,10 @@ class Checkpoints:
                 self._context.send_once(checkpoint.workload.node, order)
         self._steps.arm(self._book.checkpoints[checkpoint.uid], kept=is_over)
 
-    # -- what follows from a changed record
+    # -- reconciliation
 
     def draw(self, checkpoint: Checkpoint) -> None:
-        """Barriers, beginnings and goodbyes that became possible."""
+        """Reconcile a changed checkpoint: pass barriers and start unblocked checkpoints."""
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)
         elif checkpoint.step is CheckpointStep.FROZEN:
@@ -215,36 +215,36 @@ class Checkpoints:
         self._steps.arm(self._book.checkpoints[checkpoint.uid])
 
     def arm(self, checkpoint: Checkpoint) -> None:
-        """Set when it is looked at again."""
+        """Set the checkpoint's next timer."""
         self._steps.arm(checkpoint)
 
     def order_of(self, checkpoint: Checkpoint) -> Order | None:
-        """The order that it waits on now."""
+        """Return the order that the current step waits on."""
         return self._steps.order_of(checkpoint)
 
     def released(self, hold: PreemptionHold) -> None:
-        """Its scheduler goes on: from now on its doomed workloads should be deleted, and are ended if they are not."""
+        """Start the timers after which doomed workloads that are not deleted are killed."""
         for named in self._book.of_hold(hold):
             for checkpoint in self._book.of_workload(named.workload.uid):
                 if checkpoint.kill_pending:
                     self._steps.arm(checkpoint)
 
     def workload_changed(self, workload_uid: str) -> None:
-        """Begin what waited for another checkpoint, or the restore, of this workload."""
+        """Start checkpoints that waited for another checkpoint, or the restore, of this workload."""
         for listed in self._book.of_workload(workload_uid):
             checkpoint = self._book.checkpoints[listed.uid]
             if checkpoint.step is CheckpointStep.WAITING:
                 self._try_to_begin(checkpoint)
 
     def tighten(self, signal_uid: str, deadline: float) -> None:
-        """Something outside ends earlier than the policy's deadline."""
+        """Shorten the deadline of a signal's checkpoints, for an external deadline earlier than the policy's."""
         for checkpoint in self._book.of_signal(signal_uid):
             if not checkpoint.is_terminal and deadline < checkpoint.deadline:
                 tightened = replace(checkpoint, deadline=deadline)
                 self._book.update(tightened)
                 self._steps.arm(tightened)
 
-    # -- the steps
+    # -- steps
 
     def _answer_simply(self, checkpoint: Checkpoint, outcome: Frozen | Killed | Thawed | Aborted) -> None:
         changes: dict[str, object] = {}
@@ -270,15 +270,15 @@ class Checkpoints:
                 self._steps.confirm(checkpoint)
 
     def _try_to_begin(self, waiting: Checkpoint) -> None:
-        """Order the freeze of the whole set, unless something is in the way of any member."""
+        """Order the freeze of the whole set, unless any member is blocked."""
         if self._context.now >= waiting.deadline:
-            return  # its deadline is due in this very turn
+            return  # the deadline is handled in this turn
         whole = self._book.set_of(waiting)
         if self._is_kept_back(waiting.uid) or (whole.obstacle is not None and self._is_kept_back(whole.obstacle)):
             return
         for uid in whole.from_obstacle():
             if self._is_kept_back(uid):
-                whole.obstacle = uid  # who looks next looks there first
+                whole.obstacle = uid  # the next scan starts at this member
                 return
         members = self._book.members(waiting)
         waiting_members = [member for member in members if member.step is CheckpointStep.WAITING]
@@ -290,7 +290,7 @@ class Checkpoints:
             self._steps.move(member, Cause.BEGIN)
 
     def _is_kept_back(self, uid: str) -> bool:
-        """Whether this member cannot begin now; who was taken by another checkpoint joins that one."""
+        """Return whether this member cannot start now; a workload stopped by another checkpoint joins that one."""
         member = self._book.checkpoints.get(uid)
         if member is None or member.step is not CheckpointStep.WAITING:
             return False
@@ -309,13 +309,13 @@ class Checkpoints:
         return self._is_starting(restore) or any(map(active, self._book.of_workload(member.workload.uid)))
 
     def _is_starting(self, restore: Restore | None) -> bool:
-        """Whether its node has still to say what became of it. Who was given up, and may run, is frozen if he does."""
+        """Return whether the node's answer about the start is pending. An unconfirmed workload is frozen if it runs."""
         if restore is None or restore.step is RestoreStep.RUNNING:
             return False
         return not unconfirmed(restore) or self._context.repeat_at(restore.uid) is not None
 
     def _runs_no_more(self, checkpoint: Checkpoint) -> bool:
-        """Whether a workload that was to be frozen had failed to come back, as its node has confirmed meanwhile."""
+        """Return whether the workload to be frozen had failed to restore, as its node has confirmed meanwhile."""
         restore = self._book.restore_of(checkpoint.workload.uid)
         is_over = restore is not None and restore.step is RestoreStep.FAILED and not unconfirmed(restore)
         return is_over and checkpoint.step is CheckpointStep.FREEZING
@@ -333,7 +333,7 @@ class Checkpoints:
 
     def _committed(self, checkpoint: Checkpoint, outcome: Committed) -> None:
         if checkpoint.step is CheckpointStep.FAILED:
-            if checkpoint.cancelled:  # long ago: discard what came after it
+            if checkpoint.cancelled:  # cancelled earlier: discard the late snapshot
                 self._context.send_once(checkpoint.workload.node, orders.abort(checkpoint))
             return
         if outcome.snapshot.identity != checkpoint.identity and checkpoint.step is CheckpointStep.DUMPING:
@@ -342,7 +342,7 @@ class Checkpoints:
             return
         changes = {
             "snapshot": outcome.snapshot,
-            "manifest": outcome.manifest_digest,
+            "manifest_digest": outcome.manifest_digest,
             "transfer": outcome.transfer,
             "committed_at": self._context.now,
         }
@@ -350,7 +350,7 @@ class Checkpoints:
             messages.of_work_left(self._context, checkpoint, outcome.snapshot, outcome.leaves)
 
     def _killed_again(self, checkpoint: Checkpoint, *, still_frozen: bool) -> None:
-        """The answer to a repeated `Kill`, or to one that insists."""
+        """Apply the answer to a repeated `Kill`, or to one with `insist`."""
         if not checkpoint.stops:
             return
         if not still_frozen:
@@ -360,7 +360,7 @@ class Checkpoints:
             self._steps.confirm(self._book.checkpoints[checkpoint.uid])
 
     def _is_relied_on(self, checkpoint: Checkpoint) -> bool:
-        """Whether somebody was told that the workload stops: another preemption, or who continues in its place."""
+        """Return whether another preemption or a restore already depends on this snapshot and the workload's stop."""
         others = (one for one in self._book.of_workload(checkpoint.workload.uid) if one.uid != checkpoint.uid)
         if any(one.step is CheckpointStep.READY and one.snapshot == checkpoint.snapshot for one in others):
             return True
@@ -368,7 +368,7 @@ class Checkpoints:
         return any(one.snapshot == checkpoint.snapshot for one in returns)
 
     def _spare(self, checkpoint: Checkpoint) -> None:
-        """Thaw who is committed, but lives: its snapshot stays good, and the next preemption makes another one."""
+        """Thaw a committed but live workload: its snapshot stays valid, and the next preemption makes another one."""
         if self._is_relied_on(checkpoint):
             return
         deadline = max(checkpoint.deadline, self._context.now)
@@ -385,7 +385,7 @@ class Checkpoints:
             self._book.update(replace(hold, verdicts=verdicts))
 
     def _frozen_too_late(self, checkpoint: Checkpoint) -> None:
-        """A delayed `Freeze` may have been obeyed after all was over: have it undone, which is harmless if not."""
+        """Undo a delayed `Freeze` that may have been executed after the checkpoint was terminal; harmless if not."""
         node = checkpoint.workload.node
         if checkpoint.step is CheckpointStep.FAILED and checkpoint.cancelled:
             self._context.send_once(node, orders.abort(checkpoint))

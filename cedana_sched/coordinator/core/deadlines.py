@@ -1,4 +1,4 @@
-"""When each record wants to be looked at again: one time for each uid, the earliest first."""
+"""Timers of the records: one per uid, earliest first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Deadlines:
         self._heap: list[tuple[float, str]] = []
 
     def set(self, uid: str, at: float | None) -> None:
-        """Look at `uid` at that time, and at no other; None: never."""
+        """Set or replace the timer of `uid`; None removes it."""
         if at is None:
             self._at.pop(uid, None)
         elif self._at.get(uid) != at:
@@ -21,14 +21,14 @@ class Deadlines:
             heapq.heappush(self._heap, (at, uid))
 
     def next(self) -> float | None:
-        """The earliest time, or None when nothing waits."""
+        """Return the earliest time; None if no timer is set."""
         heap = self._heap
         while heap and self._at.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def pop_due(self, now: float) -> list[str]:
-        """Take out every uid whose time has come, earliest first."""
+        """Remove and return every uid whose time has come, earliest first."""
         due: list[str] = []
         while (at := self.next()) is not None and at <= now:
             _, uid = heapq.heappop(self._heap)

@@ -1,6 +1,6 @@
-"""Snapshots that kill their program: how often each did is kept in the restores, and handed on from one to the next.
+"""Quick failures per snapshot, kept in the restores and handed on from each restore to the next.
 
-So it outlives the coordinator, the pods and the pauses between them, and ends with the identity's last return.
+The counts survive coordinator, pods and the time between restores, and expire with the identity's last restore.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from cedana_sched.model.preemption import AfterCommit, Verdict
 from cedana_sched.model.records import Restore, RestoreStep
 
 MOST = 200
-"""Older deaths than so many are forgotten."""
+"""Quick failures kept per identity; older ones are dropped."""
 
 _CONTINUED = frozenset({RestoreStep.RESTORING, RestoreStep.RUNNING})
 _EVICTED = frozenset({Verdict.COMMITTED, Verdict.EVICT})
 
 
 def known(book: Book, restore: Restore) -> tuple[SnapshotRef, ...]:
-    """What the identity's last return before this one has handed on."""
+    """Return the quick failures handed on by the identity's previous restore."""
     returns = book.restores_of(restore.identity, restore.workload)
     before = [one for one in returns if one.uid != restore.uid and one.finished_at]
     return max(before, key=lambda one: one.finished_at or 0.0).quick_failures if before else ()
@@ -29,10 +29,9 @@ def known(book: Book, restore: Restore) -> tuple[SnapshotRef, ...]:
 def after(
     book: Book, restore: Restore, deaths: tuple[SnapshotRef, ...], ended: Ended | None, now: float
 ) -> tuple[SnapshotRef, ...]:
-    """What this return hands on, now that its workload is gone.
+    """Return the quick failures that this restore hands on after its workload ended.
 
-    A program that was evicted, succeeded, or was lost with its node has proved nothing; one that ran for long has
-    proved its snapshot to be good.
+    Eviction, success and node loss are no evidence; a long run clears the snapshot's failures.
     """
     ref = restore.snapshot
     if ref is None or restore.cold or restore.step not in _CONTINUED:
@@ -48,7 +47,7 @@ def after(
 
 
 def forget_at(book: Book, restore: Restore, finished_at: float, timing: Timing) -> float:
-    """When a restore that is over may be forgotten: then a later one may have taken over its deaths."""
+    """Return when a finished restore expires, late enough for a later one to take over its quick failures."""
     is_last = book.restores_of(restore.identity, restore.workload)[-1].uid == restore.uid
     return finished_at + (timing.remember_deaths if restore.quick_failures and is_last else timing.remember)
 

@@ -1,4 +1,4 @@
-"""What the core can be told, beside the agents' outcomes: the shell makes these, the machine handles them."""
+"""Events that the core handles, besides the agents' outcomes; the shell creates them."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from cedana_sched.model.orders import Order, Outcome
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """An adapter's report, with the name of the adapter that it came from."""
+    """An adapter's report, with the adapter's name."""
 
     adapter: str
     report: Report
 
 
 class HoldPlaced(msgspec.Struct, frozen=True):
-    """The adapter holds the eviction until `until` (epoch seconds; None: for as long as we want)."""
+    """The adapter holds the eviction until `until` (epoch seconds; None: without a limit of its own)."""
 
     signal_uid: str
     until: float | None = None
 
 
 class ReleaseDone(msgspec.Struct, frozen=True):
-    """The adapter let its scheduler go on."""
+    """The adapter has released its scheduler."""
 
     signal_uid: str
 
 
 class ReleaseFailed(msgspec.Struct, frozen=True):
-    """The adapter could not tell its scheduler; the shell tries again."""
+    """The adapter could not release its scheduler; the shell retries."""
 
     signal_uid: str
     why: str
 
 
 class OrderLost(msgspec.Struct, frozen=True):
-    """An order ended without an answer: its agent died or cannot be reached."""
+    """An order ended without an answer: its agent died or is unreachable."""
 
     order: Order
     why: str
 
 
 class NodeLost(msgspec.Struct, frozen=True):
-    """A node is gone for good, with every process on it. Whoever reports it must be sure (fencing)."""
+    """A node is permanently gone with all its processes. The reporter must be certain (fencing)."""
 
     node: str
 
 
 class NamespaceCorrected(msgspec.Struct, frozen=True):
-    """The pods of a record are in the namespace with this uid, whatever their adapter has said; empty: of any."""
+    """The uid of the namespace of a record's pods, overriding the adapter's value; empty matches any namespace."""
 
     record_uid: str
     namespace_uid: str
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time has passed: a deadline may be due."""
+    """Time has passed: a deadline may have expired."""
 
 
 Event = Reported | Outcome | HoldPlaced | ReleaseDone | ReleaseFailed | OrderLost | NodeLost | NamespaceCorrected | Tick

@@ -1,4 +1,4 @@
-"""How a checkpoint fails: with its whole set, and if that may help, all of it is attempted again."""
+"""Checkpoint failures: a set fails as a whole, and is retried as a whole if that may help."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _POLICY_VERDICT = {
 
 
 def verdict_of(checkpoint: Checkpoint) -> Verdict:
-    """What its scheduler is told if it must be told now."""
+    """Return the verdict to release with now."""
     if checkpoint.verdict is not None:
         return checkpoint.verdict
     return _POLICY_VERDICT[checkpoint.policy.on_checkpoint_failure]
 
 
 def uid_of(signal_uid: str, workload_uid: str, attempt: int) -> str:
-    """The uid of one attempt; it is the same whenever the same signal is reported."""
+    """Return the uid of one attempt; deterministic, so a repeated signal yields the same uid."""
     return f"{signal_uid}.{workload_uid}.{attempt}"
 
 
@@ -39,7 +39,7 @@ class Failures:
         self._steps = steps
 
     def fail(self, checkpoint: Checkpoint, cause: Cause, why: str, *, retryable: bool = False) -> None:
-        """This checkpoint fails, and with it its set; all of it is attempted again if that may help."""
+        """Fail this checkpoint and its set; retry all of it if that may help."""
         why = cut(why)
         again = retryable and self._pause(checkpoint) is not None
         verdict = None if again else Verdict.NOT_NEEDED if cause is Cause.CANCELLED else verdict_of(checkpoint)
@@ -54,7 +54,7 @@ class Failures:
     def fail_rest(
         self, failed: Checkpoint, cause: Cause, why: str, *, retryable: bool = False, at_once: bool = False
     ) -> None:
-        """The other members of a set whose member failed."""
+        """Fail the other members of a set whose member failed."""
         again = retryable and self._pause(failed) is not None
         survivors = []
         for member in self._book.members(failed):
@@ -79,11 +79,11 @@ class Failures:
         self.fail_rest(checkpoint, Cause.SET_FAILED, "a member of its gang ended", retryable=True, at_once=True)
 
     def _pause(self, checkpoint: Checkpoint) -> float | None:
-        """Seconds until the next attempt; None: there is no time for one."""
+        """Return the backoff in seconds until the next attempt; None if too little time is left."""
         return self._context.timing.pause_within(checkpoint.attempt, checkpoint.deadline - self._context.now)
 
     def _attempt_again(self, failed: list[Checkpoint], *, at_once: bool = False) -> None:
-        """New checkpoints in the place of these; they begin when the abort of these is confirmed."""
+        """Create replacement checkpoints, which start once the abort of the failed ones is confirmed."""
         for old in failed:
             attempt, pause = old.attempt + 1, self._pause(old)
             new = Checkpoint(

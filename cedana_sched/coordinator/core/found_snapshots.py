@@ -1,7 +1,7 @@
-"""Whether a snapshot that a node has found is to be continued: answers may be late, and snapshots damaged.
+"""Validation of snapshots found by a node: answers may be stale, and snapshots damaged.
 
-What cannot be read whole is passed over for an older one. An answer that names an older snapshot than is known to be
-committed was on its way for long, and counts when it comes again and again.
+A damaged snapshot is skipped for an older one. An answer older than the newest known commit is treated as stale, and
+accepted only when it repeats.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from cedana_sched.model.orders import SnapshotFound
 from cedana_sched.model.records import Restore
 
 STALE_ANSWERS = 3
-"""An older generation than the newest committed one counts as a late answer so often; then it is accepted."""
+"""Number of answers older than the newest commit after which the older generation is accepted."""
 STALE_SECONDS = 1.0
-"""After which it is looked for again."""
+"""Seconds until the lookup is repeated after a stale answer."""
 MOST_DAMAGED = 16
-"""So many snapshots that cannot be read whole are passed over for an older one; a node could name them without end."""
+"""Limit of damaged snapshots that are skipped for older ones; a node could report damage without end."""
 
 
 def objection(book: Book, restore: Restore, found: SnapshotFound, trouble: str | None) -> str | None:
-    """Why a restore is refused after this answer; None where it is not, or where there is nothing to continue from.
+    """Return why the restore is refused after this answer; None if it is not, or if there is no snapshot.
 
-    `trouble`: why its last order did not get through.
+    `trouble`: the failure of its last order.
     """
     snapshot = found.snapshot
     if found.problem is not None:
@@ -45,14 +45,14 @@ def objection(book: Book, restore: Restore, found: SnapshotFound, trouble: str |
 
 
 def too_many_damaged(restore: Restore, damaged: SnapshotRef, why: str) -> str | None:
-    """Why no older one is looked for; None where it is."""
+    """Return the refusal once the limit of skipped snapshots is reached; None below it."""
     if len(restore.damaged) < MOST_DAMAGED:
         return None
     return f"{damaged} cannot be read whole, nor can {MOST_DAMAGED} newer ones: {why}"
 
 
 def is_older_than_committed(book: Book, restore: Restore, snapshot: SnapshotRef) -> bool:
-    """Whether the answer is older than a commit on record: then it was on its way for long."""
+    """Return whether the snapshot is older than a recorded commit, so that the answer is stale."""
     if restore.requested_snapshot is not None:
         return False
     newest = max((ref.generation for ref in obstacles.committed(book, restore)), default=0)
@@ -60,13 +60,13 @@ def is_older_than_committed(book: Book, restore: Restore, snapshot: SnapshotRef)
 
 
 def manifest_of(book: Book, restore: Restore, snapshot: SnapshotRef) -> str:
-    """The digest of its manifest; empty where no checkpoint says."""
+    """Return the digest of the snapshot's manifest; empty if no checkpoint has it."""
     known = book.of_identity(snapshot.identity, restore.workload)
     made = (one for one in known if one.snapshot == snapshot)
     return next((one.manifest_digest for one in made if one.manifest_digest), "")
 
 
 def _is_newer_than_damaged(book: Book, restore: Restore, snapshot: SnapshotRef) -> bool:
-    """Whether an older one was looked for, and this one is in no record."""
+    """Return whether an older snapshot was required, and this newer one is in no record."""
     is_newer = bool(restore.damaged) and snapshot > min(restore.damaged)
     return is_newer and snapshot not in obstacles.committed(book, restore)

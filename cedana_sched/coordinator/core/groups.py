@@ -1,7 +1,7 @@
-"""What goes together, counted as it changes: who asks whether all are ready looks at a number, not at all of them.
+"""Groups with incremental counters: barrier checks are O(1) in the number of members.
 
-A storm of preemptions is thousands of holds and gangs whose members report one by one. The book says here what it
-writes; the rules ask.
+A preemption storm is thousands of holds and gangs whose members report one by one. The book updates the counters; the
+rules read them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, Checkpoint, Ch
 
 
 class CheckpointSet:
-    """The members of one set, by their uids, oldest first."""
+    """The members of one set by uid, oldest first."""
 
     __slots__ = ("_steps", "obstacle", "uids")
 
@@ -22,10 +22,10 @@ class CheckpointSet:
         self.uids: dict[str, None] = {}
         self._steps: Counter[CheckpointStep] = Counter()
         self.obstacle: str | None = None
-        """The member that kept the set from its beginning when it was looked at last."""
+        """The member that blocked the set's start at the last scan."""
 
     def put(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
-        """One of them was added, changed, or forgotten."""
+        """Count an added, changed or dropped member."""
         if before is not None:
             self._steps[before.step] -= 1
             del self.uids[before.uid]
@@ -34,36 +34,36 @@ class CheckpointSet:
             self.uids[now.uid] = None
 
     def step(self, before: Checkpoint, now: Checkpoint) -> None:
-        """One of them took a step."""
+        """Count a member's transition."""
         self._steps[before.step] -= 1
         self._steps[now.step] += 1
 
     def from_obstacle(self) -> list[str]:
-        """All uids, those that were not looked at when the obstacle was met first."""
+        """Return all uids, rotated so that the scan resumes at the last obstacle."""
         uids = list(self.uids)
         met = uids.index(self.obstacle) if self.obstacle in self.uids else 0
         return uids[met:] + uids[:met]
 
     def are_all(self, steps: Collection[CheckpointStep]) -> bool:
-        """Whether every member is at one of these steps."""
+        """Return whether every member is at one of these steps."""
         return sum(self._steps[step] for step in steps) == len(self.uids)
 
 
 class Wants:
-    """Restores (uids) that wait for somebody else's claim on a snapshot to end."""
+    """Restores (uids) that wait for another restore's claim on a snapshot to end."""
 
     def __init__(self) -> None:
         self._wanted: dict[str, SnapshotRef] = {}
         self._of: dict[Identity, dict[str, None]] = {}
 
     def add(self, uid: str, wanted: SnapshotRef) -> None:
-        """It waits for this one."""
+        """Record that the restore waits for this snapshot."""
         self.drop(uid)
         self._wanted[uid] = wanted
         self._of.setdefault(wanted.identity, {})[uid] = None
 
     def drop(self, uid: str) -> None:
-        """It waits no more."""
+        """Remove the restore's entry."""
         if (wanted := self._wanted.pop(uid, None)) is not None:
             waiting = self._of[wanted.identity]
             del waiting[uid]
@@ -71,11 +71,11 @@ class Wants:
                 del self._of[wanted.identity]
 
     def get(self, uid: str, default: SnapshotRef | None) -> SnapshotRef | None:
-        """What it waits for."""
+        """Return the snapshot that the restore waits for."""
         return self._wanted.get(uid, default)
 
     def of(self, identity: Identity, freed: SnapshotRef | None) -> list[str]:
-        """Who waits for a snapshot of this identity, or for this one."""
+        """Return the restores that wait for a snapshot of this identity, or for the freed one."""
         waiting = list(self._of.get(identity, ()))
         if freed is not None and freed.identity != identity:
             waiting += [uid for uid in self._of.get(freed.identity, ()) if self._wanted[uid] == freed]
@@ -86,31 +86,31 @@ _Key = tuple[str, str | None, str]
 
 
 def _key(hold: PreemptionHold) -> _Key:
-    """Of the holds that are released together."""
+    """Return the key of the release group."""
     return hold.adapter, hold.release_group, hold.uid if hold.release_group is None else ""
 
 
 class Companions:
-    """The holds that hold, by whom they are released together with, and the checkpoints that they wait for."""
+    """Active holds by release group, and the checkpoints that each group waits for."""
 
     def __init__(self) -> None:
         self._holds: dict[_Key, dict[str, None]] = {}
         self._awaited: dict[_Key, dict[str, None]] = {}
         self._waiting: dict[str, _Key] = {}
-        """By checkpoint (uid): the group of the hold that names it."""
+        """Checkpoint uid to the group of the hold that names the checkpoint."""
 
     def of(self, hold: PreemptionHold) -> tuple[str, ...]:
-        """Uids of those that still hold, itself among them if it does, oldest first."""
+        """Return the uids of the group's active holds, including this one while active, oldest first."""
         return tuple(self._holds.get(_key(hold), ()))
 
     def are_terminal(self, hold: PreemptionHold) -> bool:
-        """Whether none of them waits for a checkpoint any more."""
+        """Return whether no hold of the group waits for a checkpoint."""
         return _key(hold) not in self._awaited
 
     def put_hold(
         self, before: PreemptionHold | None, now: PreemptionHold | None, checkpoints: dict[str, Checkpoint]
     ) -> None:
-        """A hold was added, changed, or forgotten."""
+        """Count an added, changed or dropped hold."""
         was = before is not None and before.step is HoldStep.HOLDING
         holds = now is not None and now.step is HoldStep.HOLDING
         if before is not None and now is not None and was == holds and before.checkpoints is now.checkpoints:
@@ -127,7 +127,7 @@ class Companions:
                 self._look(uid, checkpoints.get(uid))
 
     def put_checkpoint(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
-        """A checkpoint was added, changed, or forgotten."""
+        """Count an added, changed or dropped checkpoint."""
         if now is None:
             if before is not None:
                 self._forget(before.uid)

@@ -1,4 +1,4 @@
-"""Rules of the holds: all victims of one preemption are released together, and never after the deadline."""
+"""Hold rules: all victims of one preemption are released together, never after the deadline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cedana_sched.model.records import HoldStep, PreemptionHold
 
 
 class Holds:
-    """All holds of one core, and the signals that make them."""
+    """All holds of one core, and the signals that create them."""
 
     def __init__(self, context: TurnContext, checkpoints: Checkpoints) -> None:
         self._context = context
@@ -23,7 +23,7 @@ class Holds:
         self._checkpoints = checkpoints
 
     def preempted(self, signal: Signal) -> None:
-        """Begin what a signal asks for; a repeated one is answered with what stands already."""
+        """Create the hold and checkpoints of a signal. Idempotent: a repeated signal repeats the instruction."""
         known = self._book.holds.get(signal.uid)
         if known is not None:
             self._repeated(known, signal)
@@ -63,7 +63,7 @@ class Holds:
             self.release_again(hold)
 
     def placed(self, signal_uid: str, until: float | None) -> None:
-        """The adapter holds, perhaps for less time than the policy grants."""
+        """Record that the adapter holds the eviction, possibly for less time than the policy grants."""
         hold = self._book.holds.get(signal_uid)
         if hold is None or hold.step is not HoldStep.HOLDING:
             return
@@ -77,7 +77,7 @@ class Holds:
         self._context.tell("EvictionHeld", text, signal_uid=signal_uid)
 
     def released(self, signal_uid: str) -> None:
-        """The adapter let its scheduler go on."""
+        """Record that the adapter has released its scheduler."""
         hold = self._book.holds.get(signal_uid)
         if hold is None:
             return
@@ -86,16 +86,16 @@ class Holds:
             self._checkpoints.released(released)
 
     def release_failed(self, signal_uid: str, why: str) -> None:
-        """The adapter could not; the shell goes on trying."""
+        """Publish that the adapter could not release; the shell retries."""
         text = f"The release could not be written, trying again: {why}"
         self._context.tell("ReleaseFailed", text, signal_uid=signal_uid, warning=True)
 
     def release_again(self, hold: PreemptionHold) -> None:
-        """Hand out a decided release once more; the adapter's `release` is idempotent."""
+        """Repeat a decided release; the adapter's `release` is idempotent."""
         self._context.out.append(ReleaseHold(hold.adapter, Release(hold.uid, hold.verdicts, hold.reasons)))
 
     def draw(self, hold: PreemptionHold) -> None:
-        """Release it once all its checkpoints are settled, and those of its companions."""
+        """Release the hold once its checkpoints and those of its companions are terminal."""
         if hold.step is HoldStep.HOLDING and self._book.are_terminal(hold):
             for companion in self._book.companions(hold):
                 self._release(companion, Cause.SETTLED)
@@ -103,20 +103,20 @@ class Holds:
         self.arm(self._book.holds[hold.uid])
 
     def due(self, hold: PreemptionHold) -> None:
-        """Its deadline passed, or it is to be forgotten."""
+        """Handle an expired timer: the deadline, or the record's retention."""
         if hold.step is HoldStep.HOLDING:
             for named in self._book.of_hold(hold):
-                checkpoint = self._book.checkpoints[named.uid]  # another one of its gang may just have failed it
+                checkpoint = self._book.checkpoints[named.uid]  # re-read: a gang member may just have failed it
                 if not checkpoint.is_terminal:
                     self._checkpoints.due(checkpoint)
             self._release(self._book.holds[hold.uid], Cause.DEADLINE)
             if self._book.are_terminal(hold) and (companions := self._book.companions(hold)):
-                self.draw(companions[0])  # this one is not waited for any more
+                self.draw(companions[0])  # this hold no longer blocks them
         elif (at := self._forget_at(hold)) is not None and self._context.now >= at:
             self._book.forget(hold)
 
     def arm(self, hold: PreemptionHold) -> None:
-        """Set when it is looked at again."""
+        """Set the hold's next timer."""
         if hold.step is HoldStep.HOLDING:
             at: float | None = hold.deadline
         else:
@@ -145,6 +145,6 @@ def _namespace_of(signal: Signal) -> str:
 
 
 def _namespace_uid_of(signal: Signal, namespace: str) -> str:
-    """What its victims there say; empty: nothing."""
+    """Return the namespace uid recorded on the victims there; empty if unknown."""
     there = (victim.workload for victim in signal.victims if victim.workload.namespace == namespace)
     return next((workload.namespace_uid for workload in there if workload.namespace_uid), "")

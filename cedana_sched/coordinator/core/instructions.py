@@ -1,4 +1,4 @@
-"""What the core wants done. The shell carries them out in order: whatever is persisted comes first."""
+"""The core's instructions. The shell executes them in order, after persisting the records."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from cedana_sched.model.records import Record
 
 
 class Persist(msgspec.Struct, frozen=True):
-    """Write these records and drop those, atomically, before any later instruction is carried out."""
+    """Write and drop these records, atomically, before any later instruction is executed."""
 
     records: tuple[Record, ...]
     forget: tuple[Record, ...] = ()
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Give an order to the agent of a node."""
+    """Send an order to a node's agent."""
 
     node: str
     order: Order
 
 
 class PlaceHold(msgspec.Struct, frozen=True):
-    """Ask the adapter to hold an eviction; answered by `HoldPlaced`."""
+    """Have the adapter hold an eviction; answered by `HoldPlaced`."""
 
     adapter: str
     signal: Signal
 
 
 class ReleaseHold(msgspec.Struct, frozen=True):
-    """Tell the adapter how a hold ended, again and again until it is done: `ReleaseDone`."""
+    """Release a hold through the adapter, with retries until `ReleaseDone`."""
 
     adapter: str
     release: Release
 
 
 class Severity(StrEnum):
-    """As of Kubernetes Events."""
+    """Type of a Kubernetes Event."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
 
 
 class PublishEvent(msgspec.Struct, frozen=True):
-    """Something a person wants to know. `kind` is an Event's reason (CamelCase); `text` is at most 1 KiB."""
+    """A user-facing event. `kind` is the Event's reason (CamelCase); `text` is at most 1 KiB."""
 
     kind: str
     text: str
@@ -56,12 +56,12 @@ class PublishEvent(msgspec.Struct, frozen=True):
     identity: Identity | None = None
     workload: WorkloadRef | None = None
     signal_uid: str | None = None
-    """The preemption that it belongs to: one id across all components' logs."""
+    """Correlation id of the preemption, shared by all components' logs."""
     held: HeldObject | None = None
-    """The object on which its owner looks first: that by which the preemption evicts; without one, the pod's controller
-    where whoever tells it knows it."""
+    """The object that the Event regards: the one by which the preemption evicts; otherwise the pod's controller, if
+    known to the publisher."""
     victims: tuple[WorkloadRef, ...] = ()
-    """Whom that preemption evicts, where it does so by no object but theirs."""
+    """Victims of a preemption that evicts by no other object."""
 
 
 Instruction = Persist | Send | PlaceHold | ReleaseHold | PublishEvent

@@ -1,7 +1,7 @@
-"""The invariants of the design, as far as the records alone show them; tests evaluate them after every step.
+"""The design's invariants, as far as the records alone show them; tests evaluate them after every step.
 
-What only the world can show (that a frozen process executes nothing, that a store holds what is restored) is
-checked beside it by the simulation of the tests. Numbers are those of the design's list.
+The tests' simulation checks what the records do not show (a frozen process executes no instruction, the store holds
+every restored snapshot). Numbers are those of the design's list.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _OPEN_ENDED = frozenset({RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.EN
 
 
 def violations(core: Core) -> list[str]:
-    """Every invariant that the records break now, as `number: sentence`; empty when all hold."""
+    """Return every invariant that the records violate, as `number: sentence`; empty if all hold."""
     parts = (_claims, _cold_starts, _holds, _checkpoints, _identities, _phases, _counts)
     return [sentence for part in parts for sentence in part(core)]
 
 
 def forbidden_order(core: Core, order: Order) -> str | None:
-    """4: what ends a workload for good is not ordered while a hold that names it stands."""
+    """4: no final kill is ordered while an active hold names the workload."""
     if not isinstance(order, Kill) or not order.insist:
         return None
     named = {one.signal_uid for one in core.book.of_workload(order.workload.uid)}
@@ -41,7 +41,7 @@ def forbidden_order(core: Core, order: Order) -> str | None:
 
 
 def _claims(core: Core) -> Iterator[str]:
-    """1, 3, 7, 8: one claim for each snapshot, of the right namespace and replica, of nothing called off."""
+    """1, 3, 7, 8: one claim per snapshot, of the same namespace and replica, of no cancelled checkpoint."""
     restores = core.book.restores.values()
     claimed = Counter(
         (ref, restore.workload.namespace_uid) for restore in restores if (ref := claims(restore)) is not None
@@ -69,7 +69,7 @@ def _claims(core: Core) -> Iterator[str]:
 
 
 def _cold_starts(core: Core) -> Iterator[str]:
-    """2: a cold start where a snapshot was known says why."""
+    """2: a cold start despite a known snapshot has a reason."""
     for restore in core.book.restores.values():
         if not restore.cold or restore.failure is not None:
             continue
@@ -80,7 +80,7 @@ def _cold_starts(core: Core) -> Iterator[str]:
 
 
 def _holds(core: Core) -> Iterator[str]:
-    """4: a hold ends by its deadline, and with a verdict for each victim."""
+    """4: a hold ends by its deadline, with a verdict for each victim."""
     for hold in core.book.holds.values():
         if hold.step is HoldStep.HOLDING:
             if core.now > hold.deadline:
@@ -96,7 +96,7 @@ def _holds(core: Core) -> Iterator[str]:
 
 
 def _checkpoints(core: Core) -> Iterator[str]:
-    """5, 6: nothing is killed before its whole set is committed; nothing is frozen twice at a time."""
+    """5, 6: no member is killed before its whole set is committed; no workload is frozen twice at a time."""
     busy: Counter[str] = Counter()
     for checkpoint in core.book.checkpoints.values():
         step = checkpoint.step
@@ -138,7 +138,7 @@ def _gang(core: Core, checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _phases(core: Core) -> Iterator[str]:
-    """9: nothing stays in an intermediate phase past its deadline."""
+    """9: no record stays in an intermediate phase past its deadline."""
     confirm = core.timing.confirm
     for checkpoint in core.book.checkpoints.values():
         if not checkpoint.is_terminal:
@@ -150,7 +150,7 @@ def _phases(core: Core) -> Iterator[str]:
 
 
 def _counts(core: Core) -> Iterator[str]:
-    """4: what is counted of the holds is what the records say; by these counts holds are released."""
+    """4: the hold counters, by which holds are released, match the records."""
     book = core.book
     for hold in book.holds.values():
         if hold.step is not HoldStep.HOLDING:

@@ -1,4 +1,4 @@
-"""The one way in: an event comes, its consequences are drawn until nothing follows any more, instructions go out."""
+"""State machine entry point: handle an event, reconcile to a fixed point, return instructions."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from cedana_sched.model.orders import ApplyRetention, CheckpointFailed
 from cedana_sched.model.records import Checkpoint, HoldStep, Record, Restore, of_namespace
 
 RUNAWAY = 100_000
-"""More consequences than this from one event is a loop of the rules, not work."""
+"""More reconciliations than this from one event are a rule loop, not work."""
 
 
 class Core:
-    """The whole state machine. Not thread-safe; it never blocks."""
+    """The whole state machine. Not thread-safe; never blocks."""
 
     def __init__(self, timing: Timing | None = None) -> None:
         self._context = TurnContext(timing or Timing())
@@ -45,7 +45,7 @@ class Core:
     def recover(
         cls, records: Iterable[Record], now: float, timing: Timing | None = None
     ) -> tuple[Core, tuple[Instruction, ...]]:
-        """Carry on from what is stored: repeats every order and release that may not have arrived."""
+        """Recover from persisted records; repeats every order and release that may not have arrived."""
         core = cls(timing)
         context = core._context
         context.now = now
@@ -62,7 +62,7 @@ class Core:
 
     @property
     def book(self) -> Book:
-        """All records, to look at."""
+        """All records, read-only."""
         return self._context.book
 
     @property
@@ -76,22 +76,22 @@ class Core:
         return self._context.timing
 
     def records(self) -> tuple[Record, ...]:
-        """Everything that is remembered, checkpoints first."""
+        """Return all retained records, checkpoints first."""
         return tuple(self._context.book.records())
 
     def next_deadline(self) -> float | None:
-        """When the core wants a `Tick` (epoch seconds); None when it waits for nothing but events."""
+        """Return when the core needs a `Tick` (epoch seconds); None if no timer is set."""
         return self._context.deadlines.next()
 
     def handle(self, event: Event, now: float) -> tuple[Instruction, ...]:
-        """Take in one event; the first instruction is the `Persist`, when anything changed.
+        """Handle one event; the first instruction is the `Persist`, if any record changed.
 
-        Deadlines that have passed by `now` come before the event: what arrives late is late. A time that is a little
-        earlier than the last one counts as the last one; one that is far earlier sets the clock back.
+        Deadlines that have passed by `now` are handled before the event, so that late events are late. A `now` slightly
+        earlier than the last one is clamped to the last one; one far earlier counts as a clock that was set back.
 
         Raises:
-            IllegalTransitionError: the event contradicts the record. Nothing of it was taken in; what its time
-                made due is handed out with the next event, so follow with a `Tick`.
+            IllegalTransitionError: the event contradicts the record. The event has no effect; instructions of passed
+                deadlines are returned by the next call, so follow with a `Tick`.
         """
         if self._context.now - now > SET_BACK_SECONDS:
             self._set_back(now)
@@ -134,7 +134,7 @@ class Core:
     def _correct_namespace(self, event: NamespaceCorrected) -> None:
         if (record := self._context.book.get(event.record_uid)) is not None:
             self._context.book.update(of_namespace(record, event.namespace_uid))
-            self._context.book.touched[record.uid] = None  # what is in its way there
+            self._context.book.touched[record.uid] = None  # re-evaluates obstacles in that namespace
 
     def _look_for_end(self, outcome: CheckpointOutcome) -> None:
         checkpoint = self._context.book.checkpoints.get(outcome.checkpoint_uid)
@@ -170,7 +170,7 @@ class Core:
             self._arm(record)
 
     def _draw(self) -> None:
-        """Follow every changed record until no rule has anything to add."""
+        """Reconcile every changed record until no rule applies."""
         book = self._context.book
         for _ in range(RUNAWAY):
             if not book.touched:
@@ -193,7 +193,7 @@ class Core:
             stopped_by = self._context.book.stopped_by(checkpoint.workload.uid)
             if (
                 stopped_by is not None and not stopped_by.kill_pending
-            ):  # who is doomed may be spared, until its end is told
+            ):  # a doomed workload may be spared until its end is reported
                 self._restores.workload_ended(checkpoint.workload.uid)
             hold = self._context.book.holds.get(checkpoint.signal_uid)
             if hold is not None:

@@ -1,4 +1,4 @@
-"""The sentences that people read: Events of a checkpoint, a hold, a restore."""
+"""User-facing Event messages for checkpoints, holds and restores."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BECAME = {
 
 
 def seconds(amount: float) -> str:
-    """A duration, short ones with their fractions."""
+    """Format a duration; below 1 s with fractions."""
     return f"{amount:.0f} s" if amount >= 1 else f"{amount:.2f} s"
 
 
 def short(named: Identity | SnapshotRef) -> str:
-    """`id/index@generation`, as annotations ask for it: the namespace is that of the object that it is told on."""
+    """Format as `id/index@generation`, the annotations' syntax: the namespace is that of the object of the Event."""
     identity = named.identity if isinstance(named, SnapshotRef) else named
     container = "" if identity.container == "main" else f"/{identity.container}"
     generation = f"@{named.generation}" if isinstance(named, SnapshotRef) else ""
@@ -34,7 +34,7 @@ def short(named: Identity | SnapshotRef) -> str:
 
 
 def of_checkpoint(context: TurnContext, checkpoint: Checkpoint, cause: Cause) -> None:
-    """Tell what a checkpoint's step means to its owner, if it means anything to him."""
+    """Publish an Event for a checkpoint's step, if the step matters to the workload's owner."""
     kind, text, warning = "", "", False
     identity, name = checkpoint.identity, checkpoint.workload.name
     if cause is Cause.BEGIN:
@@ -67,7 +67,7 @@ def of_checkpoint(context: TurnContext, checkpoint: Checkpoint, cause: Cause) ->
 
 
 def of_work_left(context: TurnContext, checkpoint: Checkpoint, snapshot: SnapshotRef, left: SnapshotRef) -> None:
-    """Tell that what the newest snapshot held until now is not in the one that has just been committed."""
+    """Publish that the new snapshot does not contain the work of the previously newest one."""
     text = (
         f"Checkpoint {short(snapshot)} does not continue {short(left)}, whose work nothing newer has: it is kept beside"
         " those of the policy, until somebody deletes it. To continue from it, delete the newer ones, or ask for it by"
@@ -77,7 +77,7 @@ def of_work_left(context: TurnContext, checkpoint: Checkpoint, snapshot: Snapsho
 
 
 def of_overdue(context: TurnContext, checkpoint: Checkpoint) -> None:
-    """Tell that a workload is ended although nobody has deleted it."""
+    """Publish that a released workload is killed because it was not deleted."""
     text = (
         f"{checkpoint.workload.name} was released and is not deleted after {seconds(context.timing.patience)}: it is"
         f" killed; {_snapshot(checkpoint)} stays"
@@ -86,7 +86,7 @@ def of_overdue(context: TurnContext, checkpoint: Checkpoint) -> None:
 
 
 def of_release(context: TurnContext, hold: PreemptionHold, *, deadline: bool) -> None:
-    """Tell how a hold ended."""
+    """Publish how a hold ended."""
     given = tuple(hold.verdicts.values())
     counts = [f"{n} {words}" for verdict, words in _BECAME.items() if (n := given.count(verdict))]
     why = ", ".join(counts) + ("; its deadline has passed" if deadline else "")
@@ -96,7 +96,7 @@ def of_release(context: TurnContext, hold: PreemptionHold, *, deadline: bool) ->
 
 
 def of_restore(context: TurnContext, restore: Restore) -> None:
-    """Tell what a restore's step means to its owner, if it means anything to him."""
+    """Publish an Event for a restore's step, if the step matters to the workload's owner."""
     kind, text, warning = "", "", False
     name, taken = restore.workload.name, context.now - restore.created_at
     snapshot = short(restore.snapshot) if restore.snapshot is not None else ""
@@ -124,7 +124,7 @@ def of_restore(context: TurnContext, restore: Restore) -> None:
 
 
 def _newer_than(context: TurnContext, restore: Restore) -> SnapshotRef | None:
-    """The newest that was committed, where its node has found an older one."""
+    """Return the newest committed snapshot if the node has found an older one."""
     if restore.requested_snapshot is not None or restore.snapshot is None:
         return None
     newest = max(obstacles.committed(context.book, restore), default=restore.snapshot)
@@ -132,7 +132,7 @@ def _newer_than(context: TurnContext, restore: Restore) -> SnapshotRef | None:
 
 
 def passed_over(restore: Restore) -> str:
-    """Which snapshots it does not continue from, and why; empty where there are none."""
+    """Describe the snapshots that this restore skips, and why; empty if there are none."""
     why = [set_aside(restore)] if restore.set_aside else []
     if restore.damaged:
         why.append(f"{', '.join(short(ref) for ref in sorted(restore.damaged))} cannot be read whole")
@@ -140,7 +140,7 @@ def passed_over(restore: Restore) -> str:
 
 
 def set_aside(restore: Restore) -> str:
-    """Which snapshots are not restored again, and why."""
+    """Describe the quarantined snapshots, and why."""
     refs = ", ".join(short(ref) for ref in sorted(restore.set_aside))
     policy = restore.policy
     times = "once" if policy.quick_failure_threshold == 1 else f"{policy.quick_failure_threshold} times"
@@ -148,7 +148,7 @@ def set_aside(restore: Restore) -> str:
 
 
 def of_set_aside(context: TurnContext, restore: Restore) -> None:
-    """Tell that a snapshot kills its program, and what follows."""
+    """Publish that a snapshot is quarantined because its program failed soon after the restore, and what follows."""
     last = "cold" if restore.policy.on_restore_failure is OnRestoreFailure.COLD_START else "not at all"
     text = (
         f"{set_aside(restore)}; it is not restored again: {restore.workload.name}'s successor is continued from an"
@@ -158,20 +158,20 @@ def of_set_aside(context: TurnContext, restore: Restore) -> None:
 
 
 def of_damage(context: TurnContext, restore: Restore, damaged: SnapshotRef, why: str) -> None:
-    """Publish that a snapshot is not what was written, and what follows."""
+    """Publish that a snapshot is damaged, and what follows."""
     text = f"{short(damaged)} cannot be read whole: {why}; an older snapshot is looked for"
     context.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
 
 
 def of_delay(context: TurnContext, restore: Restore, why: str) -> None:
-    """Tell that a return waits longer than it should."""
+    """Publish that a restore is delayed."""
     left = seconds(max(restore.deadline - context.now, 0.0))
     text = f"{restore.workload.name} waits for its snapshot, and is tried again for {left}: {why}"
     context.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
 
 
 def of_new_beginning(context: TurnContext, earlier: Restore, workload: WorkloadRef) -> None:
-    """Tell that what a workload did since it last began is lost, but for what a snapshot has."""
+    """Publish that a workload restarts and loses its work since its last start, except what a snapshot holds."""
     was = f"it had been resumed from {short(earlier.snapshot)}" if earlier.snapshot is not None else "it had begun"
     text = f"{workload.name} begins again on node {workload.node}: {was}, and its containers are made anew"
     context.tell("PodRestarted", text, identity=earlier.identity, workload=workload, warning=True)
@@ -203,7 +203,7 @@ def _figures(checkpoint: Checkpoint) -> str:
 
 
 def _span(amount: float) -> str:
-    """As people say how long something ran: `17 s`, `5 min`, `3h07m`."""
+    """Format a run time: `17 s`, `5 min`, `3h07m`."""
     if amount < 60:
         return f"{amount:.0f} s"
     if amount < 3600:
@@ -212,7 +212,7 @@ def _span(amount: float) -> str:
 
 
 def size(amount: int) -> str:
-    """Bytes as a person writes them: `3.1 GiB`."""
+    """Format bytes with a binary unit: `3.1 GiB`."""
     value = float(amount)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

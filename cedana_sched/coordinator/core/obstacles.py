@@ -1,4 +1,4 @@
-"""What keeps a restore from its snapshot: questions to the book, nothing is changed here."""
+"""Obstacles between a restore and its snapshot: read-only queries on the book."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, Rest
 
 
 def in_flight(book: Book, restore: Restore) -> list[Checkpoint]:
-    """Checkpoints of other workloads that may still give this restore its snapshot."""
+    """Return checkpoints of other workloads that may still produce this restore's snapshot."""
     identity = restore.requested_snapshot.identity if restore.requested_snapshot else restore.identity
     return [
         checkpoint
@@ -19,7 +19,7 @@ def in_flight(book: Book, restore: Restore) -> list[Checkpoint]:
 
 
 def own(book: Book, restore: Restore) -> list[Checkpoint]:
-    """Checkpoints of a workload that begins again: under way, or those that it must not run past."""
+    """Return checkpoints of a restarted workload: those in flight, and one that stopped it permanently."""
     if not restore.incarnation:
         return []
     under_way = (
@@ -32,15 +32,15 @@ def own(book: Book, restore: Restore) -> list[Checkpoint]:
 
 
 def blocked_by(book: Book, restore: Restore, wanted: SnapshotRef | None) -> str | None:
-    """What is in the way of a waiting restore, in words; None when nothing is.
+    """Describe what blocks a waiting restore; None if nothing does.
 
-    `wanted`: the snapshot that it needs, because a person requested it or the store named it.
+    `wanted`: the snapshot that it needs, requested by a user or found in the store.
     """
     if flying := in_flight(book, restore):
         return f"a checkpoint of {flying[0].identity} is in flight"
     if mine := own(book, restore):
         return f"it is about to be evicted, with {mine[0].snapshot or 'a checkpoint'} of its own"
-    is_earlier = True  # of two that wait, the later one waits for the earlier one
+    is_earlier = True  # of two waiting restores, the later one waits for the earlier one
     for other in book.restores_of(restore.identity, restore.workload):
         if other.uid == restore.uid:
             is_earlier = False
@@ -52,10 +52,10 @@ def blocked_by(book: Book, restore: Restore, wanted: SnapshotRef | None) -> str 
 
 
 def rival_of(book: Book, checkpoint: Checkpoint) -> str | None:
-    """Why a checkpoint must never begin, in words: two workloads of its identity run, or have run, at a time.
+    """Describe why a checkpoint must never start: two workloads of its identity run, or have run, at the same time.
 
-    Whoever came first may be saved, where that is known; of those that were reported at once none may: whose
-    memory the snapshot is would be open.
+    Where the order of starts is known, the first may be saved. Of workloads reported in one signal none may: the
+    snapshot's origin would be ambiguous.
     """
     own = book.restore_of(checkpoint.workload.uid)
     for restore in book.restores_of(checkpoint.identity, checkpoint.workload):
@@ -72,25 +72,25 @@ def rival_of(book: Book, checkpoint: Checkpoint) -> str | None:
 
 
 def _was_beside(checkpoint: Checkpoint, other: Checkpoint) -> bool:
-    """Whether it ran already when the other one was saved. Who has a restore has waited for that one's end."""
+    """Return whether it ran when the other one was saved. One with a restore has waited for the other to end."""
     started, saved = checkpoint.workload_started_at, other.committed_at
     return other.stops and started is not None and saved is not None and started < saved
 
 
 def rivalry(identity: Identity, name: str) -> str:
-    """What is said of two workloads with one identity."""
+    """Format the refusal of two workloads with one identity."""
     return f"{identity.id}/{identity.index} is already run by {name}; give each of them an id of its own"
 
 
 def committed(book: Book, restore: Restore) -> list[SnapshotRef]:
-    """The snapshots of its identity in the book or in its start, but those that are passed over."""
+    """Return the identity's committed snapshots, from the book and the start report, without skipped ones."""
     known = book.of_identity(restore.identity, restore.workload)
     found = [restore.newest_snapshot, *(c.snapshot for c in known if c.step is CheckpointStep.READY)]
     return [ref for ref in found if ref is not None and ref not in restore.passed_over]
 
 
 def lost(book: Book, restore: Restore) -> str | None:
-    """What the store has not, although it was committed there; None where nothing is known to have been."""
+    """Describe a committed snapshot that is missing from the store; None if none is known."""
     if known := committed(book, restore):
         return f"{max(known)} is not in the store any more"
     returns = book.restores_of(restore.identity, restore.workload)
@@ -101,9 +101,9 @@ def lost(book: Book, restore: Restore) -> str | None:
 
 
 def why_nothing(book: Book, restore: Restore, *, is_promised: bool) -> str | None:
-    """Why no snapshot was ever committed, if one should have been; None for a plain first start.
+    """Describe why an expected snapshot was never committed; None for a plain first start.
 
-    `is_promised`: whoever started it names a snapshot, which another cluster may have taken.
+    `is_promised`: the start names a snapshot, possibly taken in another cluster.
     """
     for checkpoint in reversed(book.of_identity(restore.identity, restore.workload)):
         if checkpoint.verdict is Verdict.EVICT and checkpoint.after_commit is AfterCommit.STOP:
@@ -114,13 +114,13 @@ def why_nothing(book: Book, restore: Restore, *, is_promised: bool) -> str | Non
 
 
 def claimed_by_other(book: Book, restore: Restore, snapshot: SnapshotRef) -> bool:
-    """Whether another restore may run from this snapshot."""
+    """Return whether another restore claims this snapshot."""
     naming = book.restores_naming(snapshot.identity, restore.workload)
     return any(claims(other) == snapshot for other in naming if other.uid != restore.uid)
 
 
 def forbidden(restore: Restore) -> str | None:
-    """Why the very snapshot that was asked for can never be given to this workload."""
+    """Describe why this workload can never use the requested snapshot."""
     wanted = restore.requested_snapshot
     if wanted is None:
         return None

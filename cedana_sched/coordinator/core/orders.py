@@ -1,4 +1,4 @@
-"""Which order goes with which step: the same for the first time, a repetition, and after a restart."""
+"""The order of each step: the same for the first send, a repetition, and recovery."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, Rest
 
 
 def of_checkpoint(checkpoint: Checkpoint, now: float, lineage: Lineage | None = None) -> Order | None:
-    """The order that its step waits on; `lineage`: where the workload's work comes from."""
+    """Return the order that the current step waits on; `lineage` is that of the workload."""
     uid, workload, step = checkpoint.uid, checkpoint.workload, checkpoint.step
     silent = checkpoint.unconfirmed
     left = max(checkpoint.deadline - now, 0.0)
@@ -43,30 +43,30 @@ def of_checkpoint(checkpoint: Checkpoint, now: float, lineage: Lineage | None = 
 
 
 def end(checkpoint: Checkpoint) -> Kill:
-    """End its frozen workload for good: it was released, and nobody has deleted it."""
+    """Return the final kill of a frozen workload that was released but not deleted."""
     return Kill(checkpoint.uid, checkpoint.workload, insist=True)
 
 
 def abort(checkpoint: Checkpoint) -> Abort:
-    """Undo it, whatever became of it on its node."""
+    """Return the order that undoes the checkpoint, whatever its state on the node."""
     why = checkpoint.failure or "it was called off"
     return Abort(checkpoint.uid, checkpoint.workload, checkpoint.identity, why)
 
 
 def record_of(order: Order) -> str:
-    """The uid of the record that an order belongs to."""
+    """Return the uid of the record that an order belongs to."""
     if isinstance(order, FindSnapshot | Stage | RestoreSnapshot | StartCold | FailWorkload):
         return order.restore_uid
     return order.checkpoint_uid
 
 
 def retain(checkpoint: Checkpoint, spare: tuple[int, ...]) -> ApplyRetention:
-    """The order that follows a checkpoint that succeeded."""
+    """Return the retention order that follows a successful checkpoint."""
     return ApplyRetention(checkpoint.uid, checkpoint.identity, checkpoint.policy.retention, spare)
 
 
 def of_restore(restore: Restore) -> Order | None:
-    """The order that its step waits on; `WAITING` has its own rules (see `restores`)."""
+    """Return the order that the current step waits on; `WAITING` has rules of its own (see `restores`)."""
     uid, workload = restore.uid, restore.workload
     if restore.step is RestoreStep.STAGING and restore.snapshot is not None:
         return Stage(uid, workload, restore.snapshot, restore.manifest_digest)
@@ -80,7 +80,7 @@ def of_restore(restore: Restore) -> Order | None:
 
 
 def find(book: Book, restore: Restore, now: float) -> FindSnapshot:
-    """The order that asks the store for what it continues."""
+    """Return the order that looks up the restore's snapshot in the store."""
     identity = restore.requested_snapshot.identity if restore.requested_snapshot else restore.identity
     excluding = tuple(c.uid for c in book.of_identity(identity, restore.workload) if c.cancelled)
     time_for_older = restore.policy.restore_deadline_seconds / 2

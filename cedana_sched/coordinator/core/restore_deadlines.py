@@ -1,4 +1,4 @@
-"""When a restore is looked at again, and what puts its deadline off: bytes that come, checkpoints that it waits for."""
+"""Restore timers, and what extends the deadline: bytes staged, checkpoints in flight."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
 
 
 def next_look(context: TurnContext, restore: Restore) -> float | None:
-    """Its deadline, an order to repeat, or when it may be forgotten; None: it waits for nothing."""
+    """Return the next timer: deadline, order repetition or retention; None if the restore waits for nothing."""
     at: float | None = restore.deadline
     if restore.step is RestoreStep.RUNNING or unconfirmed(restore):
         at = None
     elif restore.finished_at is not None:
-        at = restore.finished_at + context.timing.remember  # then a later one may have taken over its deaths
+        at = restore.finished_at + context.timing.remember  # then a later one may have taken over its failures
     elif restore.step in {RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD}:
         at = restore.deadline + context.timing.confirm
     repeat = context.repeat_at(restore.uid)
@@ -26,13 +26,13 @@ def next_look(context: TurnContext, restore: Restore) -> float | None:
 
 
 def after_progress(restore: Restore, now: float) -> float | None:
-    """The new deadline once more bytes have come; None where the one it has is far enough, or was put off for long."""
-    is_near = restore.deadline - now < restore.policy.restore_deadline_seconds / 2  # no write with each report
+    """Return the deadline extended for staged bytes; None if the current one is far off or at its bound."""
+    is_near = restore.deadline - now < restore.policy.restore_deadline_seconds / 2  # not one write per report
     return after_wait(restore, now) if is_near else None
 
 
 def after_wait(restore: Restore, now: float) -> float | None:
-    """The new deadline once what it waited for is over; None where the one it has is no earlier."""
+    """Return the deadline extended after a wait; None if the current one is no earlier."""
     deadline = min(now + restore.policy.restore_deadline_seconds, restore.created_at + LONGEST_RECORD_SECONDS)
     return deadline if deadline > restore.deadline else None
 
@@ -40,9 +40,9 @@ def after_wait(restore: Restore, now: float) -> float | None:
 def after_checkpoints(
     context: TurnContext, restore: Restore, in_flight: Sequence[Checkpoint], own: Sequence[Checkpoint]
 ) -> float | None:
-    """The new deadline where it has waited for checkpoints in flight, which end by their own; None: for none.
+    """Return the deadline extended for checkpoints in flight, which end by their own deadlines; None if there are none.
 
-    `own`: those of its own workload, of which some may be over.
+    `own`: checkpoints of the restore's workload, some possibly terminal.
     """
     waited_for = [*in_flight, *(one for one in own if not one.is_terminal or one.kill_pending or one.unconfirmed)]
     if not waited_for:

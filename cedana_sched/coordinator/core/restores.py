@@ -1,7 +1,7 @@
-"""Rules of the restores: who may continue from which snapshot, when, and what happens if it fails.
+"""Restore rules: which workload restores from which snapshot, when, and how failures are handled.
 
-A workload waits while a snapshot of its identity may still be committed, and while another workload may still
-run as it. Each snapshot is claimed by at most one restore, from the choice until the workload has ended.
+A restore waits while a snapshot of its identity may still be committed, and while another workload may still run under
+the identity. Each snapshot is claimed by at most one restore, from the choice until the workload has ended.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RestoreOutcome = (
 
 
 def uid_of(workload_uid: str, beginning: int) -> str:
-    """The uid of one attempt; it is the same whenever the same beginning is reported."""
+    """Return the uid of one attempt; deterministic, so a repeated report of an incarnation yields the same uid."""
     return f"restore.{workload_uid}.{beginning}" if beginning else f"restore.{workload_uid}"
 
 
@@ -52,28 +52,28 @@ class Restores:
         self._context = context
         self._book = context.book
         self._finding: set[str] = set()
-        self._awaiting: set[str] = set()  # a checkpoint in flight
-        self._unblocking: set[str] = set()  # what it has awaited is over, and something is in the way still
-        self._promised: set[str] = set()  # whoever started them knows of a snapshot, which the book may not
+        self._awaiting: set[str] = set()  # wait for a checkpoint in flight
+        self._unblocking: set[str] = set()  # the awaited checkpoint is terminal, another obstacle remains
+        self._promised: set[str] = set()  # started on behalf of a snapshot that the book may not contain
         self._wants = Wants()
         self._stale: dict[str, int] = {}
         self._rivals: dict[str, str] = {}
-        """Why a restore is refused, once its workload's own checkpoint is over."""
+        """Why a restore is refused once its workload's own checkpoint is terminal."""
         self._staged: dict[str, int] = {}
-        """Bytes that have come, at most."""
+        """High-water mark of the bytes staged."""
         self._trouble: dict[str, str] = {}
-        """Why the last order of a restore did not get through; said if that lasts until its deadline."""
+        """Last order failure of each restore; reported if it persists until the deadline."""
 
-    # -- what happens
+    # -- events
 
     def starting(self, adapter: str, report: Starting) -> None:
-        """A workload got its node, or begins again there; a repeated report may say that another one is in the way."""
+        """Handle a workload that was bound to a node or restarted there; a repeated report may name a rival."""
         earlier = self._book.restore_of(report.workload.uid)
         if earlier is not None:
             if report.incarnation <= earlier.incarnation:
                 self._refuse_beside(self._as_committed_now(earlier, report), report)
                 return
-            if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # nothing was laid into what is gone
+            if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # no files were laid into the earlier one
                 self._book.update(replace(earlier, incarnation=report.incarnation))
                 return
             self._move(earlier, Cause.BEGINS_AGAIN, finished_at=self._context.now)
@@ -96,7 +96,7 @@ class Restores:
         self._refuse_beside(restore, report)
 
     def _as_committed_now(self, restore: Restore, report: Starting) -> Restore:
-        """Somebody may have deleted on purpose what was committed before."""
+        """Refresh `newest_snapshot`: a user may have deleted snapshots on purpose meanwhile."""
         if restore.step is not RestoreStep.WAITING or restore.newest_snapshot == report.newest_snapshot:
             return restore
         restore = replace(restore, newest_snapshot=report.newest_snapshot)
@@ -104,9 +104,9 @@ class Restores:
         return restore
 
     def _refuse_beside(self, restore: Restore, report: Starting) -> None:
-        """Nothing is continued beside one that runs under its identity; one that is being saved will make room.
+        """Refuse a restore whose identity another workload runs under, unless that workload is being saved.
 
-        A restore whose request names no snapshot continues nothing either.
+        A restore whose request names no snapshot is refused too.
         """
         if report.continues and restore.step is RestoreStep.WAITING:
             self._promised.add(restore.uid)
@@ -124,7 +124,7 @@ class Restores:
             self.look(restore)
 
     def answer(self, outcome: RestoreOutcome) -> None:
-        """Take in an agent's answer; answers for what is forgotten already are dropped."""
+        """Apply an agent's answer; drop answers for expired records."""
         restore = self._book.restores.get(outcome.restore_uid)
         if restore is None:
             return
@@ -149,26 +149,26 @@ class Restores:
             self._gave_up(restore)
 
     def _gave_up(self, restore: Restore) -> None:
-        """Its node fails it. What its node was continuing keeps its claim: it is over when its workload has ended."""
+        """Record that the node failed the workload. A restore in progress keeps its claim until the workload ends."""
         finished_at = self._context.now if restore.snapshot is None else None
         if self._move(restore, Cause.WORKLOAD_FAILED, finished_at=finished_at) is None and unconfirmed(restore):
             self._book.update(replace(restore, finished_at=finished_at))
             self._confirmed(restore.uid)
 
     def nothing_runs(self, workload_uid: str) -> None:
-        """Its node has confirmed that nothing of a workload runs, nor will: one that had failed is over."""
+        """Record the node's confirmation that no process of the workload runs or will run; closes a failed restore."""
         restore = self._book.restore_of(workload_uid)
         if restore is not None and unconfirmed(restore):
             self._book.update(replace(restore, finished_at=self._context.now, snapshot=None))
             self._confirmed(restore.uid)
 
     def _confirmed(self, uid: str) -> None:
-        """Its node is asked no more, and what has waited for its answer goes on."""
+        """Stop repeating the order, and reconcile the records that waited for the answer."""
         self._context.answered(uid)
         self._book.touched[uid] = None
 
     def order_lost(self, restore: Restore, why: str) -> None:
-        """What the node was told did not get through; it is told again."""
+        """Report the delay of a lost order; the order is repeated with backoff."""
         self._is_delayed(restore, why)
 
     def _is_delayed(self, restore: Restore, why: str) -> None:
@@ -177,19 +177,19 @@ class Restores:
         self._trouble[restore.uid] = why
 
     def workload_ended(self, workload_uid: str, ended: Ended | None = None) -> None:
-        """The workload is gone: its claim is free."""
+        """End the workload's restore, which frees its claim."""
         restore = self._book.restore_of(workload_uid)
         if restore is not None:
             self._end(restore, Cause.ENDED, ended)
 
     def node_lost(self, node: str) -> None:
-        """Everything on the node is gone."""
+        """End every restore on a lost node."""
         for restore in self._book.restores_on_node(node):
             if restore.step is not RestoreStep.ENDED:
                 self._end(restore, Cause.NODE_LOST)
 
     def repeat(self, restore: Restore) -> None:
-        """Give the order that its step waits on once more."""
+        """Repeat the order of the current step (recovery)."""
         order = orders.of_restore(restore)
         if order is not None:
             self._context.order(restore.uid, restore.workload.node, order)
@@ -198,7 +198,7 @@ class Restores:
         self.arm(restore)
 
     def due(self, restore: Restore) -> None:
-        """Its time has come: the deadline, an order to repeat, or to be forgotten."""
+        """Handle an expired timer: the deadline, an order to repeat, or the record's retention."""
         now, step = self._context.now, restore.step
         if restore.finished_at is not None:
             if now >= (at := deaths.forget_at(self._book, restore, restore.finished_at, self._context.timing)):
@@ -222,17 +222,17 @@ class Restores:
                 self._context.send_once(restore.workload.node, orders.find(self._book, restore, self._context.now))
         self.arm(restore)
 
-    # -- what follows from a changed record
+    # -- reconciliation
 
     def draw(self, restore: Restore) -> None:
-        """Look for a snapshot when nothing is in the way; wake others when this one is out of theirs."""
+        """Reconcile a changed restore: look for a snapshot if unblocked, and wake the restores that it blocked."""
         self.look(restore)
         if not holds_identity(restore):
             self.wake(restore)
         self.arm(self._book.restores[restore.uid])
 
     def look(self, restore: Restore) -> None:
-        """Ask the store, unless something is in the way or it was asked already."""
+        """Order a lookup in the store, unless the restore is blocked or a lookup is in flight."""
         if restore.step is not RestoreStep.WAITING:
             return
         problem = obstacles.forbidden(restore) or self._rivals.get(restore.uid)
@@ -241,7 +241,7 @@ class Restores:
         elif self._blocked_by(restore) is not None:
             if obstacles.in_flight(self._book, restore):
                 self._awaiting.add(restore.uid)
-            elif restore.uid in self._awaiting:  # the pod that was saved may be there for a while yet
+            elif restore.uid in self._awaiting:  # the saved pod may exist for a while yet
                 self._awaiting.discard(restore.uid)
                 self._unblocking.add(restore.uid)
                 self.arm(self._put_off_after_wait(restore))
@@ -252,14 +252,14 @@ class Restores:
                 self._context.answered(restore.uid)
         elif restore.uid not in self._finding:
             self._finding.add(restore.uid)
-            if restore.uid in self._awaiting | self._unblocking:  # time that it has waited does not count
+            if restore.uid in self._awaiting | self._unblocking:  # time spent waiting does not count
                 self._awaiting.discard(restore.uid)
                 self._unblocking.discard(restore.uid)
                 restore = self._put_off_after_wait(restore)
             self._find(restore)
 
     def wake(self, changed: Checkpoint | Restore) -> None:
-        """Look again for those that may have waited for this checkpoint or restore."""
+        """Re-evaluate restores that may have waited for this checkpoint or restore."""
         identity = changed.identity
         freed = changed.snapshot
         for restore in self._book.restores_of(identity, changed.workload):
@@ -270,10 +270,10 @@ class Restores:
                 self.look(restore_waiting)
 
     def arm(self, restore: Restore) -> None:
-        """Set when it is looked at again."""
+        """Set the restore's next timer."""
         self._context.deadlines.set(restore.uid, restore_deadlines.next_look(self._context, restore))
 
-    # -- the steps
+    # -- steps
 
     def _move(self, restore: Restore, cause: Cause, **changes: object) -> Restore | None:
         moved = self._book.move_restore(restore, cause, self._context.now, **changes)
@@ -339,7 +339,7 @@ class Restores:
             self._move(restore, Cause.CHOSEN, snapshot=snapshot, manifest_digest=manifest)
 
     def _is_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
-        """Whether it is looked for once more: the answer was on its way for long."""
+        """Return whether to repeat the lookup because the answer predates a known commit."""
         if not found_snapshots.is_older_than_committed(self._book, restore, snapshot):
             return False
         self._stale[restore.uid] = self._stale.get(restore.uid, 0) + 1
@@ -351,7 +351,7 @@ class Restores:
 
     def _stage_failed(self, restore: Restore, failed: StageFailed) -> None:
         if restore.step is RestoreStep.WAITING:
-            if restore.uid in self._finding:  # asked again until the deadline: a snapshot may be there
+            if restore.uid in self._finding:  # repeated until the deadline: a snapshot may exist
                 self._is_delayed(restore, failed.why)
                 self._context.lost(restore.uid)
                 self.arm(restore)
@@ -379,7 +379,7 @@ class Restores:
         self._trouble[restore.uid] = why
 
     def _progressed(self, restore: Restore, done_bytes: int) -> None:
-        """Bytes that come put the deadline off, though not for ever; what is fetched again does not."""
+        """Extend the deadline when new bytes arrive, up to a bound; re-fetched bytes do not extend it."""
         if restore.step is not RestoreStep.STAGING or done_bytes <= self._staged.get(restore.uid, 0):
             return
         self._staged[restore.uid] = done_bytes
@@ -397,7 +397,7 @@ class Restores:
         return later
 
     def _deadline(self, restore: Restore) -> None:
-        """Time spent on waiting for a checkpoint in flight does not count: that ends by its own deadline."""
+        """Handle the deadline. Time spent waiting for checkpoints in flight, which have deadlines, does not count."""
         is_waiting = restore.step is RestoreStep.WAITING
         in_flight = obstacles.in_flight(self._book, restore) if is_waiting else []
         mine = obstacles.own(self._book, restore) if is_waiting else []
@@ -406,7 +406,7 @@ class Restores:
             return
         seconds = restore.deadline - restore.created_at
         why = f"not restored within {messages.seconds(seconds)}"
-        if mine:  # its scheduler has evicted it, and nobody deletes it
+        if mine:  # evicted by its scheduler, but not deleted
             why += f": its eviction was released with {mine[0].snapshot}, and it is still there"
             self._move(restore, Cause.GIVE_UP, failure=why)
             return
@@ -417,9 +417,9 @@ class Restores:
         self._refuse(restore, why, keep_claim=restore.step is RestoreStep.RESTORING)
 
     def _refuse(self, restore: Restore, why: str, *, keep_claim: bool = False) -> None:
-        """It cannot be continued: start cold or fail, as its policy says, and say why.
+        """Start cold or fail with a reason, as the policy's `on_restore_failure` requires.
 
-        `keep_claim`: the node may be restoring it all the same.
+        `keep_claim`: the node may be restoring the snapshot nevertheless.
         """
         snapshot = restore.snapshot if keep_claim else None
         if restore.policy.on_restore_failure is OnRestoreFailure.COLD_START:

@@ -1,8 +1,8 @@
-"""The clock has shown a time that was not: what was noted by it is bounded by what it shows now.
+"""Recovery from a clock that ran ahead: recorded times are clamped to the corrected time.
 
-Else every preemption would be past its deadline until that time comes, and what was begun meanwhile would wait for as
-long. How wrong it was at which time is unknown, so times only come nearer: what has happened did so by now, and nothing
-has more time from now on than its policy gives.
+Otherwise every preemption would be past its deadline, and records created meanwhile would wait, until the clock reaches
+those times again. The size of the error at each time is unknown, so times only move closer: past events have happened
+by now, and no deadline is further off than its policy allows.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.records import Checkpoint, Record, Restore
 
 SET_BACK_SECONDS = 30.0
-"""So far a time may lie behind an earlier one without the clock being wrong: one API server follows another."""
+"""Tolerated step back without assuming a wrong clock: API server replicas' clocks differ."""
 
 _HAPPENED = ("created_at", "frozen_at", "committed_at", "finished_at", "released_at", "running_at")
 
 
 def was_ahead(records: Iterable[Record], now: float) -> bool:
-    """Whether some of them were made at a time that has not come yet."""
+    """Return whether any record was created in the future."""
     return any(record.created_at > now for record in records)
 
 
 def set_back(context: TurnContext, now: float) -> None:
-    """Take this time for the right one. Whoever calls looks at every record again."""
+    """Accept `now` as correct. The caller must set every record's timer again."""
     context.now = now
     context.hasten()
     granted: dict[str, float] = {}

@@ -1,8 +1,8 @@
-"""Every step that a record may take, as tables: (step, cause) -> next step.
+"""Transition tables of all records: (step, cause) -> next step.
 
-A pair that stands in a table with `LATE` is legal and changes nothing: orders are repeated after a loss, and
-answers may come twice or after the matter was decided otherwise. A pair that does not stand there is a bug of
-ours or of an agent: `advance` raises. `mermaid` draws the same tables for the documentation.
+A pair mapped to `LATE` is legal and changes nothing: orders are repeated after a loss, and answers may arrive twice or
+after another decision. A pair missing from the table is a defect of the core or of an agent: `advance` raises.
+`mermaid` renders the same tables for the documentation.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cedana_sched.model.records import HoldStep as H
 from cedana_sched.model.records import RestoreStep as R
 
 LATE: Final = None
-"""Legal, and nothing changes: a repeated or delayed message."""
+"""Legal, no change: a repeated or delayed message."""
 
 
 class Cause(StrEnum):
-    """Why a record takes a step: an answer of the agent, a report, or a rule of the core."""
+    """Cause of a transition: an agent's answer, a report, or a rule of the core."""
 
-    # the core's own rules
+    # rules of the core
     BEGIN = "nothing is in the way"
     JOIN = "another preemption's checkpoint has taken the workload"
     ALL_FROZEN = "all members are frozen"
@@ -44,7 +44,7 @@ class Cause(StrEnum):
     ENDED = "the workload ended"
     NODE_LOST = "the node is lost"
     BEGINS_AGAIN = "the workload begins again"
-    # answers of the agent, of the adapter
+    # answers of the agent and the adapter
     FROZEN = "Frozen"
     COMMITTED = "Committed"
     CHECKPOINT_FAILED = "CheckpointFailed"
@@ -79,13 +79,13 @@ CHECKPOINT: Final[Table[C]] = {
     (C.READY, Cause.SPARED): C.THAWING,
     (C.THAWING, Cause.THAWED): C.READY,
     (C.ABORTING, Cause.ABORTED): C.FAILED,
-    # it goes wrong, or is called off; nothing was ordered yet while it waits
+    # failure or cancellation; no order was sent yet in WAITING
     **{(C.WAITING, cause): C.FAILED for cause in (*_CALLED_OFF, Cause.RIVAL)},
     **{(step, cause): C.ABORTING for step in _BEFORE_KILL for cause in _CALLED_OFF},
     (C.FREEZING, Cause.CHECKPOINT_FAILED): C.ABORTING,
     (C.FROZEN, Cause.CHECKPOINT_FAILED): C.ABORTING,
     (C.DUMPING, Cause.CHECKPOINT_FAILED): C.ABORTING,
-    # the workload ends by itself; committed and frozen, its snapshot stays good
+    # the workload ends by itself; once committed, its snapshot stays valid
     (C.WAITING, Cause.ENDED): C.FAILED,
     (C.FREEZING, Cause.ENDED): C.ABORTING,
     (C.FROZEN, Cause.ENDED): C.ABORTING,
@@ -93,7 +93,7 @@ CHECKPOINT: Final[Table[C]] = {
     (C.COMMITTED, Cause.ENDED): C.COMMITTED,
     (C.KILLING, Cause.ENDED): C.READY,
     (C.THAWING, Cause.ENDED): C.READY,
-    # its node is gone: nobody is left to abort anything
+    # the node is lost: no agent is left to abort
     (C.WAITING, Cause.NODE_LOST): C.FAILED,
     (C.FREEZING, Cause.NODE_LOST): C.FAILED,
     (C.FROZEN, Cause.NODE_LOST): C.FAILED,
@@ -102,11 +102,11 @@ CHECKPOINT: Final[Table[C]] = {
     (C.KILLING, Cause.NODE_LOST): C.READY,
     (C.THAWING, Cause.NODE_LOST): C.READY,
     (C.ABORTING, Cause.NODE_LOST): C.FAILED,
-    # what was decided stays decided when the node does not answer
+    # a decision is final even if the node does not answer
     (C.KILLING, Cause.UNCONFIRMED): C.READY,
     (C.THAWING, Cause.UNCONFIRMED): C.READY,
     (C.ABORTING, Cause.UNCONFIRMED): C.FAILED,
-    # repeated, or too late to matter
+    # repeated or late
     **{(step, Cause.FROZEN): LATE for step in C if step not in {C.WAITING, C.FREEZING}},
     **{(step, Cause.COMMITTED): LATE for step in (C.COMMITTED, C.KILLING, C.THAWING, C.ABORTING, C.READY, C.FAILED)},
     **{
@@ -139,21 +139,21 @@ RESTORE: Final[Table[R]] = {
     **{(step, Cause.GIVE_UP): R.FAILING_WORKLOAD for step in _UNDECIDED},
     (R.STARTING_COLD, Cause.STARTED_COLD): R.RUNNING,
     (R.FAILING_WORKLOAD, Cause.WORKLOAD_FAILED): R.FAILED,
-    # the node continued it after all, when it was already told otherwise
+    # the node restored the workload although ordered otherwise since
     (R.STARTING_COLD, Cause.RESTORE_SUCCEEDED): R.RUNNING,
     (R.FAILING_WORKLOAD, Cause.RESTORE_SUCCEEDED): R.RUNNING,
     (R.STARTING_COLD, Cause.UNCONFIRMED): R.FAILED,
     (R.FAILING_WORKLOAD, Cause.UNCONFIRMED): R.FAILED,
-    # the node answers after all
+    # late answer of the node
     (R.FAILED, Cause.STARTED_COLD): R.RUNNING,
     (R.FAILED, Cause.RESTORE_SUCCEEDED): R.RUNNING,
-    # the workload is gone; after a failure that no node confirmed, this frees the claim
+    # the workload is gone; after an unconfirmed failure, this frees the claim
     **{(step, Cause.ENDED): R.ENDED for step in (*_LIVE, R.FAILED)},
     **{(step, Cause.NODE_LOST): R.ENDED for step in (*_LIVE, R.FAILED)},
     **{(step, Cause.BEGINS_AGAIN): R.ENDED for step in (*_LIVE, R.FAILED)},
     (R.ENDED, Cause.ENDED): LATE,
     (R.ENDED, Cause.BEGINS_AGAIN): LATE,
-    # repeated, or too late to matter
+    # repeated or late
     **{(step, Cause.SNAPSHOT_FOUND): LATE for step in R},
     **{(step, Cause.STAGED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
     **{(step, Cause.STAGE_FAILED): LATE for step in R if step is not R.WAITING},
@@ -165,10 +165,10 @@ RESTORE: Final[Table[R]] = {
 
 
 def advance(table: Table[Step], step: Step, cause: Cause, uid: str, history: Sequence[str]) -> Step | None:
-    """The next step, or `LATE`.
+    """Return the next step, or `LATE`.
 
     Raises:
-        IllegalTransitionError: the table does not know it; the evidence is the record's history.
+        IllegalTransitionError: the pair is missing from the table; the evidence is the record's history.
     """
     try:
         return table[step, cause]
@@ -179,7 +179,7 @@ def advance(table: Table[Step], step: Step, cause: Cause, uid: str, history: Seq
 
 
 def mermaid(table: Table[Step]) -> str:
-    """A state diagram of `table`; messages that change nothing are left out."""
+    """Render `table` as a state diagram, without messages that change nothing."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for (step, cause), following in table.items():
         if following is not None and following != step:

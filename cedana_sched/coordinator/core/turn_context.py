@@ -1,4 +1,4 @@
-"""What the parts of the machine share: the book, the time of this turn, the instructions that it produces."""
+"""State shared by the rules: the book, the time of the turn, the instructions produced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT_LIMIT = 1000
 
 
 class TurnContext:
-    """One for each core. `now` is the time of the turn in epoch seconds; only the machine sets it."""
+    """One per core. `now` is the time of the turn in epoch seconds; only the machine sets it."""
 
     def __init__(self, timing: Timing) -> None:
         self.book = Book()
@@ -23,41 +23,41 @@ class TurnContext:
         self.now = 0.0
         self.out: list[Instruction] = []
         self._repeat: dict[str, tuple[float, float]] = {}
-        """By record: when its unanswered order is repeated, and the pause after that."""
+        """By record: when its unanswered order is repeated, and the following interval."""
 
     def order(self, uid: str, node: str, order: Order) -> None:
-        """Send the order that record `uid` waits on; it is repeated until the record takes its next step."""
+        """Send the order that record `uid` waits on; repeated until the record's next transition."""
         self.out.append(Send(node, order))
         self._repeat[uid] = (self.now + self.timing.resend, self.timing.resend)
 
     def send_once(self, node: str, order: Order) -> None:
-        """Send an order that nothing waits on."""
+        """Send an order that no record waits on."""
         self.out.append(Send(node, order))
 
     def answered(self, uid: str) -> None:
-        """The record waits on no order any more."""
+        """Stop repeating the record's order."""
         self._repeat.pop(uid, None)
 
     def heard(self, uid: str) -> None:
-        """The agent works on the order: repeat it no earlier than usual from now on."""
+        """Restart the repetition interval: the agent is working on the order."""
         if uid in self._repeat:
             self._repeat[uid] = (self.now + self.timing.resend, self.timing.resend)
 
     def repeat_in(self, uid: str, seconds: float) -> None:
-        """Repeat the record's order after this pause; the pauses after it double."""
+        """Repeat the record's order after `seconds`; the following intervals double."""
         self._repeat[uid] = (self.now + seconds, seconds)
 
     def hasten(self) -> None:
-        """The clock was set back: repeat every unanswered order within its pause, from now."""
+        """Bound every repetition by its interval from now, after the clock was set back."""
         self._repeat = {uid: (min(at, self.now + pause), pause) for uid, (at, pause) in self._repeat.items()}
 
     def repeat_at(self, uid: str) -> float | None:
-        """When the record's order is due for repetition (epoch seconds); None when it waits on none."""
+        """Return when the record's order is repeated (epoch seconds); None if it waits on no order."""
         entry = self._repeat.get(uid)
         return entry[0] if entry else None
 
     def lost(self, uid: str) -> None:
-        """The order is known to be lost: repeat it soon, and later each time that it is lost again."""
+        """Schedule an early repetition of an order known to be lost, with exponential backoff."""
         entry = self._repeat.get(uid)
         if entry is None:
             return
@@ -65,7 +65,7 @@ class TurnContext:
         self._repeat[uid] = (self.now + pause, pause)
 
     def due(self, uid: str) -> bool:
-        """Whether the record's order must be repeated now; if so, the next pause is twice as long."""
+        """Return whether the record's order must be repeated now; if so, double the interval."""
         entry = self._repeat.get(uid)
         if entry is None or self.now < entry[0]:
             return False
@@ -83,7 +83,7 @@ class TurnContext:
         signal_uid: str | None = None,
         warning: bool = False,
     ) -> None:
-        """Tell whoever listens; see `PublishEvent`."""
+        """Emit a `PublishEvent`."""
         severity = Severity.WARNING if warning else Severity.NORMAL
         hold = self.book.holds.get(signal_uid) if signal_uid is not None else None
         held = hold.held if hold is not None else None

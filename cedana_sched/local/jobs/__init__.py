@@ -1,1 +1,1 @@
-"""What becomes of jobs: their life as a table, the loop that moves them, and the journal that remembers them."""
+"""Job lifecycle: the state machine, the scheduling loop, and the journal that persists jobs."""

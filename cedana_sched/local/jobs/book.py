@@ -1,7 +1,7 @@
-"""What the scheduling loop knows, and a draft of what one event changes in it.
+"""In-memory state of the scheduling loop, and the draft of what one event changes in that state.
 
-A draft is filled by the rules, written to the journal as one step, and only then applied and acted upon: what
-the book says is always what the journal says.
+The rules fill a draft; the loop writes the draft to the journal as one step, then applies it to the book and acts
+on it. The book therefore always equals the journal.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from cedana_sched.model.preemption import Signal, WorkloadRef
 
 
 class StartRun(msgspec.Struct, frozen=True):
-    """Start a run of a job that is not opted in; the others are started by the coordinator."""
+    """Start a run of a job that is not opted in; the coordinator starts all others."""
 
     workload: WorkloadRef
 
 
 class TerminateRun(msgspec.Struct, frozen=True):
-    """Ask a run to end, and kill it after its grace."""
+    """Terminate a run: SIGTERM, then SIGKILL after the grace period."""
 
     run: str
 
 
 Action = StartRun | TerminateRun
-"""What the machine is to do."""
+"""An action to perform on the machine."""
 
 
 class Book:
-    """All jobs and unsettled signals, as the journal has them."""
+    """All jobs and open signals, as in the journal."""
 
     def __init__(self, jobs: Iterable[Job] = (), signals: Iterable[Signal] = ()) -> None:
         self.jobs = {job.uid: job for job in jobs}
@@ -43,7 +43,7 @@ class Book:
         self._job_of_run = {run.uid: job.uid for job in self.jobs.values() for run in job.runs}
 
     def apply(self, draft: Draft) -> None:
-        """Take over what was written."""
+        """Apply a draft that the journal has persisted."""
         self.jobs |= draft.jobs
         for job in draft.jobs.values():
             self._job_of_run |= {run.uid: job.uid for run in job.runs}
@@ -54,7 +54,7 @@ class Book:
             self._forget_the_oldest()
 
     def _forget_the_oldest(self) -> None:
-        """An engine that runs for months remembers as many ended jobs as its journal does at each start."""
+        """Prune ended jobs to the number that the journal keeps, to bound the memory of a long-running engine."""
         ended = [job for job in self.jobs.values() if not job.live]
         if len(ended) <= 2 * ENDED_JOBS_KEPT:
             return
@@ -64,15 +64,15 @@ class Book:
                 del self._job_of_run[run.uid]
 
     def owner_of(self, run: str) -> str | None:
-        """The uid of the job that an incarnation belongs to."""
+        """Return the uid of the job that owns an incarnation."""
         return self._job_of_run.get(run)
 
     def find(self, key: str) -> Job:
-        """A job by uid, name or checkpoint id (newest first), or by an unambiguous beginning of its uid.
+        """Return a job by uid, name or checkpoint id (newest first), or by an unambiguous prefix of its uid.
 
         Raises:
-            NotFoundError: there is none.
-            UsageError: several jobs' uids begin so.
+            NotFoundError: no job matches.
+            UsageError: the prefix matches several jobs.
         """
         if key in self.jobs:
             return self.jobs[key]
@@ -90,7 +90,7 @@ class Book:
 
 
 class Draft:
-    """What one event changes; reads fall through to the book."""
+    """The changes of one event; reads fall through to the book."""
 
     def __init__(self, book: Book, now: float) -> None:
         self.now = now
@@ -110,7 +110,7 @@ class Draft:
             yield self.job(uid)
 
     def run(self, uid: str) -> tuple[Job, Run] | None:
-        """An incarnation and its job; None for one that was never ours, or is forgotten."""
+        """Return an incarnation and its job; None if the book never had the incarnation or has pruned it."""
         owner = self._book.owner_of(uid)
         if owner is None:
             return None
@@ -122,7 +122,7 @@ class Draft:
         return job
 
     def unsettled(self, uid: str) -> Signal | None:
-        """A signal that waits for its release."""
+        """Return a signal that awaits its release."""
         return None if uid in self.settled else self.signals.get(uid) or self._book.signals.get(uid)
 
     def settle(self, signal: Signal) -> None:
@@ -130,12 +130,12 @@ class Draft:
         self.settled.append(signal.uid)
 
     def tell(self, job: Job, reason: str, text: str, *, warning: bool = False) -> None:
-        """Write down something that a person wants to know; `reason` is a CamelCase constant."""
+        """Record an event for the user; `reason` is a CamelCase constant."""
         self.events.append(EventView(self.now, reason, text, warning=warning, job=job.uid))
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether the draft has anything to persist."""
         return bool(self.jobs or self.signals or self.settled or self.events)
 
     @property

@@ -1,4 +1,4 @@
-"""How jobs leave their place and how that is called off: signals to the coordinator, and what its release means."""
+"""Evictions of jobs: signals to the coordinator, their cancellation, and the effect of a release."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cedana_sched.model.preemption import AfterCommit, Release, Signal, Verdict,
 
 ADAPTER = "embedded"
 USER_REQUEST = "UserRequest"
-"""The reason of what a person asked for."""
+"""The reason of an eviction or snapshot that a user requested."""
 
 
 def preempt(
@@ -30,7 +30,7 @@ def preempt(
     preemptor: Job | None = None,
     cause: Cause = Cause.REQUEUED,
 ) -> None:
-    """Make jobs leave: one signal for those that are opted in, a plain termination for the others."""
+    """Evict jobs: one signal for those that are opted in, a plain termination for the others."""
     held = [job for job in victims if job.description.id is not None]
     for job in victims:
         leaving = Leaving(
@@ -59,7 +59,7 @@ def send(
     after_commit: AfterCommit = AfterCommit.STOP,
     on_failure: OnCheckpointFailure | None = None,
 ) -> None:
-    """Tell the coordinator; the signal is remembered until it is released."""
+    """Report a preemption to the coordinator; the journal keeps the signal until its release."""
     victims = [_victim(job, run, node, on_failure) for job in jobs for run in job.current]
     signal = Signal(
         uid=uid,
@@ -86,7 +86,7 @@ def _victim(job: Job, run: Run, node: str, on_failure: OnCheckpointFailure | Non
 
 
 def call_off(draft: Draft, jobs: Sequence[Job], why: str) -> None:
-    """The place is not needed any more; a signal is cancelled when none of its victims is."""
+    """Cancel preemptions whose place is no longer needed: a signal is cancelled once all of its victims may stay."""
     unneeded = {job.uid for job in jobs}
     for uid in sorted({job.leaving.signal for job in jobs if job.leaving and job.leaving.signal}):
         held = [j for j in draft.all_jobs() if j.leaving is not None and j.leaving.signal == uid]
@@ -99,7 +99,7 @@ def call_off(draft: Draft, jobs: Sequence[Job], why: str) -> None:
 
 
 def released(draft: Draft, release: Release) -> None:
-    """The coordinator's last word on a held preemption; repeating it is harmless."""
+    """Apply the coordinator's release of a held preemption. Idempotent."""
     signal = draft.unsettled(release.signal_uid)
     if signal is None:
         return
@@ -116,7 +116,7 @@ def _release(draft: Draft, job: Job, signal: Signal, release: Release) -> None:
         if release.verdicts[run.uid] is Verdict.COMMITTED:
             job = _stopped(draft, job, run, signal)
     if job.leaving is not None:
-        # who is let go has no snapshot to be stopped with: it is queued again
+        # a job evicted without a snapshot cannot be suspended, so it is requeued
         cause = Cause.REQUEUED if Verdict.EVICT in verdicts else job.leaving.cause
         job = draft.put(replace(job, leaving=replace(job.leaving, signal=None, cause=cause)))
     if verdicts & {Verdict.COMMITTED, Verdict.EVICT}:
@@ -135,7 +135,7 @@ def _release(draft: Draft, job: Job, signal: Signal, release: Release) -> None:
 
 
 def _stopped(draft: Draft, job: Job, run: Run, signal: Signal) -> Job:
-    """The run is dead and its state is safe."""
+    """Record that a run is dead and its snapshot committed."""
     if not run.over:
         draft.reports.append(Ended(run.uid, PREEMPTED))
     preserved = max(0.0, signal.observed_at - (run.began_at or signal.observed_at))
@@ -146,7 +146,7 @@ def _stopped(draft: Draft, job: Job, run: Run, signal: Signal) -> Job:
 
 
 def snapshot_settled(draft: Draft, signal_uid: str, *, committed: bool) -> None:
-    """A snapshot of a job that ran on was committed, or failed."""
+    """Record that a snapshot of a job that keeps running was committed or failed."""
     signal = draft.unsettled(signal_uid)
     if signal is None:
         return
@@ -154,10 +154,10 @@ def snapshot_settled(draft: Draft, signal_uid: str, *, committed: bool) -> None:
     for job in [j for j in draft.all_jobs() if j.snapshot_signal == signal_uid]:
         for run in job.current if committed else ():
             preserved = max(0.0, signal.observed_at - (run.began_at or signal.observed_at))
-            job = job.with_run(replace(run, preserved_seconds=preserved))  # noqa: PLW2901  # the same job, later
+            job = job.with_run(replace(run, preserved_seconds=preserved))  # noqa: PLW2901  # accumulates the job's runs
         draft.put(replace(job, snapshot_signal=None))
 
 
 def is_held(job: Job) -> bool:
-    """Whether the coordinator has yet to say what becomes of it."""
+    """Whether the coordinator holds the job's eviction and has not released the hold yet."""
     return job.phase is JobPhase.PREEMPTING and awaits_release(job)

@@ -1,7 +1,6 @@
-"""A job of the embedded engine: what was submitted, where it is, and its incarnations.
+"""A job of the embedded engine: its description, its phase and its incarnations.
 
-Immutable; a step forward is a new `Job`, made by `step` from a table. The scheduling loop makes the steps, the
-journal keeps the jobs. Times are seconds since the epoch.
+Jobs are immutable: `step` makes a new `Job` for each transition, from a table. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from cedana_sched.model.preemption import WorkloadRef
 
 
 class JobPhase(StrEnum):
-    """Where a job is, as `ps` shows it."""
+    """The phase of a job, as `ps` shows it."""
 
     QUEUED = "Queued"
-    """It waits for its group's quota; also after it was preempted."""
+    """The job waits for its group's quota, for the first time or after a preemption."""
     STARTING = "Starting"
-    """It has its place; its processes are being restored or started."""
+    """The job is admitted; its processes are being restored or started."""
     RUNNING = "Running"
     PREEMPTING = "Preempting"
-    """It is to leave its place, and still has it."""
+    """The job is being evicted, and still has its place."""
     SUSPENDED = "Suspended"
-    """It was stopped with a snapshot on request, and waits for a person to restore it."""
+    """The job was stopped with a snapshot on request, until a user restores it."""
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     CANCELLED = "Cancelled"
 
 
 LIVE_PHASES = frozenset({JobPhase.QUEUED, JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PREEMPTING, JobPhase.SUSPENDED})
-"""A live job owns its checkpoint id."""
+"""Phases in which a job owns its checkpoint id."""
 PLACED_PHASES = frozenset({JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PREEMPTING})
-"""A job that counts as usage of its group."""
+"""Phases in which a job counts as usage of its group."""
 
 
 class Cause(StrEnum):
-    """What moves a job from one phase to the next."""
+    """The cause of a transition between phases."""
 
     ADMITTED = "it was admitted"
     BEGAN = "all its processes run"
@@ -87,17 +86,17 @@ TRANSITIONS: dict[tuple[JobPhase, Cause], JobPhase] = {
 
 PREEMPTED, LOST, CANCELLED, WITH_GANG = "preempted", "lost", "cancelled", "ended with the rest of its gang"
 NO_FAILURES = frozenset({PREEMPTED, LOST, CANCELLED, WITH_GANG})
-"""Endings of a run that are not the job's own doing."""
+"""Endings of a run that are not failures of the job."""
 
 
 class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What was submitted, made sure of and completed; it never changes. `request` is for each replica."""
+    """A submission, validated and defaulted; immutable. `request` is for each replica."""
 
     uid: str
     namespace: str
     name: str
     id: str | None
-    """The checkpoint id; None is not opted in: preempted by a plain kill, and started anew."""
+    """The checkpoint id; None if the job is not opted in: it is preempted by a plain kill and restarted cold."""
     group: str
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -115,7 +114,7 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.id is None else Identity(self.namespace, self.id, index)
 
     def output(self, index: int) -> tuple[str, str]:
-        """Where replica `index` writes stdout and stderr; several replicas have a file each."""
+        """Return where replica `index` writes stdout and stderr; each of several replicas has its own files."""
         if self.replicas == 1:
             return (self.stdout, self.stderr)
         return (f"{self.stdout}.{index}", f"{self.stderr}.{index}")
@@ -127,7 +126,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     index: int
     attempt: int
-    """Which admission of its job it belongs to, counted from 1."""
+    """The admission of the job that the run belongs to, counted from 1."""
     began_at: float | None = None
     restored: bool = False
     restored_from: str | None = None
@@ -136,9 +135,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     signal: str | None = None
     ending: str | None = None
-    """In words, how it ended if not by itself: preempted, lost, never began."""
+    """In words, how the run ended if not by itself: preempted, lost, never started."""
     preserved_seconds: float = 0.0
-    """How much of its running time is in a snapshot and has not been continued yet."""
+    """Running time that is in a snapshot and has not been restored yet."""
 
     @property
     def over(self) -> bool:
@@ -146,51 +145,51 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def succeeded(self) -> bool:
-        """Whether it did its work; one that was told to end did not, whatever its exit code."""
+        """Whether the run completed its work; a terminated run did not, whatever its exit code."""
         return self.exit_code == 0 and self.ending is None
 
     @property
     def failed(self) -> bool:
-        """Whether it ended by itself, badly, or could not begin."""
+        """Whether the run exited by itself with a failure, or could not start."""
         return self.over and not self.succeeded and self.ending not in NO_FAILURES
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's way out of its place."""
+    """The eviction of a job."""
 
     cause: Cause = Cause.REQUEUED
-    """What it is moved by once it is gone: requeued, or stopped until a person restores it."""
+    """The transition after the eviction: requeued, or stopped until a user restores the job."""
     preemptor: str | None = None
     signal: str | None = None
-    """The signal by which the coordinator holds it; None: it is terminated plainly."""
+    """The signal under which the coordinator holds the eviction; None for a plain termination."""
     cancelled: bool = False
-    """The preemptor needs the place no more; the coordinator was told."""
+    """Whether the preemption was cancelled, and the cancellation reported to the coordinator."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job and everything that happened to it."""
+    """A job: its description, its phase and its history."""
 
     description: JobDescription
     phase: JobPhase = JobPhase.QUEUED
     why: str = ""
-    """In words, what it waits for or how it ended."""
+    """In words, what the job waits for or how it ended."""
     runs: tuple[Run, ...] = ()
     leaving: Leaving | None = None
     snapshot_signal: str | None = None
-    """A snapshot is being taken while the job runs on."""
+    """The signal of a snapshot that is being taken while the job keeps running."""
     cancelling: bool = False
     claims: bool = False
-    """A place is being freed for it."""
+    """Whether a place is being freed for the job."""
     preemptions: int = 0
     refusals: int = 0
-    """How often in a row its snapshot could not be taken and it was left running."""
+    """Consecutive snapshots that failed and left the job running."""
     protected_until: float = 0.0
     work_saved_seconds: float = 0.0
     wanted_generation: int | None = None
     attempts: int = 0
-    """How often it was admitted."""
+    """Number of admissions."""
     void_attempts: int = 0
-    """Attempts before a person had it begin again: what was finished in them does not count any more."""
+    """Attempts before a user restarted the ended job: replicas that finished in these attempts run again."""
     admitted_at: float | None = None
     ended_at: float | None = None
     exit_code: int | None = None
@@ -206,7 +205,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def current(self) -> tuple[Run, ...]:
-        """The incarnations that are not over."""
+        """The incarnations that have not ended."""
         return tuple(run for run in self.runs if not run.over)
 
     @property
@@ -216,40 +215,40 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def broken(self) -> bool:
-        """Whether a replica failed or vanished: the rest of the gang is being ended."""
+        """Whether a replica failed or was lost, so that the rest of the gang is being terminated."""
         return any(run.failed or run.ending == LOST for run in self.attempt)
 
     @property
     def finished(self) -> frozenset[int]:
-        """Replicas that have done their work; they are not started again with the others."""
+        """Replicas that completed their work, and are not restarted with the others."""
         return frozenset(run.index for run in self.runs if run.succeeded and run.attempt > self.void_attempts)
 
     @property
     def request(self) -> Resources:
-        """What the whole gang asks for; replicas that are done ask for nothing when it is started again."""
+        """The request of the whole gang; completed replicas request nothing when the gang is restarted."""
         placed = self.phase in PLACED_PHASES
         return self.description.request.times(
             len(self.attempt) if placed else self.description.replicas - len(self.finished)
         )
 
     def workload(self, run: Run, node: str) -> WorkloadRef:
-        """How the coordinator knows one of its incarnations."""
+        """Return the coordinator's reference to one of the job's incarnations."""
         name = self.description.name
         label = name if self.description.replicas == 1 else f"{name}-{run.index}"
         return WorkloadRef(uid=run.uid, namespace=self.description.namespace, name=label, node=node)
 
     def with_run(self, changed: Run) -> Job:
-        """The job with one incarnation replaced by its newer state, or with a new one."""
+        """Return the job with one incarnation replaced by its newer state, or added."""
         if all(run.uid != changed.uid for run in self.runs):
             return replace(self, runs=(*self.runs, changed))
         return replace(self, runs=tuple(changed if run.uid == changed.uid else run for run in self.runs))
 
 
 def step(job: Job, cause: Cause, why: str, **changes: Any) -> Job:
-    """The job after `cause`; `why` is what its owner reads.
+    """Return the job after the transition for `cause`; `why` is the explanation for the job's owner.
 
     Raises:
-        IllegalTransitionError: the table does not know that step; the evidence is the job's incarnations.
+        IllegalTransitionError: the table has no such transition; the evidence is the job's incarnations.
     """
     phase = TRANSITIONS.get((job.phase, cause))
     if phase is None:

@@ -1,7 +1,7 @@
-"""What the engine must still know after it was killed: jobs, their runs, signals, the coordinator's records, events.
+"""The engine's durable state: jobs, their runs, signals, the coordinator's records, events.
 
 One SQLite file in the state directory, written only by the engine that owns the directory. Each `save…` is one
-transaction, durable when it returns (WAL, synchronous=FULL): a reader never sees half a step.
+transaction, durable when the call returns (WAL, synchronous=FULL): a reader never sees a partial step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cedana_sched.model.records import Record
 FILE_NAME = "journal.sqlite"
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x43454453
-"""Marks the file as ours, so that no other database is written over."""
+"""SQLite application_id of a journal; prevents overwriting another program's database."""
 EVENTS_KEPT = 10_000
 ENDED_JOBS_KEPT = 1_000
 
@@ -55,11 +55,11 @@ _Write = Callable[[aiosqlite.Connection], Awaitable[None]]
 
 
 class JournalUnavailableError(RetryableError):
-    """The journal cannot be read or written now: a full disk, a file system that failed. Nothing was changed."""
+    """The journal cannot be read or written now (disk full, file system error). Nothing was changed."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What one decision of the engine changed; it is written as a whole or not at all."""
+    """The changes of one decision of the engine, written atomically."""
 
     jobs: tuple[Job, ...] = ()
     signals: tuple[Signal, ...] = ()
@@ -68,7 +68,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class SqliteJournal:
-    """The journal of one state directory; the coordinator's `ports.Journal` and the scheduling loop's."""
+    """The journal of one state directory; implements the coordinator's `ports.Journal` and `loop.LoopJournal`."""
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
@@ -78,16 +78,16 @@ class SqliteJournal:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, directory: Path) -> AsyncIterator[SqliteJournal]:
-        """Open, or begin, the journal of a state directory that this process owns.
+        """Open or create the journal of a state directory that this process owns.
 
         Raises:
             IncompatibleError: a newer version of this program wrote it.
-            IntegrityError: the file is damaged, or is no journal.
-            JournalUnavailableError: it cannot be opened now.
+            IntegrityError: the file is corrupt, or not a journal.
+            JournalUnavailableError: the file cannot be opened now.
         """
         path = directory / FILE_NAME
         with _translated(path):
-            # aiosqlite leaves its thread behind when a connection fails, so that is tried without it first
+            # aiosqlite leaks its thread when a connection fails, so sqlite3 opens the file first
             await asyncio.to_thread(lambda: sqlite3.connect(path).close())
             connection = await aiosqlite.connect(path, isolation_level=None)
         try:
@@ -95,7 +95,7 @@ class SqliteJournal:
                 await _prepare(connection, path)
             journal = cls(connection)
             yield journal
-            async with journal._turn:  # a step whose caller was cancelled may still be on its way
+            async with journal._turn:  # the write of a cancelled caller may still be in flight
                 pass
         finally:
             await connection.close()
@@ -103,12 +103,12 @@ class SqliteJournal:
     # -- the coordinator's records
 
     async def load(self) -> tuple[Record, ...]:
-        """All records that were saved and not forgotten."""
+        """Return all records that were saved and not deleted."""
         rows = await self._rows("SELECT body FROM records ORDER BY uid")
         return tuple(_decoded(body, Record) for (body,) in rows)
 
     async def save(self, records: tuple[Record, ...], forget: tuple[Record, ...]) -> None:
-        """Write and drop records in one step.
+        """Write `records` and delete `forget` in one transaction.
 
         Raises:
             JournalUnavailableError: nothing was written.
@@ -124,7 +124,7 @@ class SqliteJournal:
     # -- the scheduling loop's jobs and signals
 
     async def load_jobs(self) -> tuple[Job, ...]:
-        """All jobs, oldest first."""
+        """Return all jobs, oldest first."""
         runs: dict[str, list[Run]] = {}
         for job, body in await self._rows("SELECT job, body FROM runs ORDER BY job, position"):
             runs.setdefault(job, []).append(_decoded(body, Run))
@@ -135,12 +135,12 @@ class SqliteJournal:
         return tuple(jobs)
 
     async def load_signals(self) -> tuple[Signal, ...]:
-        """Signals that are not settled, in the order of their observation."""
+        """Return open signals, in the order of their observation."""
         signals = [_decoded(body, Signal) for (body,) in await self._rows("SELECT body FROM signals")]
         return tuple(sorted(signals, key=lambda signal: (signal.observed_at, signal.uid)))
 
     async def save_step(self, step: Step) -> None:
-        """Write a decision.
+        """Persist a decision.
 
         Raises:
             JournalUnavailableError: nothing was written.
@@ -149,9 +149,9 @@ class SqliteJournal:
         self._written |= {job.uid: job for job in step.jobs}
 
     async def events(self, *, job: str | None = None, limit: int = 200) -> tuple[EventView, ...]:
-        """The newest events, oldest of them first; of one job, or of all."""
+        """Return the newest events of one job or of all jobs, in chronological order."""
         where, values = ("WHERE job = ?", (job,)) if job is not None else ("", ())
-        query = f"SELECT body FROM events {where} ORDER BY number DESC LIMIT ?"  # noqa: S608  # both texts are ours
+        query = f"SELECT body FROM events {where} ORDER BY number DESC LIMIT ?"  # noqa: S608  # both texts are constants of this function
         rows = await self._rows(query, (*values, limit))
         return tuple(_decoded(body, EventView) for (body,) in reversed(rows))
 
@@ -168,7 +168,7 @@ class SqliteJournal:
             await connection.execute(f"DELETE FROM events WHERE number <= ({last}) - {EVENTS_KEPT}")  # noqa: S608
 
     async def _write_job(self, connection: aiosqlite.Connection, job: Job) -> None:
-        """The job, and those of its runs that are new or changed."""
+        """Write a job, and those of its runs that are new or changed."""
         body = codec.encode(replace(job, runs=()))
         await connection.execute(
             "INSERT INTO jobs VALUES (?, ?, ?, ?) ON CONFLICT (uid) DO UPDATE SET live = excluded.live, "
@@ -191,7 +191,7 @@ class SqliteJournal:
                 return list(await cursor.fetchall())
 
     async def _transaction(self, write: _Write) -> None:
-        """Run `write` as one transaction, to its end even if the caller is cancelled meanwhile."""
+        """Run `write` as one transaction, which completes even if the caller is cancelled meanwhile."""
         await asyncio.shield(asyncio.ensure_future(self._in_turn(write)))
 
     async def _in_turn(self, write: _Write) -> None:
@@ -206,7 +206,7 @@ class SqliteJournal:
                     raise
 
     async def _roll_back(self) -> None:
-        if self._connection.in_transaction:  # SQLite itself rolls back after some errors, a full disk for one
+        if self._connection.in_transaction:  # SQLite rolls back by itself after some errors, such as a full disk
             await self._connection.execute("ROLLBACK")
 
 
@@ -255,7 +255,7 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 @contextlib.contextmanager
 def _translated(path: Path | None) -> Iterator[None]:
-    """SQLite's errors as ours."""
+    """Raise errors of SQLite as `CedanaSchedError`s."""
     try:
         yield
     except sqlite3.Error as error:

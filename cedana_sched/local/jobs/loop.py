@@ -1,11 +1,11 @@
-"""The engine's scheduling loop: owns the jobs, takes in one event at a time, and has done what follows from it.
+"""The engine's scheduling loop: owns the jobs and processes one event at a time, with all of the event's effects.
 
     event ─► rules on a draft ─► decide ─► journal ─► book ─► reports to the coordinator, actions on the machine
 
-Nothing polls and nothing is timed but the end of a job's protection. A request that cannot be written has not
-happened: the caller gets the journal's error. What the machine reports has happened: it is tried until written.
-The engine wires it: `run_began` and `run_ended` come from the runtime, `released` from the adapter, requests from
-the API.
+The loop does not poll; its only timer is the end of a job's protection. If the journal cannot persist a user's
+request, the request has no effect and the caller gets the journal's error. An event that the machine reports has
+already happened, so its write is retried until it succeeds. `run_began` and `run_ended` are events of the runtime,
+`released` is the adapter's.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Pauses before an event that could not be written is tried again."""
+"""Bounds of the backoff, in seconds, between attempts to persist an event."""
 
 
 class LoopJournal(Protocol):
-    """Where jobs and signals are kept; `SqliteJournal` is one."""
+    """Durable storage of jobs and signals, such as `SqliteJournal`."""
 
     async def load_jobs(self) -> tuple[Job, ...]: ...
     async def load_signals(self) -> tuple[Signal, ...]: ...
@@ -49,25 +49,25 @@ class LoopJournal(Protocol):
 
 
 class RunControl(Protocol):
-    """What the loop asks of the machine. Both calls return at once, are idempotent, and are answered by events."""
+    """Control of runs on the machine. Both calls return at once, are idempotent, and complete by an event."""
 
     def start(self, workload: WorkloadRef) -> None:
-        """Start a run of a job that is not opted in: `run_began`, or `run_ended` with a failure."""
+        """Start a run of a job that is not opted in; completes by `run_began`, or by `run_ended` with a failure."""
         ...
 
     def terminate(self, run: str) -> None:
-        """SIGTERM, its grace, SIGKILL: `run_ended`."""
+        """Send SIGTERM, and SIGKILL after the grace period; completes by `run_ended`."""
         ...
 
 
 class Watcher(Protocol):
-    """Who wants to see every change, after it is written; must not block."""
+    """A subscriber to every persisted change; must not block."""
 
     def changed(self, jobs: tuple[Job, ...], events: tuple[EventView, ...]) -> None: ...
 
 
 class SchedulingLoop:
-    """One engine's jobs. `load()` first, then `resume()` once the runtime and the adapter listen."""
+    """The jobs of one engine. Call `load()` first, then `resume()` once the runtime and the adapter are subscribed."""
 
     def __init__(
         self,
@@ -98,19 +98,19 @@ class SchedulingLoop:
     # -- the engine's own
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell `watcher` of every change from now on."""
+        """Publish every change to `watcher` from now on."""
         self._watcher = watcher
 
     async def load(self) -> None:
-        """Read the journal; nothing is done yet."""
+        """Load the journal, without any action."""
         self._book = Book(await self._journal.load_jobs(), await self._journal.load_signals())
 
     async def resume(self) -> None:
-        """Do again what may not have been done before the last engine died, and let the scheduler decide."""
+        """Repeat actions that the previous engine may not have completed, then run a scheduling cycle."""
         await self._take(self._resume)
 
     async def run(self) -> NoReturn:
-        """Let the scheduler decide again whenever a job's protection ends. Runs until cancelled."""
+        """Run a scheduling cycle whenever a job's protection ends. Runs until cancelled."""
         while True:
             self._rearmed.clear()
             wait = None if self._wake_at is None else max(0.0, self._wake_at - self._now())
@@ -121,35 +121,35 @@ class SchedulingLoop:
                 await self._take_surely(lambda _: None)
 
     async def configure(self, configuration: Configuration) -> None:
-        """Go on with other groups; nobody is preempted because of it unless somebody waits for the place."""
+        """Replace the configuration; it causes a preemption only if a queued job needs the place."""
         self.configuration = configuration
         await self._take(lambda _: None)
 
-    # -- looking
+    # -- queries
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """All jobs, oldest first."""
+        """All jobs, in order of submission."""
         return tuple(sorted(self._book.jobs.values(), key=lambda job: (job.description.submitted_at, job.uid)))
 
     def find(self, key: str) -> Job:
-        """A job by uid, its beginning, name or checkpoint id.
+        """Return a job by uid, uid prefix, name or checkpoint id.
 
         Raises:
-            NotFoundError: there is none.
-            UsageError: several are meant.
+            NotFoundError: no job matches.
+            UsageError: the prefix matches several jobs.
         """
         return self._book.find(key)
 
     def owner_of(self, run: str) -> str | None:
-        """The uid of the job that an incarnation belongs to, if it is one of ours."""
+        """Return the uid of the job that owns an incarnation; None if the incarnation is unknown."""
         return self._book.owner_of(run)
 
     def run_of(self, uid: str) -> tuple[Job, Run]:
-        """An incarnation that has not ended, and its job: what the runtime is to start.
+        """Return an incarnation that has not ended, and its job.
 
         Raises:
-            NotFoundError: it is over, or was never ours; nothing must be started for it.
+            NotFoundError: the incarnation has ended or is unknown, and must not be started.
         """
         owner = self._book.owner_of(uid)
         job = self._book.jobs[owner] if owner is not None else None
@@ -160,21 +160,22 @@ class SchedulingLoop:
 
     @property
     def snapshots_under_way(self) -> tuple[str, ...]:
-        """Signals of jobs that run on while they are dumped: `snapshot_settled` is still to come for each.
+        """Signals of jobs that keep running while they are dumped; for each, `snapshot_settled` is still pending.
 
-        After a restart, ask the coordinator's records about them: what settled just before is not said again.
+        After a restart, the coordinator's records have their state: an outcome from before the restart is not
+        published again.
         """
         return tuple(
             uid for uid, signal in self._book.signals.items() if signal.after_commit is AfterCommit.LEAVE_RUNNING
         )
 
-    # -- what people ask
+    # -- requests of users
 
     async def submit(self, submission: Submission) -> Job:
         """Queue a job.
 
         Raises:
-            UsageError: naming the field that cannot be done.
+            UsageError: a field is invalid; the error names it.
         """
         uid = self._new_uid()
 
@@ -185,12 +186,12 @@ class SchedulingLoop:
         return self._book.jobs[await self._take(queue)]
 
     async def preempt(self, key: str) -> Job:
-        """Take a job's place on request; see `requests.preempt_now`."""
+        """Preempt a job on request; see `requests.preempt_now`."""
         signal = self._new_signal_uid()
         return await self._ask(key, lambda d, job: requests.preempt_now(d, job, node=self._node, signal_uid=signal))
 
     async def checkpoint(self, key: str, *, leave_running: bool) -> str:
-        """Take a snapshot on request; see `requests.checkpoint`. Returns the signal's uid."""
+        """Take a snapshot on request and return the signal's uid; see `requests.checkpoint`."""
         signal = self._new_signal_uid()
 
         def ask(draft: Draft, job: Job) -> None:
@@ -200,45 +201,45 @@ class SchedulingLoop:
         return signal
 
     async def restore(self, key: str, generation: int | None = None) -> Job:
-        """Queue a stopped or ended job again; see `requests.restore`."""
+        """Requeue a stopped or ended job; see `requests.restore`."""
         return await self._ask(key, lambda draft, job: requests.restore(draft, job, generation))
 
     async def cancel(self, key: str) -> Job:
         """End a job for good; see `requests.cancel`."""
         return await self._ask(key, requests.cancel)
 
-    # -- what happens
+    # -- events
 
     async def run_began(self, uid: str, beginning: Beginning) -> None:
-        """The runtime has brought a run to life."""
+        """Record that a run has started or was restored."""
         await self._take_surely(lambda draft: rules.run_began(draft, uid, beginning))
 
     async def run_ended(self, uid: str, ending: Ending) -> None:
-        """Nothing of a run is left; once this returns the runtime may forget it."""
+        """Record that nothing of a run is left; afterwards the runtime may discard the run."""
         await self._take_surely(lambda draft: rules.run_ended(draft, uid, ending))
 
     async def snapshot_settled(self, signal_uid: str, *, committed: bool) -> None:
-        """The coordinator has done with a snapshot of a job that runs on (such a signal is never released)."""
+        """Record that the snapshot of a job that keeps running is terminal (such a signal is never released)."""
         await self._take_surely(lambda draft: evictions.snapshot_settled(draft, signal_uid, committed=committed))
 
     async def until_settled(self, signal_uid: str) -> None:
-        """Wait until everything that follows from a signal is done with its jobs."""
+        """Wait until all effects of a signal on its jobs are complete."""
         async with self._stepped:
             await self._stepped.wait_for(lambda: signal_uid not in self._book.signals)
 
     # -- the adapter's backend
 
     def subscribe(self, sink: Callable[[Report], None]) -> tuple[Report, ...]:
-        """Everything that is pending now; `sink` gets what happens from now on, without a gap between."""
+        """Return all pending reports; `sink` receives all later ones, without a gap."""
         self._sinks.append(sink)
         return self._pending_reports()
 
     def unsubscribe(self, sink: Callable[[Report], None]) -> None:
-        """`sink` hears nothing any more."""
+        """Stop reports to `sink`."""
         self._sinks.remove(sink)
 
     async def released(self, release: Release) -> None:
-        """The coordinator lets go of a preemption."""
+        """Apply the coordinator's release of a preemption."""
         await self._take(lambda draft: evictions.released(draft, release))
 
     # -- one turn
@@ -252,11 +253,11 @@ class SchedulingLoop:
         return self._book.jobs[await self._take(apply)]
 
     async def _take(self, rule: Callable[[Draft], T]) -> T:
-        """One event, to its end even if the caller is cancelled meanwhile."""
+        """Process one event, to completion even if the caller is cancelled meanwhile."""
         return await asyncio.shield(asyncio.ensure_future(self._in_turn(rule)))
 
     async def _take_surely(self, rule: Callable[[Draft], None]) -> None:
-        """An event that has happened whether it can be written or not: try until it is."""
+        """Process an event that has already happened: retry until the journal persists it."""
         pauses = wait_exponential(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(RetryableError), wait=pauses, before_sleep=_say_unwritten
@@ -304,7 +305,7 @@ class SchedulingLoop:
                 draft.actions += [TerminateRun(run.uid) for run in job.current if run.began_at is not None]
 
     def _pending_reports(self) -> tuple[Report, ...]:
-        """All that the coordinator may not have heard: ends first, then beginnings, then preemptions."""
+        """Return all reports that the coordinator may have missed: ends first, then starts, then preemptions."""
         ended: list[Report] = []
         begun: list[Report] = []
         for job in self.jobs:

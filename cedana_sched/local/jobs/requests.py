@@ -1,4 +1,4 @@
-"""What a person asks of a job: preempt, checkpoint, restore, cancel. Each is refused by name where it cannot be."""
+"""Requests of users on a job: preempt, checkpoint, restore, cancel. An invalid request fails with a named reason."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cedana_sched.model.preemption import AfterCommit
 
 
 def preempt_now(draft: Draft, job: Job, *, node: str, signal_uid: str) -> None:
-    """Take the job's place as the scheduler would; it is queued again.
+    """Preempt the job as the scheduler would; the job is requeued.
 
     Raises:
-        RefusedError: it does not run.
+        RefusedError: the job does not run.
     """
     _require_running(job)
     why = "preempted on request"
@@ -24,11 +24,11 @@ def preempt_now(draft: Draft, job: Job, *, node: str, signal_uid: str) -> None:
 
 
 def checkpoint(draft: Draft, job: Job, *, node: str, signal_uid: str, leave_running: bool) -> None:
-    """Take a snapshot; the job runs on, or is stopped until it is restored. It runs on if the snapshot fails.
+    """Take a snapshot; the job keeps running, or stops until a restore. If the snapshot fails, the job keeps running.
 
     Raises:
-        RefusedError: it does not run, or a snapshot of it is being taken already.
-        UsageError: it has no checkpoint id.
+        RefusedError: the job does not run, or a snapshot of the job is already in flight.
+        UsageError: the job has no checkpoint id.
     """
     _require_running(job)
     name = job.description.name
@@ -47,11 +47,11 @@ def checkpoint(draft: Draft, job: Job, *, node: str, signal_uid: str, leave_runn
 
 
 def restore(draft: Draft, job: Job, generation: int | None) -> None:
-    """Queue a stopped or ended job again, to continue from its newest snapshot or from that of `generation`.
+    """Requeue a stopped or ended job, to be restored from its newest snapshot or from that of `generation`.
 
     Raises:
-        RefusedError: it is live.
-        UsageError: its id belongs to another job by now, or it has no id to find `generation` by.
+        RefusedError: the job is live.
+        UsageError: another live job has the id by now, or the job has no id to resolve `generation`.
     """
     name = job.description.name
     if job.phase in LIVE_PHASES - {JobPhase.SUSPENDED}:
@@ -62,7 +62,7 @@ def restore(draft: Draft, job: Job, generation: int | None) -> None:
     if generation is not None and generation < 1:
         raise UsageError("generation", generation, "is no generation", remedy="see 'cedana-sched snapshots list'")
     require_free_id(draft, job.description)
-    # replicas that were done stay done if the job goes on; a job that had ended begins again with all of them
+    # a suspended job keeps its completed replicas; an ended job restarts all of its replicas
     void = job.void_attempts if job.phase is JobPhase.SUSPENDED else job.attempts
     changes = {
         "wanted_generation": generation,
@@ -76,10 +76,10 @@ def restore(draft: Draft, job: Job, generation: int | None) -> None:
 
 
 def cancel(draft: Draft, job: Job) -> None:
-    """End a job for good. What runs is terminated; what is held is ended as soon as the coordinator lets go of it.
+    """Cancel a job for good. Its runs are terminated; a held job ends as soon as the coordinator releases the hold.
 
     Raises:
-        RefusedError: it has ended already.
+        RefusedError: the job has ended already.
     """
     name = job.description.name
     if not job.live:

@@ -1,7 +1,7 @@
-"""What follows from each event in a job's life: synchronous rules on a draft, no I/O and no clock.
+"""The effect of each event on a job: synchronous rules on a draft, without I/O or a clock.
 
-A run is over only when the runtime or the coordinator says so; until then its job keeps its place. While the
-coordinator holds a job, its end waits for the release, which says whether the end was a preemption.
+A run ends only by a report of the runtime or the coordinator; until then its job keeps its place. While the
+coordinator holds a job, the job's end waits for the release, whose verdict tells a preemption from another end.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.preemption import WorkloadRef
 
 _OF_A_KILLED_CRIU = frozenset({"SIGTRAP", "SIGSEGV"})
-"""How a program ends whose dump was killed in the middle: no fault of its own; see `snapshot.aftermath`."""
+"""Signals that end a program whose dump was killed midway, not a failure of the program; see `snapshot.aftermath`."""
 MOST_LOSSES = 5
-"""So often a job whose processes vanished without a trace is started again."""
+"""Number of lost runs after which the job fails instead of being requeued."""
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """How a run began. `snapshot` and `cold_because` as far as the coordinator said so."""
+    """The start of a run. `snapshot` and `cold_because` are None if the coordinator did not report them."""
 
     at: float
     restored: bool = False
@@ -45,7 +45,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a run ended: by itself (`exit_code`), or it could not begin (`failure`), or it vanished (`lost`)."""
+    """The end of a run: it exited (`exit_code`, `signal`), could not start (`failure`), or was lost (`lost`)."""
 
     at: float
     exit_code: int | None = None
@@ -70,7 +70,7 @@ def submitted(draft: Draft, description: JobDescription) -> Job:
     """Queue a new job.
 
     Raises:
-        UsageError: a live job has its checkpoint id.
+        UsageError: another live job has the checkpoint id.
     """
     require_free_id(draft, description)
     job = draft.put(Job(description=description, why="submitted"))
@@ -79,10 +79,10 @@ def submitted(draft: Draft, description: JobDescription) -> Job:
 
 
 def require_free_id(draft: Draft, description: JobDescription) -> None:
-    """Refuse a checkpoint id that a live job has: two workloads never continue as one.
+    """Reject a checkpoint id that another live job has, so that no two workloads are restored from one identity.
 
     Raises:
-        UsageError: naming that job.
+        UsageError: another live job has the id; the error names the job.
     """
     for other in draft.all_jobs():
         same = (other.description.namespace, other.description.id) == (description.namespace, description.id)
@@ -96,7 +96,7 @@ def require_free_id(draft: Draft, description: JobDescription) -> None:
 
 
 def admitted(draft: Draft, job: Job, node: str) -> None:
-    """Give a job its place: a run for each replica that has not done its work."""
+    """Admit a job: add a run for each replica that has not completed its work."""
     description, first = job.description, len(job.runs)
     indexes = [index for index in range(description.replicas) if index not in job.finished]
     why, attempts = "has its place, is being started", job.attempts + 1
@@ -109,7 +109,7 @@ def admitted(draft: Draft, job: Job, node: str) -> None:
 
 
 def begin_again(draft: Draft, job: Job, node: str) -> None:
-    """Have all runs begin that have not; also after a restart of the engine, because that is harmless."""
+    """Start all runs that have not started. Idempotent, so it is repeated after a restart of the engine."""
     for run in job.current:
         if run.began_at is None:
             workload = job.workload(run, node)
@@ -121,7 +121,7 @@ def begin_again(draft: Draft, job: Job, node: str) -> None:
 
 
 def starting(job: Job, run: Run, workload: WorkloadRef) -> Starting | None:
-    """The report by which the coordinator starts a run; None for a job that is not opted in."""
+    """Return the report on which the coordinator starts a run; None for a job that is not opted in."""
     identity = job.description.identity(run.index)
     if identity is None:
         return None
@@ -130,7 +130,7 @@ def starting(job: Job, run: Run, workload: WorkloadRef) -> Starting | None:
 
 
 def run_began(draft: Draft, uid: str, beginning: Beginning) -> None:
-    """The processes of a run are there; repeating it is harmless."""
+    """Record that the processes of a run have started. Idempotent."""
     found = draft.run(uid)
     if found is None:
         return
@@ -157,7 +157,7 @@ def run_began(draft: Draft, uid: str, beginning: Beginning) -> None:
 
 
 def run_ended(draft: Draft, uid: str, ending: Ending) -> None:
-    """Nothing of a run is left; repeating it is harmless."""
+    """Record that nothing of a run is left. Idempotent."""
     found = draft.run(uid)
     if found is None or found[1].over:
         return
@@ -172,14 +172,14 @@ def run_ended(draft: Draft, uid: str, ending: Ending) -> None:
 
 
 def ended(run: Run, why: str) -> Ended:
-    """The report of a run's end."""
+    """Return the report of a run's end."""
     failed = run.ending not in {LOST, CANCELLED, PREEMPTED, WITH_GANG} and run.exit_code != 0
     ran = run.ended_at - run.began_at if run.ended_at is not None and run.began_at is not None else None
     return Ended(run.uid, why, failed, ran)
 
 
 def _kind_of_end(job: Job, ending: Ending) -> str | None:
-    """What ended the run if it did not end by itself."""
+    """Return what ended the run; None if the run ended by itself."""
     if ending.lost or (ending.signal in _OF_A_KILLED_CRIU and _is_being_saved(job)):
         return LOST
     if ending.failure is not None:
@@ -196,12 +196,12 @@ def _is_being_saved(job: Job) -> bool:
 
 
 def awaits_release(job: Job) -> bool:
-    """Whether it leaves its place, and the coordinator has yet to release it."""
+    """Whether the job is being evicted and the coordinator has not released the hold yet."""
     return job.leaving is not None and job.leaving.signal is not None
 
 
 def conclude(draft: Draft, job: Job, words: str) -> None:
-    """Where a job goes after some of its runs are over; `words` say how the last one ended."""
+    """Apply the transition that follows from ended runs; `words` describe how the last run ended."""
     if awaits_release(job):
         return
     if job.current:
@@ -224,7 +224,7 @@ def conclude(draft: Draft, job: Job, words: str) -> None:
 
 
 def keeps_its_place(draft: Draft, job: Job, why: str) -> None:
-    """It was to leave and does not; what happened to it meanwhile takes its course now."""
+    """Cancel the job's eviction, and process events that were deferred while the eviction was held."""
     job = draft.put(step(job, Cause.KEPT, why, leaving=None))
     draft.tell(job, "Kept", f"{job.description.name} keeps its place: {why}")
     if job.cancelling:
@@ -241,7 +241,7 @@ def _last_words(job: Job) -> str:
 
 
 def _decisive(job: Job) -> Run | None:
-    """The run whose end is the job's: the first that failed, or the last that ended."""
+    """Return the run whose end decides the job's: the first that failed, or the last that ended."""
     ended = sorted((run for run in job.attempt if run.ended_at is not None), key=lambda run: run.ended_at or 0.0)
     return next((run for run in ended if run.failed), ended[-1] if ended else None)
 
@@ -267,14 +267,14 @@ def _leave(draft: Draft, job: Job, cause: Cause) -> None:
 
 
 def _forget_snapshot(draft: Draft, job: Job) -> None:
-    """What was to be dumped while it ran is gone: there is nothing to wait for."""
+    """Close the signal of a snapshot of the running job: its processes are gone, so there is nothing to wait for."""
     signal = draft.unsettled(job.snapshot_signal) if job.snapshot_signal is not None else None
     if signal is not None:
         draft.settle(signal)
 
 
 def _account_for(job: Job, run: Run) -> Job:
-    """The running time that the snapshot brought back counts as saved, once."""
+    """Count the running time that the snapshot restored as saved, once."""
     for earlier in reversed(job.runs):
         if earlier.index == run.index and earlier.preserved_seconds > 0 and job.wanted_generation is None:
             saved = job.work_saved_seconds + earlier.preserved_seconds

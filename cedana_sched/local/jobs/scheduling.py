@@ -1,4 +1,4 @@
-"""Asks the scheduler after every event, and makes what it decides happen to the jobs."""
+"""Runs a scheduling cycle after every event, and applies its decisions to the jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cedana_sched.local.scheduler.state import (
 
 
 def reschedule(draft: Draft, cohort: Cohort, *, node: str, new_uid: Callable[[], str]) -> float | None:
-    """Let the scheduler decide on the draft; returns when it wants to be asked again (epoch seconds), if it does."""
+    """Run a scheduling cycle on the draft; return when the next one is due (epoch seconds), or None."""
     decisions = decide(cluster_state(draft, cohort), draft.now)
     call_off(draft, [draft.job(uid) for uid in decisions.unneeded], "the place is not needed any more")
     for uid in decisions.admissions:
@@ -35,7 +35,7 @@ def reschedule(draft: Draft, cohort: Cohort, *, node: str, new_uid: Callable[[],
 
 
 def cluster_state(draft: Draft, cohort: Cohort) -> ClusterState:
-    """The jobs as the scheduler sees them."""
+    """Return the jobs as input of the scheduler."""
     jobs = list(draft.all_jobs())
     return ClusterState(
         cohort,
@@ -74,7 +74,7 @@ def _admitted(job: Job) -> AdmittedJob:
 
 
 def _eviction(job: Job) -> Eviction | None:
-    """How a job is on its way out; one that was called off is not, though it may still be held for an instant."""
+    """Return a job's eviction; None if it was cancelled, though the coordinator may still hold it for an instant."""
     if job.cancelling or (job.broken and job.leaving is None):
         return Eviction(None, revocable=False)
     if job.leaving is None or job.leaving.cancelled:
@@ -97,7 +97,7 @@ def _preempt(draft: Draft, preemptor: Job, preemptions: list[Preemption], node: 
 
 
 def _explain(draft: Draft, decisions: Decisions) -> None:
-    """Say to those who wait why they do, and remember for whom a place is being freed."""
+    """Set on each queued job why it waits, and whether a place is being freed for it."""
     for job in list(draft.all_jobs()):
         if job.phase is not JobPhase.QUEUED:
             continue

@@ -1,4 +1,4 @@
-"""Makes sure of what a person submits: every field that cannot be done is named, with its value and a remedy."""
+"""Validation of submissions: an error has the invalid field, its value and a remedy."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SHORT_UID = 6
 def describe(
     submission: Submission, configuration: Configuration, *, uid: str, now: float, outputs: Path
 ) -> JobDescription:
-    """The job that `submission` asks for. Output that is not directed elsewhere goes to `outputs/UID/`.
+    """Return the description of the submitted job. Output without a path of its own goes to `outputs/UID/`.
 
     Raises:
-        UsageError: naming the first field that cannot be done.
+        UsageError: a field is invalid; the error names the first one.
     """
     group = configuration.group(submission.group)
     if not submission.argv or not submission.argv[0]:
@@ -64,7 +64,7 @@ def _name(submission: Submission, uid: str) -> str:
 
 
 def _checkpoint_id(submission: Submission, group: GroupConfiguration, name: str) -> str | None:
-    """`--id`, or the job's own CEDANA_CHECKPOINT, or its name where the group opts in."""
+    """Return `--id`, or CEDANA_CHECKPOINT of the job's environment, or the job's name if the group opts in."""
     variable = submission.env.get(CHECKPOINT_VARIABLE)
     if submission.id is not None and variable is not None and submission.id != variable:
         remedy = f"leave one of them out; {CHECKPOINT_VARIABLE} is {variable!r}"

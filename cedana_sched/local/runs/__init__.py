@@ -1,1 +1,1 @@
-"""What runs a job: a supervisor for each run, its namespaces and control groups, and the runtime over all of them."""
+"""The runtime of jobs: a supervisor process, namespaces and control groups for each run."""

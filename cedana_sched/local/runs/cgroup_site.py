@@ -1,10 +1,8 @@
-"""Where on this machine the control groups of runs belong.
+"""The layout of the runs' control groups.
 
 A run's processes are in `cedana-sched/<run uid>` below the root of each hierarchy, never below the engine's own
-group: they outlive the engine, and stay where they are when it comes back in another one. Their supervisors share
-`cedana-sched/supervisors`, outside every run's freezer and limits.
-
-Called by the runtime when it prepares a run, and when it clears away what a crash left.
+group: the processes outlive the engine, and keep their group when the engine restarts in another one. Supervisors
+share `cedana-sched/supervisors`, outside every run's freezer and limits.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ SUPERVISORS = "supervisors"
 
 
 class CgroupSite:
-    """Where on this machine the groups of runs belong.
+    """The parent directories of the runs' control groups on this machine.
 
     Args:
-        roots: of the hierarchies, by their names.
-        parent: the folder below each root. Who uses another one may use the uids of others again.
+        roots: mount points of the hierarchies, by name.
+        parent: the directory below each root. Run uids are unique per parent.
     """
 
     def __init__(self, roots: Mapping[str, Path], parent: str = PARENT) -> None:
@@ -33,10 +31,10 @@ class CgroupSite:
 
     @classmethod
     def of_this_machine(cls, parent: str = PARENT) -> CgroupSite:
-        """Find the hierarchies.
+        """Discover the hierarchies of this machine.
 
         Raises:
-            CgroupError: there is none that can freeze processes.
+            CgroupError: no hierarchy can freeze processes.
         """
         return cls(find_roots(Path("/proc/self/mountinfo").read_text().splitlines()), parent)
 
@@ -47,16 +45,16 @@ class CgroupSite:
         return self.run(SUPERVISORS)
 
     def tidy(self) -> None:
-        """Remove empty groups that nobody will use: of runs whose engine and records are gone, then the shared ones.
+        """Remove unused empty groups: of runs whose engine and records are gone, then the shared ones.
 
-        A group that is younger than a minute may be waiting for its first process, of this engine or another one.
+        A group younger than a minute is kept: this engine or another one may still add its first process.
         """
         for root in dict.fromkeys(self.roots.values()):
             parent = root / self._parent
             runs = (path for path in abandoned(parent) if path.name != SUPERVISORS)
             for path in (*runs, parent / SUPERVISORS, parent):
                 try:
-                    path.rmdir()  # the kernel refuses it while there is a process
+                    path.rmdir()  # fails in the kernel while the group has a process
                 except OSError as error:
                     if error.errno not in (errno.EBUSY, errno.ENOTEMPTY, errno.ENOENT):
                         raise

@@ -1,7 +1,6 @@
-"""What a job is to the runtime, and its translation into the task that a supervisor carries out.
+"""The runtime's spec of a job, and its translation into the task of a supervisor.
 
-Everything that can be wrong with a job before it runs is said here, by field: its user, its directory, its command.
-Called by the runtime; the engine makes the `JobSpec` from what a person submitted.
+Validates the spec against this machine before the run, by field: user, directory, command.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as it is to run. Paths are absolute; `memory_bytes` and `processes` of None are no limit."""
+    """The spec of a job's processes. Paths are absolute; None in `cpus`, `memory_bytes` or `processes` is no limit."""
 
     argv: tuple[str, ...]
     stdout: Path
     stderr: Path
     environment: dict[str, str] = {}
-    """Added to PATH, HOME, USER, LOGNAME and SHELL, which it may override."""
+    """Variables added to PATH, HOME, USER, LOGNAME and SHELL, or overriding them."""
     directory: Path | None = None
-    """Where the job begins; None is its user's home."""
+    """The working directory; None is the user's home."""
     user: str | None = None
-    """A name or number; None is the engine's own user."""
+    """A user name or uid; None is the engine's own user."""
     cpus: float | None = None
     memory_bytes: int | None = None
     processes: int | None = None
@@ -46,17 +45,17 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreTask(msgspec.Struct, frozen=True, tag=True):
-    """What a supervisor restores; it adds the run's own groups to the request."""
+    """A restore for a supervisor, which adds the run's control groups to the request."""
 
     toolchain: Toolchain
     request: RestoreRequest
 
 
 def launch_task(spec: JobSpec, tini: Path, mount_point: Path, externals: Externals) -> Job:
-    """The task for `cedana_sched.snapshot.launch`.
+    """Return the task for `cedana_sched.snapshot.launch`.
 
     Raises:
-        UsageError: naming the field of the job that cannot be done on this machine.
+        UsageError: a field of the job is invalid on this machine; the error names it.
     """
     account = _account(spec.user)
     environment = _environment(account) | spec.environment
@@ -80,13 +79,13 @@ def launch_task(spec: JobSpec, tini: Path, mount_point: Path, externals: Externa
 
 
 def prepare_output(spec: JobSpec) -> None:
-    """Make the folders that the job's output goes to."""
+    """Create the directories of the job's output files."""
     for path in (spec.stdout, spec.stderr):
         path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def install_tini(tini: Path, folder: Path) -> Path:
-    """Copy tini to where it stays for good: a snapshot finds its programs again by path and content."""
+    """Copy tini to a permanent path: a restore requires a snapshot's programs at the same path, with equal content."""
     content = tini.read_bytes()
     target = folder / f"tini-{hashlib.sha256(content).hexdigest()[:12]}"
     if not target.exists():

@@ -1,8 +1,8 @@
-"""Forks supervisors: `python -m cedana_sched.local.runs.nursery`, with a unix socket as its standard input.
+"""Forkserver of supervisors: `python -m cedana_sched.local.runs.nursery`, with a unix socket as its standard input.
 
-It has imported what a supervisor needs, so a new one is there within milliseconds and shares most of its memory with
-the others. For each run directory it is sent it answers with a pidfd of the new supervisor, then waits for the next;
-it ends when the socket does, that is with its engine. The supervisors stay.
+The forkserver has imported a supervisor's modules, so a fork takes milliseconds and shares most of its memory with
+the others. For each run directory received, the forkserver sends a pidfd of the new supervisor. The forkserver exits
+when the socket is closed, that is with its engine; the supervisors keep running.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def main() -> None:
     engine = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGCHLD, _reap)
     gc.collect()
-    gc.freeze()  # what is here now is never collected, so its memory stays shared
+    gc.freeze()  # objects that exist now are never collected, so their memory stays shared
     while path := engine.recv(PATH_BYTES):
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # it must not be reaped before it has a pidfd
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # no reaping before the child has a pidfd
         pid = os.fork()
         if pid == 0:
             engine.close()
@@ -50,7 +50,7 @@ def _become_supervisor(path: Path) -> NoReturn:
             os.dup2(descriptor, number)
         shim.main(path)
         status = 0
-    except BaseException:  # noqa: BLE001  # whatever it is, it must not return into the nursery's loop
+    except BaseException:  # noqa: BLE001  # no exception may return into the forkserver's loop
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -1,7 +1,4 @@
-"""Processes by PID *and* start time: a PID alone may belong to somebody else by the time it is used.
-
-Called by the supervisor and the runtime. Standard library only.
-"""
+"""Processes by PID *and* start time, because the kernel reuses PIDs. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from typing import NamedTuple
 
 from cedana_sched.runtime.same_process import open_running, runs
 
-_START_TIME = 19  # proc(5), /proc/PID/stat field 22, counted after the command's name
+_START_TIME = 19  # index after the command's name; proc(5): field 22 of /proc/PID/stat
 
 
 class ProcessId(NamedTuple):
-    """One process of this boot. `start` is in clock ticks since boot; `boot` tells boots apart."""
+    """One process of one boot. `start` is in clock ticks since boot; `boot` is the kernel's boot id."""
 
     pid: int
     start: int
@@ -24,23 +21,23 @@ class ProcessId(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:
-        """Name a running process.
+        """Return the id of a running process.
 
         Raises:
-            ProcessLookupError: there is none.
+            ProcessLookupError: no process has the PID.
         """
         return cls(pid, int(_stat(pid)[_START_TIME]), _boot_id())
 
     def open(self) -> int | None:
-        """A pidfd of this very process, or None when it has ended, whoever has its PID now."""
+        """Return a pidfd of this process; None if the process has ended, even if its PID was reused."""
         return open_running(self.pid, self.start) if self.boot == _boot_id() else None
 
     def alive(self) -> bool:
-        """Whether any of its threads runs."""
+        """Whether any thread of the process runs."""
         return self.boot == _boot_id() and runs(self.pid, self.start)
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal; False when the process is gone."""
+        """Send a signal; return False if the process is gone."""
         descriptor = self.open()
         if descriptor is None:
             return False

@@ -1,4 +1,4 @@
-"""Waits on descriptors that the kernel makes readable when something has happened: pidfds, inotify."""
+"""Waiting for readable descriptors: pidfds, inotify."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 async def any_readable(*descriptors: int) -> int:
-    """Wait until one of them is readable; returns the first that was. Each may be waited for by one task only."""
+    """Wait until a descriptor is readable, and return the first such one. One task per descriptor may wait."""
     loop = asyncio.get_running_loop()
     first: asyncio.Future[int] = loop.create_future()
 

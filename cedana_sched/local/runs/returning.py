@@ -1,6 +1,6 @@
-"""What is put right before CRIU brings a run's processes back: the mounts they had, their timers, their files.
+"""Preparation of a restore by CRIU: mounts, timers and files of the processes.
 
-Called by the runtime, in threads: it decodes images.
+Functions that decode images block, and are meant for threads.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = structlog.get_logger(__name__)
 
 
 def present_mounts(wanted: Collection[str]) -> Externals:
-    """The host's mounts that a snapshot's processes had.
+    """Return the host's mounts that a snapshot's processes used.
 
     Raises:
-        RestoreError: one is gone; CRIU would take the empty place of it.
+        RestoreError: a mount is gone; CRIU would use the empty mount point instead.
     """
     if gone := set(wanted) - set(host_externals().mounts):
         named = ", ".join(sorted(gone))
@@ -38,12 +38,12 @@ def present_mounts(wanted: Collection[str]) -> Externals:
 
 
 def ready_images(toolchain: Toolchain, images: Path, run: str, outputs: Collection[Path]) -> tuple[PosixLock, ...]:
-    """Make images and files fit each other again; returns the locks that the processes must take themselves.
+    """Make images and files consistent; return the locks that the processes must take themselves.
 
-    `outputs` are the job's own, which nobody else writes to.
+    `outputs` are the job's own output files, without other writers.
 
     Raises:
-        SnapshotError: an image cannot be decoded, or a file is shorter than the processes remember.
+        SnapshotError: an image cannot be decoded, or a file is shorter than at the dump.
         OSError: a file cannot be changed.
     """
     rearm_expired_timers(toolchain, images)
@@ -54,5 +54,5 @@ def ready_images(toolchain: Toolchain, images: Path, run: str, outputs: Collecti
 
 
 def warm_up(toolchain: Toolchain) -> None:
-    """Load the decoder of images, so that the first restore does not wait for it."""
+    """Load the image decoder, so that the first restore does not wait for the load."""
     Images(toolchain, folder_reader(Path("/nonexistent")))

@@ -1,12 +1,12 @@
-"""What a run's supervisor and the engine say to each other: files in the run's directory, each written in one step.
+"""The interface between a run's supervisor and the engine: files in the run's directory, each replaced atomically.
 
-    spec.json    what to run, by the engine, before the supervisor starts
-    state.json   how far it is, by the supervisor, at each change
-    exit.json    how it ended, last: by the supervisor, or by the engine when the supervisor was killed
-    lock         held by the supervisor while it lives, by the engine while it settles the run
-    shim.log     the supervisor's own words; restore.log and criu.stderr: CRIU's; root/: where mounts are put together
+    spec.json    what to run: written by the engine before the supervisor starts
+    state.json   the run's phase: written by the supervisor at each change
+    exit.json    how the run ended, written last: by the supervisor, or by the engine if the supervisor was killed
+    lock         held by the supervisor while it lives, by the engine while it finalizes the run
+    shim.log     the supervisor's log; restore.log and criu.stderr: CRIU's; root/: where mounts are assembled
 
-A supervisor that finds `exit.json` does nothing: a run begins once.
+A supervisor that finds `exit.json` does nothing: a run starts at most once.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a run could not begin, or was lost; the fields are those of our errors."""
+    """Why a run could not start, or was lost; the fields are those of `CedanaSchedError`."""
 
     message: str
     remedy: str = ""
     evidence: tuple[str, ...] = ()
     retryable: bool = False
-    """Whether the same restore may succeed when it is tried again."""
+    """Whether a retry of the same restore may succeed."""
 
     @classmethod
     def of(cls, error: CedanaSchedError) -> Self:
@@ -48,16 +48,16 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the supervisor is to do."""
+    """The spec of a run, for its supervisor."""
 
     run: str
     task: Job | RestoreTask | None
-    """How it comes to life; None for a run that ended before it began."""
+    """The launch or restore; None for a run that failed before its start."""
     limits: Limits
     cgroup: dict[str, str]
-    """Directories of the run's groups, by controller (see `cgroups.Cgroup`)."""
+    """Directories of the run's control groups, by controller (see `cgroups.Cgroup`)."""
     mounts: tuple[str, ...] = ()
-    """The host's mounts that the job sees besides `/`."""
+    """The host's mounts in the job's mount namespace besides `/`."""
     cold_because: str | None = None
     """Why the run was started cold, when a snapshot was expected."""
 
@@ -67,7 +67,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """How far a run is. `notes` say in words what this machine could not do for it."""
+    """The phase of a run. `notes` describe settings that could not be applied on this machine."""
 
     phase: str
     shim: ProcessId
@@ -77,10 +77,10 @@ class RunState(msgspec.Struct, frozen=True):
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
-    """How a run ended. Without exit code and signal it never ran, or was lost: `failure` says why.
+    """The end of a run. Without exit code and signal the run never started, or was lost: `failure` has the reason.
 
-    PID 1 of a job reports a signal that killed the job as 128 plus its number, as a shell does; `signal` is its name
-    then, also when a job chose such an exit code itself.
+    PID 1 of a job reports a signal that killed the job as 128 plus the signal's number, as a shell does; `signal` is
+    then the signal's name, also if a job chose such an exit code itself.
     """
 
     at: float
@@ -94,7 +94,7 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
 
 class RunDirectory:
-    """One run's directory. Reading gives None for what is not written yet, or was emptied by a power cut."""
+    """One run's directory. Reads return None for a file that is not written yet, or that a power failure emptied."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -125,7 +125,7 @@ class RunDirectory:
         self._write("exit.json", record, durable=True)
 
     def lock(self) -> int | None:
-        """Take the lock until the descriptor is closed; None when somebody else has it."""
+        """Take the lock until the returned descriptor is closed; None if another process holds the lock."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,7 +135,7 @@ class RunDirectory:
         return descriptor
 
     def discard_unbegun(self) -> bool:
-        """Remove a run that no supervisor has begun; a late one finds nothing to do. False when it has begun."""
+        """Remove a run that no supervisor has started, and return True; a late supervisor then does nothing."""
         lock = self.lock()
         if lock is None:
             return False
@@ -155,7 +155,7 @@ class RunDirectory:
         return msgspec.json.decode(content, type=kind, dec_hook=_decode) if content else None
 
     def _write(self, name: str, record: msgspec.Struct, *, durable: bool = False) -> None:
-        """Replace the file in one step. Only what must outlast a power cut is `durable`; no process does."""
+        """Replace the file atomically. `durable` is for records that must survive a power failure; processes do not."""
         temporary = self.path / f".{name}"
         with temporary.open("wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(record, enc_hook=str)))

@@ -1,8 +1,8 @@
-"""Runs jobs on this machine: what the agent asks of a runtime, over one supervisor process per run.
+"""The runtime of jobs on this machine: implements the agent's runtime with one supervisor process per run.
 
-The engine may be killed at any instant; the supervisors and their jobs go on, and `adopt` finds them again by their
-run directories. Everything that happens to a run comes out of `changes`, also what happened while no engine was
-there, and is repeated after each start until the engine has written it down and calls `forget`.
+The engine may be killed at any instant; the supervisors and their jobs keep running, and `adopt` finds them by their
+run directories. `changes` yields all events of runs, including those from while no engine ran, and repeats them after
+each start until the engine has persisted the end of the run and calls `forget`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ log = structlog.get_logger(__name__)
 
 
 class RunBegan(msgspec.Struct, frozen=True):
-    """The run's processes are there. `notes` say what this machine could not do for it (a limit, for instance)."""
+    """The run's processes have started. `notes` describe settings that could not be applied, such as a limit."""
 
     run: str
     at: float
     restored: bool
     cold_because: str | None = None
-    """Why it was started cold although a snapshot was expected."""
+    """Why the run was started cold although a snapshot was expected."""
     notes: tuple[str, ...] = ()
 
 
@@ -61,9 +61,9 @@ RunChange = RunBegan | RunEnded
 
 
 class LocalRuntime:
-    """The runs of one engine. `job_of` says what a workload is; it is asked at each start.
+    """The runs of one engine. `job_of` resolves a workload to its spec at each start.
 
-    Use: `await adopt()` first, then anything; `close()` leaves the jobs running.
+    Call `adopt()` before any other method; `close()` leaves the jobs running.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class LocalRuntime:
         self._changes: asyncio.Queue[RunChange] = asyncio.Queue()
 
     async def adopt(self) -> tuple[str, ...]:
-        """Take over the runs of an engine that is gone; returns the uids of those whose supervisor lives.
+        """Adopt the runs of a previous engine; return the uids of runs whose supervisor is alive.
 
-        Runs that ended meanwhile, or whose supervisor was killed, come out of `changes`.
+        `changes` yields the end of runs that ended meanwhile, or whose supervisor was killed.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(self._site.tidy)
@@ -99,22 +99,22 @@ class LocalRuntime:
         for path in sorted(self._directory.iterdir()):
             directory = RunDirectory(path)
             spec, state = directory.spec(), directory.state()
-            if directory.discard_unbegun() or spec is None:  # the order to start it comes again
+            if directory.discard_unbegun() or spec is None:  # the coordinator repeats the order to start the run
                 continue
             if state is not None and state.shim.alive():
                 alive.append(path.name)
             run = SupervisedRun(directory, spec)
-            run.read_state()  # asked for by the first order already, before its watch has had a turn
+            run.read_state()  # the first order needs the state before the watch task runs
             self._follow(run, None)
         return tuple(alive)
 
     async def changes(self) -> AsyncIterator[RunChange]:
-        """What happens to runs, in order, for one reader."""
+        """Yield the events of runs in order, for a single reader."""
         while True:
             yield await self._changes.get()
 
     async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
-        """Where its processes are; None when it has none (any more)."""
+        """Return the workload's processes; None if the workload has no live processes."""
         run = self._runs.get(workload.uid)
         if run is None or run.ended.is_set() or run.state is None or run.state.init is None:
             return None
@@ -130,15 +130,15 @@ class LocalRuntime:
 
     async def end_frozen(
         self,
-        checkpoint_uid: str,  # noqa: ARG002  # nobody is spared
+        checkpoint_uid: str,  # noqa: ARG002  # `spare` is a no-op
         workload: WorkloadRef,
         *,
-        insist: bool = False,  # noqa: ARG002  # nobody is waited for
+        insist: bool = False,  # noqa: ARG002  # the kill never waits for the owner
     ) -> bool:
-        """Kill its processes now.
+        """Kill the workload's processes now.
 
         Raises:
-            FreezerError: some process did not go in time.
+            FreezerError: some process did not end in time.
         """
         if running := await self.running(workload):
             for cgroup in running.freezers:
@@ -146,26 +146,26 @@ class LocalRuntime:
         return True
 
     async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
-        """Nobody can be: who is ended is dead at once."""
+        """Do nothing: `end_frozen` kills at once, so no process is left to spare."""
 
     async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
-        """Start the workload from its beginning. What keeps it from running comes out of `changes` as its end."""
+        """Start the workload cold. A failure to start is published in `changes` as the run's end."""
         await self._discard_restore(workload.uid)
         try:
             async with self._beginning:
                 run = self._runs.get(workload.uid) or await self._begin_cold(workload, why)
-        except OSError as error:  # a full disk: there is no place to write the end down, and it is told all the same
+        except OSError as error:  # disk full: the end cannot be persisted, but is published
             failure = Failure(f"the run cannot be prepared: {error}", "make room in the state directory")
             self._changes.put_nowait(RunEnded(workload.uid, ExitRecord(time.time(), failure=failure)))
             return
         await run.settled.wait()
 
     async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
-        """Continue the processes in `images` as this workload.
+        """Restore the processes in `images` as this workload.
 
         Raises:
-            RestoreInterruptedError: what keeps them from coming back has nothing to do with them; ask again.
-            RestoreError: they did not come back; nothing of them runs.
+            RestoreInterruptedError: the restore failed for reasons outside the snapshot; the caller retries.
+            RestoreError: the restore failed; none of the processes runs.
         """
         try:
             async with self._beginning:
@@ -185,13 +185,13 @@ class LocalRuntime:
             raise kind(failure.message, remedy=failure.remedy, evidence=failure.evidence)
 
     async def give_up(self, workload: WorkloadRef, why: str) -> None:
-        """Fail a workload that was waiting to be started; it comes out of `changes` as its end."""
+        """Fail a workload that was waiting for its start; the failure is published in `changes` as the run's end."""
         await self._discard_restore(workload.uid)
         if workload.uid not in self._runs:
             self._fail(workload.uid, await self._job_of(workload), Failure(why))
 
     async def terminate(self, uid: str, grace_seconds: float) -> None:
-        """Ask the run to end (SIGTERM to its first process, which passes it on), then kill it. Returns at its end."""
+        """Send SIGTERM to the run's first process, which forwards it, then kill the run. Returns at the run's end."""
         run = await self._begun(uid)
         if run is None:
             return
@@ -205,9 +205,9 @@ class LocalRuntime:
             await self.kill(uid)
 
     async def kill(self, uid: str) -> None:
-        """End the run at once, frozen or not. Returns when nothing of it is left. Does nothing if it has ended.
+        """Kill the run, frozen or not. Returns when nothing of the run is left. Does nothing if the run has ended.
 
-        Processes that wait for a device die when it answers, so this may take long; it is said in the log.
+        Processes that wait for a device die only when the device responds, so a kill may take long; the log reports it.
         """
         run = await self._begun(uid)
         if run is None:
@@ -220,28 +220,28 @@ class LocalRuntime:
                 log.warning("run does not end", run=uid, why=str(error))
             if settled:
                 await run.ended.wait()
-            else:  # it was being brought to life, and may have come to life after the kill
+            else:  # the run was being started, and may have started after the kill
                 await run.settled.wait()
 
     def usage(self, uid: str) -> Usage | None:
-        """CPU seconds and memory bytes of a running run."""
+        """Return CPU seconds and memory bytes of a run; None if the run has ended."""
         group = self.group_of(uid)
         return group.usage() if group else None
 
     def group_of(self, uid: str) -> Cgroup | None:
-        """The control groups of a run that has not ended."""
+        """Return the control groups of a run; None if the run has ended."""
         run = self._runs.get(uid)
         return None if run is None or run.ended.is_set() else run.group
 
     async def forget(self, uid: str) -> None:
-        """The engine has written down how the run ended: remove its directory. Its output stays."""
+        """Remove the directory of a run whose end is persisted. The run's output is kept."""
         run = self._runs.pop(uid, None)
         if run is not None:
             await run.ended.wait()
             await asyncio.to_thread(shutil.rmtree, run.directory.path)
 
     async def close(self) -> None:
-        """Stop watching. The jobs and their supervisors go on."""
+        """Stop watching runs. The jobs and their supervisors keep running."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -281,7 +281,7 @@ class LocalRuntime:
         return await self._begin(self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts))
 
     async def _begun(self, uid: str) -> SupervisedRun | None:
-        """The run; one that is just being begun is waited for, because it would go on unseen."""
+        """Return the run, waiting for a start in flight, which would otherwise escape a termination."""
         async with self._beginning:
             return self._runs.get(uid)
 
@@ -296,7 +296,7 @@ class LocalRuntime:
         return self._follow(SupervisedRun(directory, spec), pidfd)
 
     def _fail(self, uid: str, job: JobSpec, failure: Failure) -> SupervisedRun:
-        """A run that ends before it begins."""
+        """Create a run that has failed before its start."""
         directory = self._directory_of(uid)
         spec = self._spec(uid, None, job, Externals(()))
         directory.create(spec)
@@ -316,7 +316,7 @@ class LocalRuntime:
         return RunDirectory(self._directory / uid)
 
     async def _discard_restore(self, uid: str) -> None:
-        """A restore that failed, or that nobody wants any more, makes room for a start."""
+        """Discard a restore that failed or is no longer wanted, so that the workload can be started."""
         run = self._runs.get(uid)
         if run is None or not run.spec.restores or run.began:
             return
@@ -332,7 +332,7 @@ class LocalRuntime:
         return run
 
     async def _see_through(self, run: SupervisedRun, pidfd: int | None) -> None:
-        """Announce the run's beginning and its end."""
+        """Watch the run to its end, and publish its start and its end."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._announce(run), name=f"announce {run.uid}")

@@ -1,10 +1,11 @@
 """The supervisor of one run, a process that outlives the engine: `python -m cedana_sched.local.runs.shim RUN_DIR`.
 
-It starts or restores the job in the run's control groups, is its parent, waits for its end, records it, and removes
-the groups. What it does is in `run_directory`'s files at every moment, so the engine may be killed and come back, and
-the supervisor itself may be killed: then the engine ends what it left. It has one thread, and forks the job itself.
+The supervisor starts or restores the job in the run's control groups as its parent, waits for its end, records the
+end, and removes the groups. `run_directory`'s files always have the current state, so the engine may be killed and
+restarted. If the supervisor itself is killed, the engine terminates the rest. The supervisor is single-threaded, and
+forks the job itself.
 
-The engine forks supervisors from one that is ready (`nursery`), so a job does not wait for an interpreter.
+Supervisors are forked from a preloaded process (`nursery`), so a job does not wait for an interpreter.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 
 def main(path: Path) -> None:
-    """See the run of that directory through."""
+    """Run the supervisor of a run directory to the end of its run."""
     os.chdir("/")
-    Path("/proc/self/comm").write_text("cedana-shim")  # what `ps` and `top` call it
+    Path("/proc/self/comm").write_text("cedana-shim")  # the name in `ps` and `top`
     directory = RunDirectory(path)
-    lock = directory.lock()  # kept until this process ends
+    lock = directory.lock()  # held until this process ends
     spec = directory.spec()
     if lock is None or spec is None or directory.exit() is not None:
         print(f"{directory.path}: there is nothing to do for another supervisor", file=sys.stderr)
@@ -58,7 +59,7 @@ def main(path: Path) -> None:
 
 
 def supervise(directory: RunDirectory, spec: RunSpec) -> None:
-    """Bring the job to life, wait for its end, and leave nothing but the records of it."""
+    """Start the job, wait for its end, and leave nothing but its records."""
     me = ProcessId.of(os.getpid())
     group = Cgroup(spec.cgroup)
     directory.write_state(RunState(PREPARING, me))
@@ -80,12 +81,12 @@ def supervise(directory: RunDirectory, spec: RunSpec) -> None:
 
 
 def _bring_to_life(spec: RunSpec, group: Cgroup) -> tuple[int, list[str]]:
-    """The PID of the job's first process, and what this machine could not do for it."""
+    """Start or restore the job; return the PID of its first process, and notes on limits that could not be applied."""
     group.create()
     if isinstance(spec.task, RestoreTask):
         request = replace(spec.task.request, cgroups=group.paths)
         result = restore(spec.task.toolchain, request, single_threaded=True)
-        # Only now: CRIU works in the job's groups too, and must be neither throttled nor short of memory.
+        # after the restore: CRIU runs in the job's groups too, and must be neither throttled nor short of memory
         return result.root_pid, group.limit(spec.limits)
     if spec.task is None:
         raise CedanaSchedError("the run has no task", remedy="report this")
@@ -94,7 +95,10 @@ def _bring_to_life(spec: RunSpec, group: Cgroup) -> tuple[int, list[str]]:
 
 
 def _wait_for(init: int) -> int:
-    """Reap children until the job's first one has ended; its wait status. The kernel ends its namespace with it."""
+    """Reap children until the job's first process has ended; return its wait status.
+
+    The kernel kills the PID namespace with its first process.
+    """
     while True:
         pid, status = os.wait()
         if pid == init:
@@ -120,14 +124,14 @@ def _exit_record(status: int, group: Cgroup) -> ExitRecord:
 
 
 def _end(directory: RunDirectory, group: Cgroup, record: ExitRecord, state: RunState) -> None:
-    """Record the end first: if this process is killed now, the engine clears the rest away."""
+    """Record the end before the cleanup: if this process is killed in between, the engine cleans up."""
     try:
         directory.write_exit(record)
     except OSError as error:
         _say(f"the end of the run is not recorded yet: {error}")
         _clear(group)
         _until_written(lambda: directory.write_exit(record))
-    with suppress(OSError):  # what it was is in the record
+    with suppress(OSError):  # the record has the outcome
         directory.write_state(state)
     _clear(group)
 
@@ -137,19 +141,19 @@ def _clear(group: Cgroup) -> None:
         group.kill()
         group.remove()
     except CedanaSchedError as error:
-        _say(error)  # the engine tries again, and logs it
+        _say(error)  # the engine retries and logs the failure
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass  # a job that failed to start, and what CRIU left: PID 1 of some machines reaps nothing
+            pass  # a job that failed to start, and CRIU's children: PID 1 of some machines does not reap
 
 
 def _say(words: object) -> None:
-    with suppress(OSError):  # the log is on a disk that may be full
+    with suppress(OSError):  # the log's disk may be full
         print(words, file=sys.stderr)
 
 
 def _until_written(write: Callable[[], None]) -> None:
-    """Write once there is room: without its supervisor a run counts as lost, whatever became of it."""
+    """Retry until the disk has room: without a record a run counts as lost, whatever its outcome."""
     pause = _FIRST_PAUSE_SECONDS
     while True:
         try:
@@ -162,7 +166,7 @@ def _until_written(write: Callable[[], None]) -> None:
 
 
 def _stay(number: int, frame: object) -> None:
-    """A supervisor ends with its job only. A handler, not SIG_IGN: children would inherit that."""
+    """Ignore the signal: a supervisor ends with its job only. A handler, because children would inherit SIG_IGN."""
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""One run as the engine sees it: its supervisor watched without polling, and its end settled whatever died.
+"""The engine's watch on one run: follows the supervisor without polling, and finalizes the run whichever process died.
 
-A pidfd tells that the supervisor has ended, inotify that it wrote its state. A supervisor that ended without a record
-was killed: then the engine takes its place, ends the job's processes, removes its groups, and records the run as lost.
-Called by the runtime only.
+A pidfd signals the end of the supervisor, inotify its writes of the state. A supervisor that ended without a record
+was killed: the engine then kills the job's processes, removes its groups, and records the run as lost.
 """
 
 from __future__ import annotations
@@ -29,9 +28,10 @@ log = structlog.get_logger(__name__)
 
 
 class SupervisedRun:
-    """A run from its beginning, or its adoption by a new engine, to its settled end.
+    """A run from its start, or its adoption by a new engine, to its recorded end.
 
-    `settled` is set when it runs or never will, `ended` when everything of it is gone; `record` is there from then on.
+    `settled` is set once the run has started or never will, `ended` once nothing of the run is left; `record` is set
+    before `ended`.
     """
 
     def __init__(self, directory: RunDirectory, spec: RunSpec) -> None:
@@ -41,7 +41,7 @@ class SupervisedRun:
         self.state: RunState | None = None
         self.record: ExitRecord | None = None
         self.unwanted = False
-        """A restore that was given up: its end is nobody's business."""
+        """Whether a restore was abandoned, so that its end is not published."""
         self.settled = asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -51,11 +51,11 @@ class SupervisedRun:
 
     @property
     def began(self) -> bool:
-        """Whether the job came to life."""
+        """Whether the job has started."""
         return self.state is not None and self.state.init is not None
 
     async def watch(self, pidfd: int | None = None) -> None:
-        """Follow the supervisor to its end, then settle the run. `pidfd` is its, where it is known."""
+        """Follow the supervisor to its end, then finalize the run. `pidfd` is the supervisor's, if known."""
         inotify = inotify_open()
         try:
             inotify_watch(inotify, self.directory.path, IN_MOVED_TO)
@@ -70,7 +70,7 @@ class SupervisedRun:
         self.settled.set()
 
     async def _await_supervisor(self, inotify: int, pidfd: int | None) -> int:
-        """Return the run's lock, once no supervisor is there any more."""
+        """Wait until the run has no supervisor, and return the run's lock."""
         while True:
             self.read_state()
             if pidfd is None and self.state is not None:
@@ -86,10 +86,10 @@ class SupervisedRun:
                 pidfd = None
 
     async def _await_unknown_holder(self, inotify: int) -> None:
-        """Wait a moment while somebody has the lock and no state says who.
+        """Wait a moment while the lock has a holder that is not in the state.
 
-        It is a supervisor that has not written its state yet, or, for some milliseconds, what a killed supervisor
-        had just forked. The kernel tells the end of a lock only to a thread that sleeps in the call.
+        The holder is a supervisor that has not written its state yet or, for some milliseconds, a fresh child of a
+        killed supervisor. The kernel signals the release of a lock only to a thread that blocks in flock(2).
         """
         try:
             async with asyncio.timeout(_LOCK_RETRY_SECONDS):
@@ -99,13 +99,13 @@ class SupervisedRun:
         os.read(inotify, _EVENT_BYTES)
 
     def read_state(self) -> None:
-        """See what the supervisor has written."""
+        """Read the state that the supervisor has written."""
         self.state = self.directory.state() or self.state
         if self.began:
             self.settled.set()
 
     async def _settle_patiently(self) -> None:
-        """Processes that wait for a device do not die at once, and a disk may be full: until then it has not ended."""
+        """Finalize the run, with retries: processes that wait for a device die late, and the disk may be full."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((CedanaSchedError, OSError)),
             wait=wait_exponential(max=30),
@@ -114,7 +114,7 @@ class SupervisedRun:
         self.record = await retrying(asyncio.to_thread, self._settle)
 
     def _settle(self) -> ExitRecord:
-        """With the lock held: leave nothing of the run but its record."""
+        """Kill the run's processes, remove its groups, and return its record. Precondition: the lock is held."""
         self.group.kill()
         self.group.remove()
         record = self.directory.exit()

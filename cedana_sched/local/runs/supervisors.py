@@ -1,4 +1,4 @@
-"""Starts supervisors for the runtime: the engine's end of `nursery`."""
+"""Start of supervisor processes: the engine's side of `nursery`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class SupervisorError(CedanaSchedError):
 
 
 class Supervisors:
-    """One nursery, started when it is first needed, and again if it is killed.
+    """The client of one nursery process, which is started on first use, and restarted if it was killed.
 
-    It and all supervisors live in `group`, outside the engine's own, so that a service manager that ends the engine
-    with all of its group does not end them.
+    The nursery and all supervisors are in `group`, outside the engine's own control group, so that they survive a
+    service manager that kills the engine's group.
     """
 
     def __init__(self, group: Cgroup) -> None:
@@ -37,16 +37,16 @@ class Supervisors:
         """Start the nursery, so that the first run does not wait for it.
 
         Raises:
-            SupervisorError: this machine lets us make no control group.
+            SupervisorError: the control group cannot be created.
         """
         async with self._turn:
             self._ready()
 
     async def start(self, directory: Path) -> int:
-        """Start the supervisor of a run; returns its pidfd, which the caller closes.
+        """Start the supervisor of a run; return its pidfd, which the caller closes.
 
         Raises:
-            SupervisorError: the nursery does not answer, even a new one.
+            SupervisorError: the nursery failed, and so did a restarted one.
         """
         path = os.fsencode(directory)
         if len(path) > PATH_BYTES:
@@ -61,12 +61,12 @@ class Supervisors:
         raise SupervisorError("no supervisor could be started", remedy="see the engine's log and free memory")
 
     async def close(self) -> None:
-        """End the nursery; the supervisors stay."""
+        """Stop the nursery; the supervisors keep running."""
         async with self._turn:
             await asyncio.to_thread(self._drop)
 
     async def _ask(self, path: bytes) -> int | None:
-        """A pidfd; None when the nursery has been killed."""
+        """Request a supervisor from the nursery; return its pidfd, or None if the nursery was killed."""
         connection = self._ready()
         try:
             connection.send(path)

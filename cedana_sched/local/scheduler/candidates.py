@@ -1,4 +1,4 @@
-"""Who may be preempted for a job, and in which order they are tried.
+"""Preemption candidates for a job, and their order.
 
 Source of the rules: Kueue v0.19, pkg/scheduler/preemption/common and classical/candidate_generator.go.
 """
@@ -23,11 +23,11 @@ from cedana_sched.local.scheduler.state import (
 
 
 class Variant(Enum):
-    """On what ground a candidate may be taken."""
+    """The ground on which a candidate may be preempted."""
 
     SAME_GROUP = PreemptionReason.IN_CLUSTER_QUEUE
     RECLAIM = PreemptionReason.IN_COHORT_RECLAMATION
-    """The job stays within its group's own quota: the candidate holds what is not its group's."""
+    """The job stays within its group's nominal quota, and the candidate's group borrows."""
     RECLAIM_WITHOUT_BORROWING = "only if the job's group borrows nothing afterwards"
     RECLAIM_WHILE_BORROWING = PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
 
@@ -38,7 +38,7 @@ class Variant(Enum):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A job that may be preempted, and on what ground."""
+    """A job that may be preempted, and the ground."""
 
     job: AdmittedJob
     variant: Variant
@@ -50,7 +50,7 @@ class Candidate(msgspec.Struct, frozen=True):
 def candidates_for(
     job: PendingJob, admitted: Iterable[AdmittedJob], ledger: Ledger, lacking: frozenset[Resource]
 ) -> list[Candidate]:
-    """All candidates for `job`, best first: other groups before its own, low priority first, newest first."""
+    """Return all candidates for `job`, best first: other groups before its own, low priority first, newest first."""
     group = ledger.cohort.groups[job.group]
     within_nominal = ledger.within_nominal(job.group, job.request)
     borrowers = {name for name in ledger.cohort.groups if ledger.borrows(name, lacking)}

@@ -1,8 +1,8 @@
-"""One scheduling cycle as a pure function: who is admitted, who must go for whom, and why everybody else waits.
+"""One scheduling cycle as a pure function: admissions, preemptions, and why each other job waits.
 
-Two ledgers are kept. `now` is what is in use this instant, victims that are still on their way out included;
-`then` is what it will be when they are gone and those who wait for their place have it. A job is admitted only
-if it fits in both: so a freed place goes to the job for which it was freed, and nobody is preempted twice for it.
+The cycle has two ledgers. `now` is the current usage, including victims that are still being evicted; `then` is the
+usage once the victims are gone and their preemptors are admitted. A job is admitted only if it fits in both: so a
+freed place goes to the job for which it was freed, and no second victim is preempted for that job.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from cedana_sched.local.scheduler.state import (
 
 
 def decide(state: ClusterState, now: float) -> Decisions:
-    """What to do in `state` at `now` (epoch seconds). The same input always gives the same answer."""
+    """Return the decisions for `state` at `now` (epoch seconds). Deterministic."""
     return _Cycle(state, now).run()
 
 
 class _Cycle:
-    """The working memory of one call of `decide`."""
+    """The working state of one call of `decide`."""
 
     def __init__(self, state: ClusterState, now: float) -> None:
         self._state = state
@@ -53,7 +53,7 @@ class _Cycle:
         self._waiting: dict[str, str] = {}
         self._unschedulable: dict[str, str] = {}
         self._hopeless: dict[tuple[str, Resources, int], str] = {}
-        """Requests for which there is no place as `then` is now, and why; later ones of the kind share their fate."""
+        """Requests that do not fit the current `then`, and why; there is no second search for an equal request."""
 
     def run(self) -> Decisions:
         for job in self._in_order():
@@ -69,7 +69,7 @@ class _Cycle:
         )
 
     def _in_order(self) -> Iterator[PendingJob]:
-        """Those whose place is being freed, then the heads of the groups' queues, one after the other."""
+        """Yield jobs for which a place is being freed, then the heads of the groups' queues, one at a time."""
         claims = {job.uid for job in self._state.pending if job.claims}
         claims |= {a.eviction.preemptor for a in self._leaving.values() if a.eviction and a.eviction.preemptor}
         known = [job for job in self._state.pending if self._can_ever_run(job)]
@@ -159,7 +159,7 @@ def _queue_order(job: PendingJob) -> tuple[int, float, str]:
 
 
 def _is_stale(job: AdmittedJob, pending: set[str]) -> bool:
-    """Whether it is being evicted for a job that does not wait any more, and can still be left alone."""
+    """Whether the job's preemptor is no longer pending and the eviction can still be cancelled."""
     eviction = job.eviction
     return eviction is not None and eviction.revocable and eviction.preemptor not in {None, *pending}
 

@@ -1,4 +1,4 @@
-"""Who uses what of the cohort: Kueue's quota arithmetic for one flat cohort, as a ledger to simulate on.
+"""Quota usage of the cohort: Kueue's quota arithmetic for one flat cohort, as a ledger for simulations.
 
 Source of the rules: Kueue v0.19, pkg/cache/scheduler/resource_node.go and fair_sharing.go.
 """
@@ -17,7 +17,7 @@ NO_SHARE: Share = (False, 0.0)
 
 
 class Ledger:
-    """Usage by group. Mutable on purpose: a search adds and removes jobs, and puts back what it took."""
+    """Usage by group. Mutable on purpose: a search adds and removes jobs, and reverts its changes."""
 
     def __init__(self, cohort: Cohort, usage: Iterable[tuple[str, Resources]] = ()) -> None:
         self.cohort = cohort
@@ -36,7 +36,7 @@ class Ledger:
         return self._used[group]
 
     def available(self, name: str, resource: Resource) -> int:
-        """How much more the group may use: its own, and what it may borrow. Negative when over-admitted."""
+        """Return how much more the group may use: unused plus borrowable quota. Negative if over-admitted."""
         group = self.cohort.groups[name]
         used = self._used[name][resource]
         kept = group.nominal[resource] - _shared(group, resource)
@@ -46,19 +46,19 @@ class Ledger:
         return max(0, kept - used) + from_cohort
 
     def lacking(self, group: str, request: Resources) -> frozenset[Resource]:
-        """The resources of which the group cannot have enough now."""
+        """Return the resources of which the group has too little available for `request`."""
         return frozenset(r for r in Resource if request[r] > self.available(group, r))
 
     def fits(self, group: str, request: Resources, *, may_borrow: bool = True) -> bool:
         return not self.lacking(group, request) and (may_borrow or self.within_nominal(group, request))
 
     def within_nominal(self, group: str, request: Resources) -> bool:
-        """Whether the group needs nothing borrowed with `request` on top of its usage."""
+        """Whether the group's usage plus `request` needs no borrowing."""
         nominal, used = self.cohort.groups[group].nominal, self._used[group]
         return all(used[r] + request[r] <= nominal[r] for r in Resource)
 
     def below_nominal(self, group: str, resources: Iterable[Resource]) -> bool:
-        """Whether some of its own quota is unused, for each of `resources`."""
+        """Whether the group has unused nominal quota of each of `resources`."""
         nominal, used = self.cohort.groups[group].nominal, self._used[group]
         return all(used[r] < nominal[r] for r in resources)
 
@@ -71,7 +71,7 @@ class Ledger:
         return Resources(max(0, over.cpu), max(0, over.memory))
 
     def share(self, group: str) -> Share:
-        """The group's dominant resource share: the largest part it borrows of what can be lent, over its weight."""
+        """Return the group's dominant resource share: its largest borrowed part of lendable quota, over its weight."""
         weight = self.cohort.groups[group].weight
         borrowed = self.borrowed(group)
         ratios = [borrowed[r] * 1000 / self._lendable[r] for r in Resource if self._lendable[r] > 0]
@@ -81,33 +81,33 @@ class Ledger:
         return (False, ratio / weight)
 
     def share_with(self, group: str, request: Resources) -> Share:
-        """The share that the group would have with `request` on top."""
+        """Return the group's share with `request` added."""
         self.add(group, request)
         share = self.share(group)
         self.remove(group, request)
         return share
 
     def share_without(self, group: str, request: Resources) -> Share:
-        """The share that the group would keep without `request`."""
+        """Return the group's share with `request` removed."""
         return self.share_with(group, Resources() - request)
 
     def _drawn(self, resource: Resource) -> int:
-        """What all groups use of the part that is lent to the cohort."""
+        """Return the usage of all groups out of the quota that is lent to the cohort."""
         total = 0
         for name, used in self._used.items():
-            group = self.cohort.groups.get(name)  # a group may be gone from the file while its jobs run on
+            group = self.cohort.groups.get(name)  # a group may be removed from the configuration while its jobs run
             kept = group.nominal[resource] - _shared(group, resource) if group else 0
             total += max(0, used[resource] - kept)
         return total
 
 
 def _shared(group: Group, resource: Resource) -> int:
-    """What the group lends to the cohort; the rest is only ever its own."""
+    """Return the quota that the group lends to the cohort; only the group itself may use the rest."""
     limit = group.lending_limit[resource]
     return group.nominal[resource] if limit is None else min(limit, group.nominal[resource])
 
 
 def most_possible(cohort: Cohort, group: str) -> Resources:
-    """What the group could use at the very most, were everybody else's quota idle."""
+    """Return the group's maximum usage, with all other groups idle."""
     empty = Ledger(cohort)
     return Resources(empty.available(group, Resource.CPU), empty.available(group, Resource.MEMORY))

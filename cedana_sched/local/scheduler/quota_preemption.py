@@ -1,4 +1,4 @@
-"""Finds victims by quota and priority alone: Kueue's classical preemption, on one flat cohort.
+"""Victims by quota and priority alone: Kueue's classical preemption, on one flat cohort.
 
 Source of the rules: Kueue v0.19, pkg/scheduler/preemption/classical_strategy.go.
 """
@@ -14,7 +14,7 @@ from cedana_sched.local.scheduler.state import PendingJob, Preemption
 def quota_victims(
     job: PendingJob, candidates: list[Candidate], ledger: Ledger, lacking: frozenset[Resource]
 ) -> list[Preemption]:
-    """The first set of victims that makes place, not yet reduced; empty when there is none. Leaves the ledger as is."""
+    """Return victims that make place for `job`, without needless ones; empty if there are none. Restores the ledger."""
     for may_borrow in _attempts(job, candidates, ledger, lacking):
         taken = _attempt(job, candidates, ledger, lacking, may_borrow=may_borrow)
         if taken:
@@ -26,7 +26,7 @@ def quota_victims(
 def _attempts(
     job: PendingJob, candidates: list[Candidate], ledger: Ledger, lacking: frozenset[Resource]
 ) -> tuple[bool, ...]:
-    """Whether to try with borrowing, in which order: to avoid flapping, what may borrow may take less from others."""
+    """Return the `may_borrow` of each attempt, in order: to avoid flapping, with borrowing fewer candidates qualify."""
     group = ledger.cohort.groups[job.group]
     others = any(c.variant is not Variant.SAME_GROUP for c in candidates)
     may_not_borrow_then = not group.borrow_while_preempting
@@ -59,9 +59,9 @@ def _attempt(
 
 
 def spare_the_needless(job: PendingJob, taken: list[Candidate], ledger: Ledger, *, may_borrow: bool) -> list[Candidate]:
-    """Give back, last taken first, every victim without which the job fits all the same; leaves the ledger as is.
+    """Drop every victim without which the job still fits, last taken first. Restores the ledger.
 
-    The very last is never asked: before it was taken the job did not fit.
+    The last victim is always kept: before it was taken, the job did not fit.
     """
     for candidate in taken:
         ledger.remove(candidate.job.group, candidate.job.request)

@@ -1,4 +1,4 @@
-"""Why a job waits, in words that its owner understands and can act on."""
+"""Why a job waits, as actionable text for its owner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cedana_sched.local.scheduler.state import (
 
 
 class NeverFits(msgspec.Struct, frozen=True):
-    """Why a request can never be met: `resource` is None when the group itself is not there."""
+    """Why a request can never be met; `resource` is None if the group does not exist."""
 
     group: str
     resource: Resource | None
@@ -33,7 +33,7 @@ class NeverFits(msgspec.Struct, frozen=True):
 
 
 def never_fits(cohort: Cohort, group: str, request: Resources) -> NeverFits | None:
-    """Why `request` cannot be met even on an idle machine; None when it can."""
+    """Return why `request` cannot be met even on an idle machine; None if it can."""
     if group not in cohort.groups:
         return NeverFits(group, None)
     most = most_possible(cohort, group)
@@ -44,7 +44,7 @@ def never_fits(cohort: Cohort, group: str, request: Resources) -> NeverFits | No
 
 
 def why_waiting_for_place(job: PendingJob, leaving: Sequence[AdmittedJob]) -> str:
-    """The place is there, or is being freed; its present users are not gone yet."""
+    """Explain a wait for a place that is assigned, and whose current users are not gone yet."""
     own = sorted(a.label for a in leaving if a.eviction is not None and a.eviction.preemptor == job.uid)
     names = own or sorted(a.label for a in leaving)
     return f"waits until {_listed(names)} {'is' if len(names) == 1 else 'are'} gone"
@@ -56,7 +56,7 @@ def why_preempting(preemptions: Sequence[Preemption], victims: Sequence[Admitted
 
 
 def why_not_fitting(job: PendingJob, ledger: Ledger) -> str:
-    """No place, and nobody who may be preempted for it."""
+    """Explain that a job does not fit, and that no job may be preempted for it."""
     group = ledger.cohort.groups[job.group]
     lacking = sorted(ledger.lacking(job.group, job.request))
     parts = [

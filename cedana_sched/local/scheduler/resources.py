@@ -1,4 +1,4 @@
-"""Amounts of the two resources that a job asks for and a group has quota of; whole numbers, so nothing drifts."""
+"""Amounts of the two resources of requests and quotas; integers, so that sums are exact."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Resource(StrEnum):
-    """What quota is counted in."""
+    """A resource that has quota."""
 
     CPU = "cpu"
     MEMORY = "memory"
@@ -44,7 +44,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def in_words(resource: Resource, amount: int) -> str:
-    """An amount as a person writes it: `1.5 cpus`, `2Gi of memory`."""
+    """Return an amount as text for users: `1.5 cpus`, `2Gi of memory`."""
     if resource is Resource.CPU:
         return f"{amount / 1000:g} cpu" + ("" if amount == 1000 else "s")  # one whole core
     return f"{_binary(amount)} of memory"

@@ -1,4 +1,4 @@
-"""Chooses the victims of one job, and refuses a choice that would be turned round at once."""
+"""Selection of the victims of one job; rejects a selection that would be reversed at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cedana_sched.local.scheduler.state import AdmittedJob, PendingJob, Preempti
 
 
 def victims_for(job: PendingJob, admitted: Sequence[AdmittedJob], ledger: Ledger) -> list[Preemption]:
-    """A minimal set of `admitted` that must go so that `job` fits; empty when the rules offer none.
+    """Return a minimal set of `admitted` to preempt so that `job` fits; empty if the rules allow none.
 
-    The ledger is simulated on and left as it was. `admitted` holds only jobs that can be preempted now.
+    Simulates on the ledger, and restores it. Precondition: all of `admitted` can be preempted now.
     """
     preemptions = _choose(job, admitted, ledger)
     if preemptions and _would_be_reversed(job, preemptions, admitted, ledger):
@@ -35,7 +35,7 @@ def _choose(job: PendingJob, admitted: Sequence[AdmittedJob], ledger: Ledger) ->
 def _would_be_reversed(
     job: PendingJob, preemptions: list[Preemption], admitted: Sequence[AdmittedJob], ledger: Ledger
 ) -> bool:
-    """Whether a victim, queued again, would in turn preempt `job`: then both would lose their place for ever."""
+    """Whether a requeued victim would in turn preempt `job`, so that both would preempt each other forever."""
     gone = {p.victim for p in preemptions}
     victims = [a for a in admitted if a.uid in gone]
     for victim in victims:
@@ -57,7 +57,7 @@ def _takes_back(victim: AdmittedJob, preemptor: str, after: list[AdmittedJob], l
 
 
 def as_pending(job: AdmittedJob) -> PendingJob:
-    """The job as it waits after it was preempted: its place in the queue is the old one."""
+    """Return the job as pending after a preemption; it keeps its position in the queue."""
     return PendingJob(
         uid=job.uid,
         group=job.group,

@@ -1,4 +1,4 @@
-"""Finds victims by weighted fair share: the groups that borrow most, for their weight, give first.
+"""Victims by weighted fair share: taken first from the groups that borrow most relative to their weight.
 
 Source of the rules: Kueue v0.19, pkg/scheduler/preemption/fair_strategy.go (rules S2-a and S2-b of KEP-1714).
 """
@@ -12,7 +12,7 @@ from cedana_sched.local.scheduler.state import PendingJob, Preemption, Preemptio
 
 
 def share_victims(job: PendingJob, candidates: list[Candidate], ledger: Ledger) -> list[Preemption]:
-    """A minimal set of victims that makes place and that fair sharing allows; empty when there is none."""
+    """Return a minimal set of victims that makes place and that fair sharing allows; empty if there is none."""
     search = _Search(job, candidates, ledger)
     try:
         fits = search.run()
@@ -25,7 +25,7 @@ def share_victims(job: PendingJob, candidates: list[Candidate], ledger: Ledger) 
 
 
 class _Search:
-    """One walk over the candidates. The job itself is in the ledger meanwhile: shares must account for it."""
+    """One search over the candidates. The ledger includes the job meanwhile, because shares must account for it."""
 
     def __init__(self, job: PendingJob, candidates: list[Candidate], ledger: Ledger) -> None:
         self.job = job
@@ -40,7 +40,7 @@ class _Search:
         first, *second = self.ledger.cohort.share_strategies
         fits, rest = self._walk(self._candidates, first)
         own_taken = PreemptionReason.IN_CLUSTER_QUEUE in self.reasons.values()
-        if not fits and own_taken:  # with jobs of its own gone, the job's group has a smaller share than before
+        if not fits and own_taken:  # without those jobs, the job's group has a smaller share than before
             fits, rest = self._walk(rest, first)
         if not fits and second:
             fits = self._walk_once_more(rest)
@@ -52,7 +52,7 @@ class _Search:
         self.ledger.remove(self.job.group, self.job.request)
 
     def _walk(self, candidates: list[Candidate], strategy: ShareStrategy) -> tuple[bool, list[Candidate]]:
-        """Take candidates while `strategy` allows it; returns whether the job fits, and those passed over."""
+        """Take candidates that `strategy` allows; return whether the job fits, and the candidates passed over."""
         queues = _by_group(candidates)
         passed_over: list[Candidate] = []
         while (name := self._greediest(queues)) is not None:
@@ -65,7 +65,7 @@ class _Search:
         return False, passed_over
 
     def _walk_once_more(self, candidates: list[Candidate]) -> bool:
-        """Rule S2-b: at most one more from each group, while its share is above the job's."""
+        """Rule S2-b: take at most one more from each group whose share is above that of the job's group."""
         queues = _by_group(candidates)
         while (name := self._greediest(queues)) is not None:
             candidate = queues.pop(name)[0]
@@ -75,7 +75,7 @@ class _Search:
         return False
 
     def _greediest(self, queues: dict[str, list[Candidate]]) -> str | None:
-        """The group with candidates and the highest share; a group that borrows nothing gives nothing."""
+        """Return the group with candidates and the highest share; other groups that borrow nothing are exempt."""
         names = [n for n in sorted(queues) if queues[n] and (n == self.job.group or self.ledger.borrows(n))]
         return max(names, key=self.ledger.share) if names else None
 
@@ -93,7 +93,7 @@ class _Search:
         return PreemptionReason.IN_COHORT_FAIR_SHARING if allowed else None
 
     def _take(self, candidate: Candidate, reason: PreemptionReason) -> bool:
-        """Simulate the victim gone; returns whether the job fits now."""
+        """Remove the victim from the ledger; return whether the job now fits."""
         self.ledger.remove(candidate.job.group, candidate.job.request)
         self.taken.append(candidate)
         self.reasons[candidate.job.uid] = reason

@@ -1,6 +1,6 @@
-"""What the scheduler decides from, and what it decides: plain immutable data.
+"""Input and output of the scheduler: plain immutable data.
 
-The words are Kueue's; a group is what Kueue calls a ClusterQueue, and all groups share one cohort.
+The terms are Kueue's; a group is Kueue's ClusterQueue, and all groups share one cohort.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cedana_sched.local.scheduler.resources import Limits, Resources
 
 
 class PreemptionPolicy(StrEnum):
-    """Whom a pending job may preempt. `LowerOrNewerEqualPriority` is for jobs of the same group only."""
+    """Which jobs a pending job may preempt. `LowerOrNewerEqualPriority` is for jobs of the same group only."""
 
     NEVER = "Never"
     LOWER_PRIORITY = "LowerPriority"
@@ -22,19 +22,19 @@ class PreemptionPolicy(StrEnum):
 
 
 class QueueingStrategy(StrEnum):
-    """Whether a job that does not fit blocks the later ones of its group."""
+    """Whether a job that does not fit blocks later jobs of its group."""
 
     STRICT_FIFO = "StrictFIFO"
     BEST_EFFORT_FIFO = "BestEffortFIFO"
 
 
 class ShareStrategy(StrEnum):
-    """When fair sharing lets a group take from another: Kueue's rules S2-a and S2-b."""
+    """When fair sharing allows preemption between groups: Kueue's rules S2-a and S2-b."""
 
     LESS_THAN_OR_EQUAL_TO_FINAL_SHARE = "LessThanOrEqualToFinalShare"
-    """The preemptor's share, the new job included, is at most what the victim's group keeps."""
+    """The preemptor's share, the new job included, is at most the victim group's share after the preemption."""
     LESS_THAN_INITIAL_SHARE = "LessThanInitialShare"
-    """The preemptor's share, the new job included, is below what the victim's group has now."""
+    """The preemptor's share, the new job included, is below the victim group's current share."""
 
 
 class PreemptionReason(StrEnum):
@@ -71,19 +71,19 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     borrow_while_preempting: bool = False
     """Kueue's `borrowWithinCohort.policy: LowerPriority`."""
     max_priority_threshold: int | None = None
-    """With the above: only victims of at most this priority; None is no bound but the preemptor's own."""
+    """With `borrow_while_preempting`: the victims' maximum priority; None is no bound but the preemptor's priority."""
     queueing: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO
 
 
 class Cohort(msgspec.Struct, frozen=True):
-    """All groups of the machine. `share_strategies` empty: no fair sharing, reclaim by quota alone."""
+    """All groups of the machine. Empty `share_strategies`: no fair sharing, reclaim by quota alone."""
 
     groups: dict[str, Group]
     share_strategies: tuple[ShareStrategy, ...] = ()
 
 
 class PendingJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that waits. `request` is the sum over its replicas; a requeued job keeps its `submitted_at`."""
+    """A queued job. `request` is the sum over its replicas; a requeued job keeps its `submitted_at`."""
 
     uid: str
     group: str
@@ -91,9 +91,9 @@ class PendingJob(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     submitted_at: float
     name: str = ""
-    """What reasons call it; its uid when empty."""
+    """The job's name in explanations; its uid if empty."""
     claims: bool = False
-    """Others were preempted for it: it was among the `claims` of the decisions before."""
+    """Whether jobs were preempted for this one: it was among the `claims` of the previous decisions."""
 
     @property
     def label(self) -> str:
@@ -101,14 +101,14 @@ class PendingJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Eviction(msgspec.Struct, frozen=True):
-    """A preemption under way. `revocable`: it is held and can still be called off."""
+    """A preemption in flight. `revocable`: the eviction is held and can still be cancelled."""
 
     preemptor: str | None
     revocable: bool
 
 
 class AdmittedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that has its place, also while it is being evicted: it counts as usage until it is gone."""
+    """An admitted job; it counts as usage until it is gone, also while it is being evicted."""
 
     uid: str
     group: str
@@ -118,9 +118,9 @@ class AdmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     admitted_at: float
     eviction: Eviction | None = None
     preemptible: bool = True
-    """False while it starts: it has nothing to freeze yet."""
+    """False while the job starts, because it has no processes to freeze yet."""
     protected_until: float = 0.0
-    """It asked to be left alone until then (epoch seconds), after a snapshot that could not be taken."""
+    """The job is not preempted before this time (epoch seconds); see `protection`."""
     name: str = ""
 
     @property
@@ -129,7 +129,7 @@ class AdmittedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """Everything that `decide` looks at, apart from the time."""
+    """The input of `decide`, except the time."""
 
     cohort: Cohort
     pending: tuple[PendingJob, ...] = ()
@@ -137,7 +137,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """`victim` must make place for `preemptor`."""
+    """A decision to preempt `victim` for `preemptor`."""
 
     victim: str
     preemptor: str
@@ -145,16 +145,16 @@ class Preemption(msgspec.Struct, frozen=True):
 
 
 class Decisions(msgspec.Struct, frozen=True):
-    """What to do now. `waiting` and `unschedulable` say in words why each other pending job waits."""
+    """The decisions of one cycle. `waiting` and `unschedulable` explain why each other pending job waits."""
 
     admissions: tuple[str, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
     unneeded: tuple[str, ...] = ()
-    """Jobs whose revocable eviction serves nobody any more."""
+    """Jobs whose revocable eviction is no longer needed by any preemptor."""
     waiting: dict[str, str] = {}
     unschedulable: dict[str, str] = {}
-    """Jobs that cannot fit however long they wait, since the quota was changed."""
+    """Jobs that can never fit, because the quota was changed after their submission."""
     claims: frozenset[str] = frozenset()
-    """Waiting jobs for which a place is being freed: they come first until they have it, or cannot have it."""
+    """Waiting jobs for which a place is being freed; they have precedence until they are admitted or no longer fit."""
     wake_at: float | None = None
-    """Decide again at this time (epoch seconds) even if nothing happens: a protection ends."""
+    """When a protection ends and the next cycle is due without an event (epoch seconds)."""

@@ -1,1 +1,1 @@
-"""Our own Kubernetes kinds, as people and programs read and write them; the CRDs are generated from these models."""
+"""API types of the sched.cedana.ai group; the CRDs are generated from these models."""

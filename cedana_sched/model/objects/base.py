@@ -1,4 +1,4 @@
-"""What all kinds have in common."""
+"""Base classes and field types shared by all kinds."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cedana_sched.model.segments import (
 )
 
 LARGEST_NUMBER = 2**53
-"""An integer that JSON's readers agree upon."""
+"""Largest integer that all JSON parsers represent exactly."""
 
 
 class _Model(BaseModel):
     def to_json(self) -> dict[str, Any]:
-        """Plain values as they stand in the object; what is not known is left out."""
+        """Serialize to plain JSON values; unset fields are omitted."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class Written(_Model):
-    """What people write: a field that we do not know is an error in a file. Names are camelCase, as in Kubernetes."""
+    """Base of user-written types: unknown fields in a file are errors. Names are camelCase, as in Kubernetes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=api_name, populate_by_name=True)
 
@@ -38,25 +38,25 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_kept(model: type[M], body: object) -> M:
-    """A part of an object as the API server keeps it: fields of a newer version are passed over, whoever wrote them.
+    """Parse part of an object from the API server, ignoring unknown fields of newer versions.
 
-    In an upgrade the definitions of our kinds come first, and fill new fields with their defaults. A field that nobody
-    knows the API server does not keep, and `kubectl` names it to whoever has written it.
+    An upgrade installs the CRDs first, which default new fields. The API server prunes unknown fields, and `kubectl`
+    reports them to the user.
 
     Raises:
-        pydantic.ValidationError: a field cannot be what it is.
+        pydantic.ValidationError: a field has an invalid value.
     """
     return model.model_validate(body, extra="ignore")
 
 
 def read_settings(model: type[M], body: bytes | object) -> tuple[M, tuple[str, ...]]:
-    """What a chart tells a component, JSON or plain values, and the settings that are passed over: nobody knows them.
+    """Parse a component's settings, JSON or plain values; also return the unknown settings that were ignored.
 
-    While a release is upgraded, or where an older image is pinned, the file is a newer chart's than the component. What
-    people write into the chart's values, its schema checks.
+    During an upgrade, or with a pinned older image, the chart that wrote the file is newer than the component. The
+    chart's schema validates values written by users.
 
     Raises:
-        pydantic.ValidationError: a setting that is known cannot be what it is.
+        pydantic.ValidationError: a known setting has an invalid value.
     """
     validate: Callable[..., M] = model.model_validate_json if isinstance(body, bytes) else model.model_validate
     try:
@@ -69,7 +69,7 @@ def read_settings(model: type[M], body: bytes | object) -> tuple[M, tuple[str, .
 
 
 class Reported(_Model):
-    """What we write for people to read: fields of a newer version are passed over."""
+    """Base of status types, written by the product: fields of newer versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=api_name, populate_by_name=True)
 
@@ -83,24 +83,24 @@ def _micro_time(time: datetime) -> str:
 
 
 def _text(longest: int, pattern: str | None = None) -> Any:
-    """What the API server takes. What is there is read all the same: an older installation may have written it."""
+    """Text with a schema that the API server enforces; reading is lenient, for objects of older installations."""
     extra: dict[str, Any] = {"maxLength": longest}
     return Field(json_schema_extra=extra if pattern is None else extra | {"pattern": f"^({pattern})$"})
 
 
 RecordUid = Annotated[str, _text(LONGEST_SEGMENT, RECORD_UID_PATTERN)]
-"""Of a Checkpoint, Restore or PreemptionHold: its name in logs, and a file's name on nodes."""
+"""Uid of a Checkpoint, Restore or PreemptionHold record; used in logs and as a file name on nodes."""
 PodUid = Annotated[str, _text(36, POD_UID_PATTERN)]
 NamespaceUid = Annotated[str, _text(36, NAMESPACE_UID_PATTERN)]
 ObjectName = Annotated[str, _text(253, OBJECT_NAME_PATTERN)]
-"""Of a pod or a node."""
+"""Name of a pod or node."""
 IdentityPart = Annotated[str, _text(63, IDENTITY_PATTERN)]
-"""Of an identity; a folder's name in the store."""
+"""Part of an identity; a folder name in the store."""
 Index = Annotated[int, Field(ge=0, json_schema_extra={"maximum": LARGEST_INDEX})]
 Generation = Annotated[int, Field(ge=1, json_schema_extra={"maximum": LARGEST_GENERATION})]
 ManifestDigest = Annotated[str, _text(64, MANIFEST_DIGEST_PATTERN)]
 Number = Annotated[int, Field(ge=1, json_schema_extra={"maximum": LARGEST_NUMBER})]
-"""Of an order."""
+"""Number of an order."""
 
 MicroTime = Annotated[
     datetime,
@@ -108,16 +108,16 @@ MicroTime = Annotated[
     PlainSerializer(_micro_time, return_type=str, when_used="json"),
     Field(json_schema_extra={"format": "date-time"}),
 ]
-"""A moment, to the microsecond, as in Kubernetes' own `MicroTime`."""
+"""Timestamp with microseconds, as Kubernetes' `MicroTime`."""
 
 
 def moment(seconds: float) -> datetime:
-    """Seconds since the epoch as a moment."""
+    """Convert seconds since the epoch to a timestamp."""
     return datetime.fromtimestamp(seconds, tz=UTC)
 
 
 def parsed(text: str) -> datetime | None:
-    """A moment as RFC 3339 writes it; None when it is none."""
+    """Parse an RFC 3339 timestamp; None if invalid."""
     try:
         return _utc(datetime.fromisoformat(text))
     except ValueError:
@@ -128,7 +128,7 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 
 
 class Condition(Reported):
-    """metav1.Condition: what holds, since when, why in one word, and what is awaited in a sentence."""
+    """metav1.Condition: a status with its last transition, a machine-readable reason and a human-readable message."""
 
     type: Annotated[str, Field(max_length=316)]
     status: ConditionStatus

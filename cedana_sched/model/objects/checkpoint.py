@@ -1,4 +1,4 @@
-"""`Checkpoint`: one generation of one pod, in the making or made."""
+"""`Checkpoint`: one generation of one pod's snapshots, in progress or complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cedana_sched.model.records import CheckpointStep, Phase
 
 
 class IdentitySpec(Written):
-    """The name under which snapshots are found again; the namespace is the object's own."""
+    """Key of the pod's snapshots; the namespace is the object's own."""
 
     id: Annotated[IdentityPart, Field(min_length=1, max_length=63)]
     index: Index = 0
@@ -35,7 +35,7 @@ class IdentitySpec(Written):
 
 
 class PodSpec(Written):
-    """One incarnation of a workload. Its uid is never used twice."""
+    """One incarnation of a workload. The uid is never reused."""
 
     name: ObjectName
     uid: PodUid
@@ -52,26 +52,26 @@ class SnapshotName(Written):
 
 
 class OrderStatus(Reported):
-    """The order for the node's agent. A higher number is another order, or the same one again."""
+    """An order to the node's agent. A higher number is another order, or a repetition of the same one."""
 
     number: Number
     order: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 
 
 class CheckpointSpec(Written):
-    """What is to be saved, and what happens to the pod then."""
+    """What to save, and what happens to the pod afterwards."""
 
     uid: RecordUid
-    """Its name in logs and in the store's manifests."""
+    """Uid of the record in logs and in the store's manifests."""
     identity: IdentitySpec
     pod_ref: PodSpec
     namespace_uid: NamespaceUid | None = None
-    """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
-    version wrote it, or where the admin shares the name."""
+    """Uid of the namespace that the object was created for; the object has no effect in a recreated namespace of the
+    same name. Absent if an older version wrote the object, or if the admin shares the name."""
     adapter: str
-    """Which scheduler's preemption it is."""
+    """The adapter whose scheduler preempts the pod."""
     hold_uid: RecordUid
-    """The preemption it belongs to: the uid that Events, logs and the PreemptionHold share."""
+    """Uid of the preemption, shared by Events, logs and the PreemptionHold."""
     reason: str
     after_commit: AfterCommit = AfterCommit.STOP
     gang: str | None = None
@@ -81,18 +81,18 @@ class CheckpointSpec(Written):
     creation_time: MicroTime
     workload_start_time: MicroTime | None = None
     first_order: OrderStatus | None = None
-    """Counts until `status.order` shows one; a creation cannot set a status."""
+    """Effective until `status.order` is set; a create request cannot set the status."""
 
 
 class AnswerStatus(Reported):
-    """What the agent says of the order of that number."""
+    """The agent's answer to the order of that number."""
 
     number: Number
     outcome: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 
 
 class TransferStatus(Reported):
-    """Bytes, as far as they are known: read = zero + reused + new, of which `stored` is what the store took."""
+    """Bytes transferred so far: read = zero + reused + new; `stored` is the compressed size of new in the store."""
 
     read_bytes: int = 0
     zero_bytes: int = 0
@@ -101,37 +101,37 @@ class TransferStatus(Reported):
 
 
 class CheckpointStatus(Reported):
-    """How far it is. `phase` has the values of KEP-5823's `PodCheckpoint`, `step` is finer."""
+    """Observed state. `phase` has the values of KEP-5823's `PodCheckpoint`; `step` is finer."""
 
     phase: Phase = Phase.PENDING
     step: CheckpointStep = CheckpointStep.WAITING
     deadline: MicroTime
     """When the eviction proceeds, committed or not."""
     snapshot: SnapshotName | None = None
-    """What it made."""
+    """The committed snapshot."""
     manifest_digest: ManifestDigest | None = None
-    """BLAKE3 of the snapshot's manifest: another one in its place is not continued."""
+    """BLAKE3 of the snapshot's manifest; a manifest with another digest is not restored."""
     transfer: TransferStatus = TransferStatus()
     read_size: str | None = None
-    """`transfer.readBytes`, for people: `3.1 GiB`."""
+    """`transfer.readBytes`, human-readable: `3.1 GiB`."""
     stored_size: str | None = None
-    """`transfer.storedBytes`, likewise."""
+    """`transfer.storedBytes`, human-readable."""
     freeze_time: MicroTime | None = None
     commit_time: MicroTime | None = None
     completion_time: MicroTime | None = None
     message: str | None = None
-    """Why it failed."""
+    """Why the checkpoint failed."""
     verdict: Verdict | None = None
     retry_time: MicroTime | None = None
     cancelled: bool = False
     workload_gone: bool = False
     kill_pending: bool = False
-    """The frozen pod dies when it is deleted."""
+    """The pod stays frozen, and is killed when it is deleted."""
     eviction_cancelled: bool = False
-    """The pod was not evicted after all, and runs on past its snapshot."""
+    """The pod was not evicted, and runs on past its snapshot."""
     unconfirmed: bool = False
     cleanup_pending: bool = False
-    """The pod runs on; what the checkpoint may have stored, though it was called off, is still to be removed."""
+    """The pod runs on; the snapshot that the cancelled checkpoint may have stored is still to be removed."""
     conditions: tuple[Condition, ...] = ()
     order: OrderStatus | None = None
     answer: AnswerStatus | None = None

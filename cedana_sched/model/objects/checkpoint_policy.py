@@ -1,7 +1,7 @@
-"""`CheckpointPolicy`: what an admin decides for a queue or a workload, and for the pods of which namespaces it counts.
+"""`CheckpointPolicy`: an admin's decisions for a queue or workload, and the namespaces whose pods may use them.
 
-Whoever makes pods may write a policy's name on them, or in a queue. What keeps him to those that he may have is read
-here, wherever a policy is looked up by its name.
+Any user who creates pods or queues may write a policy's name on them. Every lookup of a policy by name enforces
+`allowedNamespaces` here.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from cedana_sched.model.objects.base import Written, read_kept
 from cedana_sched.model.policy import DEADLINES, CheckpointPolicy, OnCheckpointFailure, Retention
 
 DEFAULT: Final = "default"
-"""The policy that counts where no other is named, and so for all."""
+"""The policy that applies if no other is named; allowed in all namespaces."""
 
 NamespaceName = Annotated[str, Field(max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
 class FromNamespaces(StrEnum):
-    """`All` namespaces, or those in `names` alone."""
+    """`All` namespaces, or only those in `names`."""
 
     ALL = "All"
     NAMES = "Names"
 
 
 class AllowedNamespaces(Written):
-    """Whose pods may have the policy, whether they name it or their queue does.
+    """Namespaces whose pods may have the policy, whether the pod or its queue names it.
 
-    Absent: those of all namespaces; but `onCheckpointFailure: KeepRunning`, `imageMayChange` and
-    `serviceAccountMayChange` count for none of them. The policy `default` is for all, whatever stands here.
+    Absent: all namespaces; but `onCheckpointFailure: KeepRunning`, `imageMayChange` and `serviceAccountMayChange` then
+    apply to none of them. The policy `default` ignores this field and applies to all.
     """
 
     from_: Annotated[FromNamespaces, Field(alias="from")]
@@ -47,17 +47,17 @@ class AllowedNamespaces(Written):
         return self
 
     def has(self, namespace: str) -> bool:
-        """Whether it allows this one."""
+        """Return whether pods of this namespace may have the policy."""
         return self.from_ is FromNamespaces.ALL or namespace in self.names
 
 
 class CheckpointPolicySpec(CheckpointPolicy):
-    """The same fields as everywhere else a policy is written, and whose pods it is for."""
+    """The fields of an inline policy, and the namespaces that may use it."""
 
     allowed_namespaces: Annotated[AllowedNamespaces | None, Field(alias="allowedNamespaces")] = None
     pods_may_choose: Annotated[bool | None, Field(alias="podsMayChoose")] = None
-    """Whether pods of a queue that names this policy may name another one, of those that their namespace may have.
-    Absent: they may where it is `default`, which nobody has chosen."""
+    """Whether pods of a queue that names this policy may name another one that their namespace may use. Absent: true
+    only for the policy `default`, which is not an explicit choice."""
 
 
 _WHERE: Final = f"metadata.annotations[{names.POLICY}]"
@@ -66,21 +66,21 @@ _GAINS: Final[dict[str, object]] = {
     "image_may_change": True,
     "service_account_may_change": True,
 }
-"""By which a pod stays where it must go, or continues as what it was not. Deadlines have a cap of their own."""
+"""Fields that let a pod avoid eviction, or restore with another image or account. Deadlines have their own cap."""
 
 
 class Counting(NamedTuple):
-    """A policy as it counts for a pod. `withheld`: its fields, as people write them, that do not."""
+    """The policy effective for a pod. `withheld`: fields without effect, as written in YAML."""
 
     policy: CheckpointPolicy
     withheld: tuple[str, ...] = ()
 
 
 def read_spec(name: str, spec: object) -> CheckpointPolicySpec:
-    """A policy as the API server keeps it.
+    """Parse a policy from the API server.
 
     Raises:
-        UsageError: a field cannot be what it is.
+        UsageError: a field has an invalid value.
     """
     try:
         return read_kept(CheckpointPolicySpec, spec)
@@ -90,11 +90,11 @@ def read_spec(name: str, spec: object) -> CheckpointPolicySpec:
 
 
 def chosen(annotations: Mapping[str, str], spec_of: Callable[[str], CheckpointPolicySpec]) -> str | None:
-    """The name of the policy that a new pod has: its queue's, unless that one lets pods choose; None: none is named.
+    """Return the policy name for a new pod: its queue's, unless that policy lets pods choose; None if none is named.
 
     Args:
-        annotations: the pod's, as it is created.
-        spec_of: what the policy of a name says; what it raises is raised here.
+        annotations: the pod's annotations at creation.
+        spec_of: returns the policy of a name; its errors propagate.
     """
     own, of_queue = annotations.get(names.POLICY) or None, annotations.get(names.QUEUE_POLICY) or None
     if own and of_queue and own != of_queue and not _lets_choose(of_queue, spec_of(of_queue)):
@@ -107,7 +107,7 @@ def _lets_choose(name: str, spec: CheckpointPolicySpec) -> bool:
 
 
 def within(policy: CheckpointPolicy, other: CheckpointPolicy) -> CheckpointPolicy:
-    """The policy without what the other one does not allow as well."""
+    """Return the policy restricted to what the other one allows as well."""
     kept, limit = policy.retention, other.retention
     ages = [age for age in (kept.max_age_seconds, limit.max_age_seconds) if age is not None]
     return policy.model_copy(
@@ -122,10 +122,10 @@ def within(policy: CheckpointPolicy, other: CheckpointPolicy) -> CheckpointPolic
 
 
 def counting(name: str, spec: CheckpointPolicySpec, namespace: str) -> Counting:
-    """What the policy of that name says for pods of a namespace.
+    """Return the effective policy for pods of a namespace.
 
     Raises:
-        UsageError: it is not for them.
+        UsageError: the policy does not allow the namespace.
     """
     allowed = spec.allowed_namespaces
     if allowed is not None and name != DEFAULT and not allowed.has(namespace):
@@ -137,7 +137,7 @@ def counting(name: str, spec: CheckpointPolicySpec, namespace: str) -> Counting:
 
 
 def withheld(name: str, spec: CheckpointPolicySpec) -> tuple[str, ...]:
-    """Fields that count for nobody, because the policy does not say for whom; as people write them."""
+    """Return the fields without effect, because the policy has no allowedNamespaces; as written in YAML."""
     return _as_written(_without(name, spec))
 
 

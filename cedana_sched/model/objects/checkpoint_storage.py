@@ -1,4 +1,4 @@
-"""`CheckpointStorage`: where snapshots go, and whether that place can be used."""
+"""`CheckpointStorage`: the location of snapshots, and whether it is usable."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from cedana_sched.model.objects.base import Condition, MicroTime, Reported, Writ
 
 
 class SecretReference(Written):
-    """A Secret in the namespace of our own components, with the keys `accessKey` and `secretKey`."""
+    """A Secret in the namespace of our components, with the keys `accessKey` and `secretKey`."""
 
     name: str
 
 
 class S3Storage(Written):
-    """A prefix of a bucket of an S3-compatible store."""
+    """A prefix in a bucket of an S3-compatible store."""
 
     endpoint: str | None = None
-    """`https://host[:port]`; AWS itself where it is absent."""
+    """`https://host[:port]`; AWS if absent."""
     bucket: str
     prefix: str = ""
     region: str = "us-east-1"
     allow_http: bool = False
-    """Permit an endpoint without TLS: memory then crosses the network in the clear."""
+    """Allow an endpoint without TLS: memory contents then cross the network unencrypted."""
     secret: SecretReference | None = None
-    """Keys; the nodes' own role where it is absent."""
+    """Access keys; absent, the node's IAM role applies."""
 
 
 class PosixStorage(Written):
-    """A folder that all nodes see under the same path: NFS, Lustre, CephFS."""
+    """A folder mounted at the same path on all nodes: NFS, Lustre, CephFS."""
 
     path: Annotated[str, Field(pattern="^/")]
 
 
 class CheckpointStorageSpec(Written):
-    """Exactly one of the two."""
+    """Exactly one of `s3` and `posix`."""
 
     s3: S3Storage | None = None
     posix: PosixStorage | None = None
 
 
 class CheckpointStorageStatus(Reported):
-    """Whether it can be used, and when that was last tried."""
+    """Whether the storage is usable, and when it was last probed."""
 
     last_probe_time: MicroTime | None = None
     conditions: tuple[Condition, ...] = ()

@@ -1,7 +1,8 @@
-"""The mark on a pod that its scheduler wants to evict: how those who hear it tell those who act on it.
+"""Annotation on a pod whose eviction its scheduler requests.
 
-A scheduler that is refused leaves no trace of its wish. So whoever refuses it (a webhook, a scheduler's extender)
-writes the wish on the pod, and again every `REFRESH_SECONDS` while the scheduler goes on asking.
+A scheduler whose request is refused leaves no trace of the request. The component that refuses it (a webhook, a
+scheduler's extender) therefore records the request on the pod, and refreshes the record every `REFRESH_SECONDS` while
+the scheduler retries.
 """
 
 from __future__ import annotations
@@ -15,35 +16,36 @@ from cedana_sched.model.objects import names
 
 REFRESH_SECONDS = 3.0
 STALE_SECONDS = 12.0
-"""A scheduler that has not asked for so long has chosen otherwise. They ask about once a second; kube-scheduler rests
-for up to 10 s after ten times."""
+"""A request not repeated for this long has been withdrawn. Schedulers retry about once a second; kube-scheduler backs
+off for up to 10 s after ten attempts."""
 
 
 class EvictionMark(msgspec.Struct, frozen=True):
-    """Times are RFC 3339; `since` names this wish, as long as it lasts."""
+    """A pending eviction request. Times are RFC 3339; `since` identifies the request while it lasts."""
 
     by: str
-    """The user who asked."""
+    """The user who requested the eviction."""
     since: str
     last: str
 
     def is_fresh(self, now: datetime) -> bool:
-        """Whether the scheduler still asks."""
+        """Return whether the scheduler still retries."""
         return self.seconds_left(now) > 0
 
     def seconds_left(self, now: datetime) -> float:
-        """Until it is stale. One of the future is nobody's: that a clock is a little ahead counts against it."""
+        """Return seconds until the mark is stale. Clock skew shortens the time, also for a mark from the future."""
         return STALE_SECONDS - abs((now - datetime.fromisoformat(self.last)).total_seconds())
 
     def waited(self, now: datetime) -> float:
-        """Seconds since the scheduler has asked first."""
+        """Return seconds since the scheduler's first request."""
         return max(0.0, (now - datetime.fromisoformat(self.since)).total_seconds())
 
 
 def read_mark(annotations: Mapping[str, str]) -> EvictionMark | None:
-    """None where there is none, or where somebody else wrote something else.
+    """Parse the mark; None if absent, or not written by `written`.
 
-    Times must stand as `written` writes them: `since` becomes a part of uids, and Python reads any number of digits.
+    Times must have exactly the format of `written`: `since` becomes part of uids, and Python parses any number of
+    digits.
     """
     text = annotations.get(names.EVICTION_REQUESTED)
     if text is None:
@@ -57,7 +59,7 @@ def read_mark(annotations: Mapping[str, str]) -> EvictionMark | None:
 
 
 def asked_now(earlier: EvictionMark | None, by: str, now: datetime) -> EvictionMark | None:
-    """The mark that is to be written; None where the one that stands is good for a while."""
+    """Return the mark to write; None while the existing mark needs no refresh."""
     if earlier is None or not earlier.is_fresh(now):
         return EvictionMark(by, _text(now), _text(now))
     if (now - datetime.fromisoformat(earlier.last)).total_seconds() < REFRESH_SECONDS:
@@ -66,7 +68,7 @@ def asked_now(earlier: EvictionMark | None, by: str, now: datetime) -> EvictionM
 
 
 def written(mark: EvictionMark) -> str:
-    """As it stands in the annotation."""
+    """Serialize for the annotation."""
     return msgspec.json.encode(mark).decode()
 
 

@@ -1,4 +1,4 @@
-"""Names of fields in our objects, by Kubernetes' API conventions: camelCase, `UID` in capitals."""
+"""Field names by Kubernetes' API conventions: camelCase, `UID` in capitals."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from pydantic.alias_generators import to_camel
 
 
 def api_name(field: str) -> str:
-    """`podUID` of `pod_uid`, `creationTime` of `creation_time`; for pydantic's and for msgspec's models."""
+    """Convert `pod_uid` to `podUID`, `creation_time` to `creationTime`; for pydantic and msgspec models."""
     return re.sub(r"Uid(s?)$", r"UID\1", to_camel(field))

@@ -1,4 +1,4 @@
-"""The labels, annotations, gates and finalizers that we write, and the group of our kinds."""
+"""Labels, annotations, gates and finalizers of the product, and its API group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CATEGORY: Final = "cedana"
 ADMISSION_CHECK_CONTROLLER: Final = f"{GROUP}/checkpoint-restore"
 """`controllerName` of the AdmissionCheck with which an admin opts a ClusterQueue in."""
 
-# What opts a pod in. People, adapters (in pod templates) and the pod webhook write these.
+# Opt-in of a pod. Written by users, adapters (in pod templates) and the pod webhook.
 ID: Final = f"{GROUP}/id"
 """Annotation of a pod or pod template: the identity's id. The environment variable takes precedence."""
 DERIVED_ID: Final = f"{GROUP}/derived-id"
@@ -31,10 +31,10 @@ beside it names their CheckpointPolicy."""
 POLICY: Final = f"{GROUP}/policy"
 """Annotation of a pod or pod template: name of the CheckpointPolicy. Of an admitted pod: the one in force."""
 QUEUE_POLICY: Final = f"{GROUP}/queue-policy"
-"""Annotation of a pod or pod template, written by an adapter: name of the CheckpointPolicy of the pod's queue. It takes
-precedence over `POLICY`, unless it says `podsMayChoose`."""
+"""Annotation of a pod or pod template, written by an adapter: name of the CheckpointPolicy of the pod's queue. Takes
+precedence over `POLICY`, unless that policy sets `podsMayChoose`."""
 
-# What the pod webhook writes.
+# Written by the pod webhook.
 NAMESPACE_UID: Final = f"{GROUP}/namespace-uid"
 """Annotation of a pod: the uid of its namespace, unless `storage.sharedNamespaces` has the namespace's name."""
 PROTECTED: Final = f"{GROUP}/protected"
@@ -45,14 +45,14 @@ MISSED_BY_WEBHOOK: Final = f"{GROUP}/missed-by-webhook"
 """Annotation of a pod that was created while no webhook answered: `true`. The coordinator protects it as far as it
 can."""
 RESTORE_IDENTITY: Final = f"{GROUP}/restore-identity"
-"""Annotation of a pod that may be restored: the identity whose snapshots it restores, as `id/index`. The pod has our
-init container and our runtime class."""
+"""Annotation of a pod that may be restored: the identity whose snapshots it restores, as `id/index`. The pod has the
+product's init container and runtime class."""
 ANY_INDEX: Final = "*"
 """The index in `RESTORE_IDENTITY` of a pod without a stable index: the coordinator assigns one."""
 PRESTOP_TOKEN: Final = f"{GROUP}/prestop-token"
-"""Annotation of a pod: the secret part of its preStop hook's path, so that nobody else can end its hold."""
+"""Annotation of a pod: the secret part of its preStop hook's path, so that no other caller can end its hold."""
 ORIGINAL_GRACE_PERIOD: Final = f"{GROUP}/original-grace-period-seconds"
-"""Annotation of a pod: its termination grace period before the webhook raised it. The agent keeps to it."""
+"""Annotation of a pod: its termination grace period before the webhook raised it. The agent enforces it."""
 CONFIRM_DELETION: Final = f"{GROUP}/confirm-deletion"
 """Annotation of a pod whose deletion may be a preemption that the scheduler publishes elsewhere, a moment later: its
 preStop hook waits for a Checkpoint of the pod or for `NOT_PREEMPTED`. See `CONFIRM_ALWAYS`, `CONFIRM_IF_EVICTED`."""
@@ -69,11 +69,11 @@ RESTORE_COMMAND: Final = "cedana-sched-restore-wait"
 RESTORE_VOLUME: Final = "cedana-restore"
 """Name of the injected emptyDir that the agent and the restore container share."""
 
-# What a webhook or a scheduler's extender writes when it refuses an eviction.
+# Written by a webhook or a scheduler's extender that refuses an eviction.
 EVICTION_REQUESTED: Final = f"{GROUP}/eviction-requested"
 """Annotation of a pod whose eviction is held; see `EvictionMark`."""
 
-# What the coordinator and the adapters write.
+# Written by the coordinator and the adapters.
 NODE: Final = f"{GROUP}/node"
 """Label of a Checkpoint or Restore: the node whose agent carries out its orders."""
 ARCHIVED: Final = f"{GROUP}/archived"
@@ -90,7 +90,7 @@ RELEASED_HOLD: Final = f"{GROUP}/released-hold"
 NOT_PREEMPTED: Final = f"{GROUP}/not-preempted"
 """Annotation of a pod with `CONFIRM_DELETION`: `true`, its deletion is no preemption."""
 
-# What the agent writes on its node.
+# Written by the agent on its node.
 NODE_PREPARED: Final = f"{GROUP}/node-prepared"
 """Label of a node on which workloads can be dumped and restored; its value is `true`. It stays while the agent is
 down."""
@@ -99,7 +99,7 @@ CPU_FEATURES: Final = f"{GROUP}/cpu-features"
 NODE_FACTS: Final = f"{GROUP}/node-facts"
 """Annotation of a node: its `NodeDescription` as JSON."""
 
-# What the uninstallation writes on nodes.
+# Written by the uninstallation on nodes.
 UNINSTALL: Final = f"{GROUP}/uninstall"
 """Annotation of a node: its agent removes what it installed there, and then this annotation. Its value is the moment
 (RFC 3339) after which it has no effect, so that one that is left behind does not undo a later installation."""

@@ -1,4 +1,4 @@
-"""Names of our objects: a word that people recognise, and a digest of the record's uid that makes it unique."""
+"""Object names: a readable part, and a digest of the record's uid for uniqueness."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import hashlib
 import re
 
 LONGEST = 63
-"""So that a name can be a label's value as well."""
+"""Limit of a label value, so that a name is valid as one."""
 UID_DIGITS = 8
 
 
 def checkpoint_name(identity_id: str, index: int, uid: str) -> str:
-    """Of the Checkpoint with this uid, which saves this identity."""
+    """Return the name of the Checkpoint with this uid and identity."""
     return _name(f"{identity_id}-{index}", uid)
 
 
 def restore_name(pod: str, uid: str) -> str:
-    """Of the Restore with this uid, which brings this pod back."""
+    """Return the name of the Restore with this uid, for this pod."""
     return _name(pod, uid)
 
 
 def hold_name(uid: str) -> str:
-    """Of the PreemptionHold of this signal."""
+    """Return the name of the PreemptionHold of this signal."""
     return _name("hold", uid)
 
 
 def derived_id(owner: str, owner_uid: str, *, room: int = 0) -> str:
-    """The id of pods that name none, after who controls them: another one of its name never continues from theirs.
+    """Derive the id of pods without one from their controller; a recreated controller of that name has another id.
 
     Args:
-        owner: its name.
-        owner_uid: its uid.
-        room: characters that will be put behind the id.
+        owner: the controller's name.
+        owner_uid: the controller's uid.
+        room: characters reserved for a suffix.
     """
     digits = owner_uid[:UID_DIGITS]
     length = max(LONGEST - room - len(digits) - 1, 1)

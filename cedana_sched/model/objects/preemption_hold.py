@@ -8,7 +8,7 @@ from cedana_sched.model.records import HoldStep
 
 
 class HeldObjectSpec(Written):
-    """The object by which the scheduler evicts, and whose change the webhook refuses: a Job, say."""
+    """The object by which the scheduler evicts, and whose update the webhook refuses; for example a Job."""
 
     api_version: str
     kind: str
@@ -17,25 +17,25 @@ class HeldObjectSpec(Written):
 
 
 class PreemptionHoldSpec(Written):
-    """Who waits for whom, and why."""
+    """The preemption whose eviction is held, with its preemptor and reason."""
 
     uid: RecordUid
-    """The preemption's name in Events and logs."""
+    """Uid of the preemption in Events and logs."""
     adapter: str
     held_object_ref: HeldObjectSpec | None = None
     preemptor: str | None = None
-    """Its name, or its uid alone where it is in a namespace that this one's users need not know of."""
+    """The preemptor's name; only its uid if its namespace must not be disclosed to users of this one."""
     reason: str
     release_group: str | None = None
     """Holds of equal value are released together."""
     namespace_uid: NamespaceUid | None = None
-    """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
-    version wrote it, or where the admin shares the name."""
+    """Uid of the namespace that the object was created for; the object has no effect in a recreated namespace of the
+    same name. Absent if an older version wrote the object, or if the admin shares the name."""
     creation_time: MicroTime
 
 
 class VictimStatus(Reported):
-    """What becomes of one victim."""
+    """The verdict on one victim."""
 
     pod_uid: PodUid
     verdict: Verdict
@@ -43,14 +43,14 @@ class VictimStatus(Reported):
 
 
 class PreemptionHoldStatus(Reported):
-    """How far it is."""
+    """Observed state of the hold."""
 
     step: HoldStep = HoldStep.HOLDING
     deadline: MicroTime
-    """When it ends at the latest."""
+    """When the hold expires at the latest."""
     checkpoint_uids: tuple[RecordUid, ...] = ()
-    """Uids of the Checkpoints that it waits for: for each victim the latest attempt."""
+    """Uids of the Checkpoints that the hold waits for: the latest attempt for each victim."""
     victims: tuple[VictimStatus, ...] = ()
-    """From the moment the release is decided."""
+    """Set once the release is decided."""
     release_time: MicroTime | None = None
     conditions: tuple[Condition, ...] = ()

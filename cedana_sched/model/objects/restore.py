@@ -1,4 +1,4 @@
-"""`Restore`: one return of a pod, from a snapshot, or cold and why."""
+"""`Restore`: one start of a pod, from a snapshot, or cold with a reason."""
 
 from __future__ import annotations
 
@@ -24,48 +24,49 @@ from cedana_sched.model.records import RestoreStep
 
 
 class RestoreSpec(Written):
-    """Who returns as whom."""
+    """The pod to restore, and its identity."""
 
     uid: RecordUid
-    """Its name in logs."""
+    """Uid of the record in logs."""
     identity: IdentitySpec
     pod_ref: PodSpec
     namespace_uid: NamespaceUid | None = None
-    """Of the namespace that it was made for: in another one of that name it counts for nothing. Absent where an older
-    version wrote it, or where the admin shares the name."""
+    """Uid of the namespace that the object was created for; the object has no effect in a recreated namespace of the
+    same name. Absent if an older version wrote the object, or if the admin shares the name."""
     adapter: str
     policy: CheckpointPolicy = CheckpointPolicy()
     requested_snapshot: SnapshotName | None = None
-    """The very snapshot that a person asked for; the newest one where it is absent."""
+    """The snapshot that a user requested; the newest one if absent."""
     creation_time: MicroTime
 
 
 class RestoreStatus(Reported):
-    """How far it is."""
+    """Observed state of the restore."""
 
     step: RestoreStep = RestoreStep.WAITING
     deadline: MicroTime
     snapshot: SnapshotName | None = None
-    """The snapshot that it claims."""
+    """The claimed snapshot."""
     manifest_digest: ManifestDigest | None = None
-    """As the Checkpoint says that made it."""
+    """The digest recorded by the Checkpoint that created the snapshot."""
     newest_snapshot: SnapshotName | None = None
-    """The newest snapshot that was known to be committed when the pod started; absent where none was."""
+    """The newest snapshot known to be committed when the pod started; absent if none was."""
     incarnation: int = 0
-    """How often the pod's containers had been made anew before: after its node rebooted, say."""
+    """How often the pod's containers had been recreated before, for example after a reboot of the node."""
     cold: bool = False
     message: str | None = None
     start_time: MicroTime | None = None
     completion_time: MicroTime | None = None
     damaged: tuple[SnapshotName, ...] = ()
-    """Snapshots that its node could not read whole."""
+    """Snapshots that the node could not read completely."""
     quick_failures: tuple[SnapshotName, ...] = ()
-    """Snapshots from which it was continued only to fail soon, once for each time; enough of them set one aside."""
+    """Snapshots whose program failed soon after a restore, once per failure; a snapshot with enough of them is
+    quarantined."""
     transfer: TransferStatus | None = None
-    """How much of the snapshot has come; the agent writes it."""
+    """Bytes of the snapshot staged so far; written by the agent."""
     conditions: tuple[Condition, ...] = ()
     replaced_by: str | None = None
-    """The pod begins again, and another Restore is for that: its restore container, by the container runtime's id; the
-    node's agent writes it."""
+    """Set when the pod restarts and another Restore takes over: the container runtime's id of the new restore
+    container; written by the agent."""
     order: OrderStatus | None = None
     answer: AnswerStatus | None = None

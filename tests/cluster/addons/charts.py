@@ -22,6 +22,8 @@ from tests.cluster.commands import run
 TOOL = "helm"
 _MARK = "tests.cluster/installed-"
 _QPS = "1000"
+_MANAGER = "tests-of-charts"
+"""As which a namespace is made when it is missing: one that is there keeps what others have written on it."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Release:
         Raises:
             ClusterError: Helm or the API server refused.
         """
-        namespace = await api.apply(_namespace(self.namespace))
+        namespace = await api.apply(_namespace(self.namespace), manager=_MANAGER)
         if namespace["metadata"].get("annotations", {}).get(self._mark) == self._digest:
             return False
         _link_helm(cluster, binaries)

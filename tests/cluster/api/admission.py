@@ -55,6 +55,30 @@ async def webhooks_answer(api: Api, question: Object, namespace: str | None = No
     )
 
 
+async def wait_until_created_as(
+    api: Api, question: Object, namespace: str, is_so: Callable[[Object], bool], what: str
+) -> None:
+    """Try to create an object, without effect, until it would become what is wanted.
+
+    Args:
+        api: the cluster.
+        question: an object that is allowed.
+        namespace: of the object.
+        is_so: whether this is what is wanted.
+        what: says it.
+
+    Raises:
+        ClusterError: it never would.
+    """
+    path = (await api.resource(question["apiVersion"], question["kind"])).path(namespace)
+
+    async def ask() -> None:
+        if not is_so(await api.call("POST", path, body=question, query={"dryRun": "All"})):
+            raise _NotYetError("it is not so")
+
+    await _ask_until_it_is_so(ask, what, remedy="see the logs of the API server and of its webhooks")
+
+
 async def wait_until_refused(attempt: Callable[[], Awaitable[object]], message: str) -> None:
     """Try what a policy forbids, without effect, until it is refused.
 

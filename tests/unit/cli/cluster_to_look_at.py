@@ -16,6 +16,7 @@ from cedana_sched.model.findings import Finding, Level
 
 NAMESPACE = "cedana-system"
 RELEASE = "cedana-sched"
+IMAGE = "registry.example/cedana-sched-control:1.2"
 KINDS = ("label", "field")
 
 
@@ -27,7 +28,9 @@ def ours(component: str, **labels: str) -> dict[str, str]:
 
 def deployment(component: str, namespace: str = NAMESPACE, *, replicas: int = 2, available: int = 2) -> Object:
     metadata = {"name": f"{RELEASE}-{component}", "namespace": namespace, "labels": ours(component)}
-    return {"metadata": metadata, "spec": {"replicas": replicas}, "status": {"availableReplicas": available}}
+    template = {"spec": {"containers": [{"name": component, "image": IMAGE}]}}
+    spec = {"replicas": replicas, "template": template}
+    return {"metadata": metadata, "spec": spec, "status": {"availableReplicas": available}}
 
 
 class Cluster:
@@ -37,6 +40,8 @@ class Cluster:
         self.there: dict[Resource, list[Object]] = {resource: [] for resource in ESSENTIAL}
         self.denied: set[tuple[Resource, str | None]] = set()
         """Kinds that may not be read, with the namespace, or None: not everywhere at once."""
+        self.admit: Callable[[Object], Object] = lambda body: body
+        """What an object becomes on its way into the store; it raises what the API server answers instead."""
         self.put(DEPLOYMENTS, deployment("coordinator"), deployment("webhooks"))
 
     def put(self, resource: Resource, *bodies: Object) -> Cluster:
@@ -58,6 +63,12 @@ class Cluster:
         return msgspec.convert(bodies[0], into) if bodies else None
 
     find_metadata = find
+
+    async def create_dry(self, resource: Resource, body: Object, *, into: Any) -> Any:
+        if (resource, body["metadata"]["namespace"]) in self.denied:
+            message = f'POST: 403 {resource.plural} is forbidden: User "me" cannot create resource "{resource.plural}"'
+            raise RefusedByServerError(message, status=403, reason="Forbidden")
+        return msgspec.convert(self.admit(body), into)
 
     def _readable(self, resource: Resource, namespace: str | None) -> list[Object]:
         if (resource, namespace) in self.denied:

@@ -206,7 +206,8 @@ def test_an_api_server_that_does_not_answer_is_no_finding_of_a_check(
     assert cli("doctor", "--cluster").exit_code == ExitCode.UNREACHABLE
 
 
-def test_a_kubeconfig_is_for_clusters(cli: Cli) -> None:
-    result = cli("doctor", "--kubeconfig", "/dev/null")
+@pytest.mark.parametrize("option", ["--kubeconfig", "--namespace"])
+def test_what_is_for_clusters_asks_for_one(cli: Cli, option: str) -> None:
+    result = cli("doctor", option, "/dev/null")
     assert result.exit_code == ExitCode.USAGE
     assert "write --cluster as well" in result.stderr

@@ -63,5 +63,5 @@ async def test_a_webhook_without_a_bundle_or_a_path_is_named() -> None:
 )
 async def test_only_endpoints_that_are_ready_count(ready: tuple[bool | None, ...], says: str) -> None:
     cluster = Cluster().put(webhooks.ENDPOINT_SLICES, endpoints(*ready), endpoints(True, True, service="other"))
-    (finding,) = await cluster.findings(webhooks.answering)
+    (finding,) = await cluster.findings(webhooks.ready)
     assert finding.startswith(says)

@@ -141,7 +141,7 @@ class Scene:
         access = ClusterAccess(api, nothing, pods, _Policies(), SavedSnapshots(), SYSTEM, nothing)
         reports = PodReports(access, alive, BeginningNumbers(agents.restores), known_checkpoints())
         journal = ObjectJournal(api, SYSTEM, f"coordinator-{self._coordinators}", projection, alive.recorded)
-        listener = cast("Any", type("Listener", (), {"announced": lambda _, tell: self.told_by(tell)})())
+        listener = cast("Any", type("Listener", (), {"on_event": lambda _, tell: self.told_by(tell)})())
         async with asyncio.TaskGroup() as group:
             works = [group.create_task(work) for work in (projection.run(), agents.run(), reports.run())]
             async with Coordinator(

@@ -218,7 +218,7 @@ def test_what_is_said_of_answers_is_short() -> None:
 def test_the_digest_of_a_manifest_is_known_when_its_record_is_forgotten() -> None:
     informer: Informer[KnownCheckpoint] = Informer(cast("Any", None))
     by_snapshot = BySnapshot(informer)
-    informer._put(_their_checkpoint(manifest_digest="0f" * 32))
+    informer._put(_their_checkpoint(manifestDigest="0f" * 32))
     theirs = SnapshotRef(Identity("tenant-b", "bank"), 7)
 
     assert by_snapshot.manifest_of(theirs) == "0f" * 32

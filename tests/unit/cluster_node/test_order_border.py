@@ -134,7 +134,14 @@ SPOILT: list[tuple[str, Resource, Order, tuple[Any, ...], Any, str]] = [
     ("remove", CHECKPOINTS, ORDERS[6][1], ("snapshot", "generation"), 0, "generation that cannot be"),
     ("discard", CHECKPOINTS, ORDERS[7][1], ("identity", "namespace"), "tenant-b", "of another namespace"),
     ("find", RESTORES, ORDERS[8][1], ("identity", "namespace"), "tenant-b", "of another namespace"),
-    ("wanted", RESTORES, ORDERS[9][1], ("wanted", "identity", "namespace"), "tenant-b", "of another namespace"),
+    (
+        "wanted",
+        RESTORES,
+        ORDERS[9][1],
+        ("requested_snapshot", "identity", "namespace"),
+        "tenant-b",
+        "of another namespace",
+    ),
     ("stage", RESTORES, ORDERS[10][1], ("snapshot", "identity", "namespace"), "tenant-b", "of another namespace"),
     ("stage", RESTORES, ORDERS[10][1], ("snapshot", "identity", "id"), "bank", "is not what the Restore is about"),
 ]

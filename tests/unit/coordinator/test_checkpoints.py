@@ -45,7 +45,7 @@ def test_the_way_forward_is_freeze_dump_kill_release() -> None:
     assert told.orders() == ["Kill s1.w1.1"]
     assert not told.releases()
     told.killed()
-    assert told.orders() == ["Retain s1.w1.1"]
+    assert told.orders() == ["ApplyRetention s1.w1.1"]
     assert told.verdicts() == {"w1": "Committed"}
     assert told.tell(ReleaseDone("s1")).step("s1") == "Released"
 
@@ -59,7 +59,7 @@ def test_records_come_before_the_orders_that_they_announce() -> None:
 def test_a_backup_is_resumed_and_holds_nothing() -> None:
     told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING)
     told.frozen().committed()
-    assert told.orders() == ["Resume s1.w1.1"]
+    assert told.orders() == ["Thaw s1.w1.1"]
     told.tell(Thawed("s1.w1.1"))
     assert told.step("s1.w1.1") == "Ready"
     assert told.step("restore.w1") == "Running"
@@ -150,7 +150,7 @@ def test_a_freeze_that_was_obeyed_too_late_is_undone() -> None:
     told = Told().running().preempt().failed().aborted().frozen()
     assert told.orders() == ["Abort s1.w1.1"]
     told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING).frozen().committed().tell(Thawed("s1.w1.1"))
-    assert told.frozen().orders() == ["Resume s1.w1.1"]
+    assert told.frozen().orders() == ["Thaw s1.w1.1"]
 
 
 def _two_of_one_preemptor() -> Told:
@@ -300,9 +300,9 @@ def test_who_is_not_evicted_after_all_is_thawed_and_can_be_preempted_again() -> 
     told = doomed(Told().running())
     assert told.verdicts() == {"w1": "Committed"}
     told.tell(ReleaseDone("s1"))
-    assert told.cancel().orders() == ["Resume s1.w1.1"]
+    assert told.cancel().orders() == ["Thaw s1.w1.1"]
     assert told.tells() == ["EvictionCancelled"]
-    assert told.restart().orders() == ["Resume s1.w1.1"], "and not killed, whatever is repeated"
+    assert told.restart().orders() == ["Thaw s1.w1.1"], "and not killed, whatever is repeated"
     told.tell(Thawed("s1.w1.1"))
     assert told.step("s1.w1.1") == "Ready", "its snapshot stays good"
     hold = told.core.book.holds["s1"]
@@ -314,7 +314,7 @@ def test_a_release_that_waits_for_others_says_who_was_spared() -> None:
     told = Told().running().running("w2", RANK1)
     told.preempt(victim("w1"), victim("w2", RANK1)).frozen("s1.w1.1", "s1.w2.1")
     told.committed().tell(Killed("s1.w1.1", still_frozen=True)).cancel()
-    assert told.orders() == ["Resume s1.w1.1", "Abort s1.w2.1"]
+    assert told.orders() == ["Thaw s1.w1.1", "Abort s1.w2.1"]
     told.tell(Thawed("s1.w1.1")).aborted("s1.w2.1")
     assert told.verdicts() == {"w1": "NotNeeded", "w2": "NotNeeded"}
 
@@ -334,7 +334,7 @@ def test_who_is_doomed_keeps_its_identity_until_its_end_is_told() -> None:
     told = doomed(Told().running()).tell(ReleaseDone("s1"))
     told.report(Starting(workload("w2", "n2"), MD, POLICY)).tell(SnapshotFound("restore.w2", ref(1)))
     assert told.step("restore.w2") == "Waiting"
-    assert told.ended().orders() == ["Find restore.w2"]
+    assert told.ended().orders() == ["FindSnapshot restore.w2"]
 
 
 def test_a_victim_that_ends_by_itself_fails_harmlessly() -> None:
@@ -495,7 +495,11 @@ def test_a_gang_whose_committed_members_node_is_lost_is_still_saved() -> None:
     told = pair().frozen("s1.w1.1", "s1.w2.1").committed("s1.w1.1", identity=RANK0).tell(NodeLost("n1"))
     assert told.step("s1.w1.1") == "Committed"
     told.committed("s1.w2.1", identity=RANK1)
-    assert told.orders() == ["Kill s1.w2.1"] or told.orders() == ["Kill s1.w1.1", "Retain s1.w1.1", "Kill s1.w2.1"]
+    assert told.orders() == ["Kill s1.w2.1"] or told.orders() == [
+        "Kill s1.w1.1",
+        "ApplyRetention s1.w1.1",
+        "Kill s1.w2.1",
+    ]
     assert told.killed("s1.w2.1").verdicts() == {"w1": "Committed", "w2": "Committed"}
 
 

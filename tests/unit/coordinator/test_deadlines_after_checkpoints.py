@@ -21,7 +21,7 @@ def test_a_victim_that_is_still_being_deleted_costs_its_successor_no_snapshot() 
     told.after(11)  # which takes the kubelet a while
     assert "StartCold restore.w2" not in told.orders(), restore(told).failure
     told.after(5).ended()
-    assert "Find restore.w2" in told.orders()
+    assert "FindSnapshot restore.w2" in told.orders()
 
 
 def test_a_victim_that_is_deleted_slowly_leaves_its_successor_the_whole_deadline() -> None:
@@ -29,6 +29,6 @@ def test_a_victim_that_is_deleted_slowly_leaves_its_successor_the_whole_deadline
     told = start(Told().running().preempt(victim(policy=policy)).frozen(), policy=policy)
     told.after(5).committed().killed(still_frozen=True).hold_is_released()
     told.after(80).ended()  # its pod is gone
-    assert "Find restore.w2" in told.orders()
+    assert "FindSnapshot restore.w2" in told.orders()
     told.after(11)
     assert "StartCold restore.w2" not in told.orders(), restore(told).failure

@@ -75,8 +75,8 @@ def test_a_hold_that_comes_while_its_end_is_ordered_stops_the_repetitions() -> N
 
 def test_who_is_spared_after_the_release_is_not_ended() -> None:
     told = doomed().hold_is_released().cancel()
-    assert told.orders() == ["Resume s1.w1.1"]
-    assert told.after(PATIENCE).orders() == ["Resume s1.w1.1"]  # not confirmed
+    assert told.orders() == ["Thaw s1.w1.1"]
+    assert told.after(PATIENCE).orders() == ["Thaw s1.w1.1"]  # not confirmed
 
 
 def test_who_is_deleted_is_not_ended() -> None:

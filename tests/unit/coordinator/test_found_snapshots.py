@@ -35,10 +35,10 @@ def test_an_answer_that_is_older_than_the_newest_commit_is_asked_again() -> None
 
 def test_an_older_answer_is_asked_again_at_once_and_believed_long_before_the_deadline() -> None:
     told = start(saved(), policy=CheckpointPolicy(restore_deadline_seconds=10))
-    told.core.book.update(replace(restore(told), committed=ref(2)))
+    told.core.book.update(replace(restore(told), newest_snapshot=ref(2)))
     asked = 0
     while told.step("restore.w2") == "Waiting":
-        if "Find restore.w2" in told.orders():
+        if "FindSnapshot restore.w2" in told.orders():
             asked += 1
             told.tell(SnapshotFound("restore.w2", ref(1)))
         else:

@@ -134,11 +134,11 @@ def test_a_hold_says_of_which_namespace_its_victims_are() -> None:
 
 def test_who_was_said_to_be_of_another_namespace_waits_for_who_runs_as_it_once_that_is_corrected() -> None:
     told = start(continued(Told(), "w1", NOW, 1), "w2", BEFORE)
-    assert told.orders() == ["Find restore.w2"]
+    assert told.orders() == ["FindSnapshot restore.w2"]
     told.tell(NamespaceCorrected("restore.w2", NOW), SnapshotFound("restore.w2", ref(1)))
     assert told.step("restore.w2") == "Waiting"
     told.report(Ended("w1", "the pod was deleted"))
-    assert told.orders() == ["Find restore.w2"]
+    assert told.orders() == ["FindSnapshot restore.w2"]
 
 
 def test_a_corrected_namespace_is_remembered_and_forgotten_records_are_not_made_again() -> None:

@@ -41,7 +41,7 @@ def restore(told: Told, uid: str) -> Restore:
 
 def test_restored_pod_that_begins_again_continues_from_the_newest_snapshot() -> None:
     told = start(restored(), 1)
-    assert told.orders() == ["Find restore.w1.1"]
+    assert told.orders() == ["FindSnapshot restore.w1.1"]
     assert told.tells() == ["PodRestarted"]
     assert told.step("restore.w1") == "Ended"
     told.tell(SnapshotFound("restore.w1.1", ref(6)))
@@ -56,7 +56,7 @@ def test_each_beginning_is_one_attempt() -> None:
     assert start(told, 1).orders() == []
     assert start(told, 0).orders() == []
     told.tell(SnapshotFound("restore.w1.1", ref(5)), Staged("restore.w1.1"), RestoreSucceeded("restore.w1.1"))
-    assert start(told, 2).orders() == ["Find restore.w1.2"]
+    assert start(told, 2).orders() == ["FindSnapshot restore.w1.2"]
 
 
 def test_coordinator_that_was_away_meanwhile_finds_the_attempt_and_does_not_repeat_it() -> None:
@@ -104,19 +104,19 @@ def test_attempt_in_which_nothing_was_laid_yet_goes_on() -> None:
     assert (told.step("restore.w1"), restore(told, "restore.w1").deadline) == ("Staging", deadline)
     told.tell(Staged("restore.w1"), RestoreSucceeded("restore.w1"))
     assert start(told, 1).orders() == []
-    assert start(told, 2).orders() == ["Find restore.w1.2"]
+    assert start(told, 2).orders() == ["FindSnapshot restore.w1.2"]
 
 
 def test_attempt_that_was_restoring_is_made_anew() -> None:
     told = start(Told()).tell(SnapshotFound("restore.w1", ref(5)), Staged("restore.w1"))
-    assert start(told, 1).orders() == ["Find restore.w1.1"]
+    assert start(told, 1).orders() == ["FindSnapshot restore.w1.1"]
 
 
 def test_second_attempt_waits_until_its_own_checkpoint_is_over() -> None:
     told = restored().preempt()
     assert start(told, 1).orders() == []
     told.failed().aborted()
-    assert told.orders() == ["Find restore.w1.1"]
+    assert told.orders() == ["FindSnapshot restore.w1.1"]
 
 
 def test_committed_pod_does_not_run_past_its_snapshot_although_its_node_rebooted() -> None:

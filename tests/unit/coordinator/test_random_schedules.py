@@ -57,7 +57,7 @@ def test_schedules_visit_every_verdict_and_every_kind_of_return() -> None:
         "RestoreSucceeded",
         "RestoreFailed",
         "StageFailed",
-        "GaveUp",
+        "WorkloadFailed",
     }
     wanted |= {"StartedCold", "Thawed", "Aborted", "OrderLost", "NodeLost", "ReleaseFailed"}
     assert wanted <= set(seen)

@@ -30,7 +30,7 @@ def test_time_spent_waiting_for_a_checkpoint_in_flight_does_not_count() -> None:
     told = start(Told().running().preempt(victim(policy=slow)).frozen())
     assert "StartCold restore.w2" not in told.after(120).orders()
     told.committed().killed()
-    assert "Find restore.w2" in told.orders()
+    assert "FindSnapshot restore.w2" in told.orders()
 
 
 def test_a_deadline_while_the_node_continues_it_keeps_the_claim() -> None:
@@ -85,7 +85,7 @@ def test_a_store_that_is_away_is_asked_again_and_its_snapshot_continued() -> Non
     told = start(saved()).tell(StageFailed("restore.w2", "the store is away", retryable=True))
     assert told.tells() == ["RestoreDelayed"]
     told.after(2)
-    assert told.orders() == ["Find restore.w2"]
+    assert told.orders() == ["FindSnapshot restore.w2"]
     assert told.tell(StageFailed("restore.w2", "the store is away", retryable=True)).tells() == []
     told.after(4).tell(
         SnapshotFound("restore.w2", ref(1)), StageFailed("restore.w2", "the store is away", retryable=True)

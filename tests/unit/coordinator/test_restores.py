@@ -30,10 +30,10 @@ from tests.unit.coordinator.restore_stories import FAIL, FORK, restore, restored
 
 def test_the_way_back_is_find_stage_continue() -> None:
     told = start(saved())
-    assert told.orders() == ["Find restore.w2"]
+    assert told.orders() == ["FindSnapshot restore.w2"]
     assert told.tell(SnapshotFound("restore.w2", ref(1))).orders() == ["Stage restore.w2"]
     assert told.order(Stage).snapshot == ref(1)
-    assert told.tell(Staged("restore.w2")).orders() == ["Continue restore.w2"]
+    assert told.tell(Staged("restore.w2")).orders() == ["RestoreSnapshot restore.w2"]
     told.tell(RestoreSucceeded("restore.w2"))
     assert (told.step("restore.w2"), restore(told).cold, restore(told).snapshot) == ("Running", False, ref(1))
     assert told.tells() == ["Restored"]
@@ -88,7 +88,7 @@ def test_a_start_waits_for_the_checkpoint_in_flight_until_it_is_killed() -> None
     told = start(Told().running().preempt().frozen())
     assert told.orders() == []
     assert told.committed().orders() == ["Kill s1.w1.1"]
-    assert "Find restore.w2" in told.killed().orders()
+    assert "FindSnapshot restore.w2" in told.killed().orders()
 
 
 def test_a_start_goes_on_when_the_checkpoint_in_flight_failed() -> None:
@@ -96,25 +96,25 @@ def test_a_start_goes_on_when_the_checkpoint_in_flight_failed() -> None:
     told.failed().aborted()
     assert told.orders() == []  # the workload itself runs on under that identity
     told.ended("w1")
-    assert told.orders() == ["Find restore.w2"]
+    assert told.orders() == ["FindSnapshot restore.w2"]
     assert told.order(FindSnapshot).excluding == ("s1.w1.1",)
 
 
 def test_a_start_waits_while_another_workload_runs_as_the_same_identity() -> None:
     told = start(Told().running())
     assert told.orders() == []
-    assert told.ended("w1").orders() == ["Find restore.w2"]
+    assert told.ended("w1").orders() == ["FindSnapshot restore.w2"]
 
 
 def test_of_two_starts_of_one_identity_the_second_waits() -> None:
     told = start(start(Told(), "w2"), "w3")
     assert told.orders() == []
-    assert told.ended("w2").orders() == ["Find restore.w3"]
+    assert told.ended("w2").orders() == ["FindSnapshot restore.w3"]
 
 
 def test_another_replica_waits_for_nobody() -> None:
     told = start(Told().running(), identity=Identity("bio", "md", 1))
-    assert told.orders() == ["Find restore.w2"]
+    assert told.orders() == ["FindSnapshot restore.w2"]
 
 
 def test_a_checkpoint_waits_until_its_workload_runs() -> None:
@@ -136,7 +136,7 @@ def test_a_snapshot_that_was_asked_for_and_is_not_there_is_named_and_not_the_new
     ("policy", "order", "kind"),
     [
         (POLICY, "StartCold restore.w2", "ColdStart"),
-        (FAIL, "GiveUp restore.w2", "RestoreFailed"),
+        (FAIL, "FailWorkload restore.w2", "RestoreFailed"),
     ],
     ids=["ColdStart", "Fail"],
 )
@@ -153,7 +153,7 @@ def test_who_can_be_given_no_snapshot_goes_as_his_policy_says(policy: Checkpoint
 def test_a_claim_keeps_others_out_until_the_workload_has_ended() -> None:
     told = start(restored(), "w3", FORK, requested_snapshot=ref(1))
     assert told.orders() == []
-    assert told.ended("w2").orders() == ["Find restore.w3"]
+    assert told.ended("w2").orders() == ["FindSnapshot restore.w3"]
     assert told.tell(SnapshotFound("restore.w3", ref(1))).orders() == ["Stage restore.w3"]
 
 
@@ -162,13 +162,13 @@ def test_a_claim_that_was_taken_while_the_store_was_asked_is_waited_for() -> Non
     start(told, "w3", FORK, requested_snapshot=ref(1))
     told.tell(SnapshotFound("restore.w2", ref(1)), SnapshotFound("restore.w3", ref(1)))
     assert told.orders() == ["Stage restore.w2"]
-    assert told.ended("w2").orders() == ["Find restore.w3"]
+    assert told.ended("w2").orders() == ["FindSnapshot restore.w3"]
 
 
 def test_a_fork_waits_for_the_checkpoint_that_makes_its_snapshot() -> None:
     told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING).frozen().committed()
     assert start(told, "w3", FORK, requested_snapshot=ref(1)).orders() == []
-    assert "Find restore.w3" in told.tell(Thawed("s1.w1.1")).orders()
+    assert "FindSnapshot restore.w3" in told.tell(Thawed("s1.w1.1")).orders()
 
 
 @pytest.mark.parametrize(
@@ -220,13 +220,13 @@ def test_a_failure_starts_cold_and_says_why(story: list[SnapshotFound], why: str
 
 def test_a_failure_gives_up_where_the_policy_forbids_a_cold_start() -> None:
     told = start(saved(), policy=FAIL).tell(SnapshotFound("restore.w2", ref(1)), StageFailed("restore.w2", "damaged"))
-    assert told.orders() == ["Stage restore.w2", "GiveUp restore.w2"]
+    assert told.orders() == ["Stage restore.w2", "FailWorkload restore.w2"]
     assert told.tell(WorkloadFailed("restore.w2")).step("restore.w2") == "Failed"
 
 
 def test_a_snapshot_that_is_gone_fails_where_the_policy_forbids_a_cold_start() -> None:
     told = start(saved(), policy=FAIL).tell(SnapshotFound("restore.w2"))
-    assert told.orders() == ["GiveUp restore.w2"]
+    assert told.orders() == ["FailWorkload restore.w2"]
     assert told.tells() == ["RestoreFailed"]
 
 
@@ -256,9 +256,9 @@ def test_a_fetch_that_may_be_repeated_is_repeated_until_the_deadline() -> None:
 @pytest.mark.parametrize(
     ("answers", "order"),
     [
-        ([], "Find restore.w2"),
+        ([], "FindSnapshot restore.w2"),
         ([SnapshotFound("restore.w2", ref(1))], "Stage restore.w2"),
-        ([SnapshotFound("restore.w2", ref(1)), Staged("restore.w2")], "Continue restore.w2"),
+        ([SnapshotFound("restore.w2", ref(1)), Staged("restore.w2")], "RestoreSnapshot restore.w2"),
         ([SnapshotFound("restore.w2", None, "damaged")], "StartCold restore.w2"),
     ],
 )
@@ -285,7 +285,7 @@ def test_repeated_reports_and_answers_change_nothing() -> None:
 def test_a_lost_node_ends_its_restores_and_frees_their_claims() -> None:
     told = restored().tell(NodeLost("n1"))
     assert told.step("restore.w2") == "Ended"
-    assert start(told, "w3").orders() == ["Find restore.w3"]
+    assert start(told, "w3").orders() == ["FindSnapshot restore.w3"]
 
 
 def test_the_kill_ends_the_restore_even_before_its_end_is_reported() -> None:
@@ -324,7 +324,7 @@ def test_who_was_given_up_while_it_came_back_keeps_its_claim_until_it_has_ended(
     assert start(told, "w3", policy=FAIL).orders() == []
     assert start(told, "w4", FORK, requested_snapshot=ref(1)).orders() == []
     assert told.after(20).orders() == [], "its node is asked no more"
-    assert "Find restore.w3" in told.ended("w2").orders()
+    assert "FindSnapshot restore.w3" in told.ended("w2").orders()
 
 
 def test_who_was_given_up_while_it_came_back_is_saved_when_it_is_preempted() -> None:
@@ -338,12 +338,12 @@ def test_who_was_given_up_is_over_once_its_node_finds_nothing_of_it() -> None:
     told = start(given_up(), "w3", policy=FAIL).preempt(victim("w2"), uid="s2")
     told.tell(CheckpointFailed("s2.w2.1", "name-of-w2 has no processes any more", workload_gone=True))
     assert told.aborted("s2.w2.1").verdicts() == {"w2": "NotNeeded"}
-    assert "Find restore.w3" in told.orders()
+    assert "FindSnapshot restore.w3" in told.orders()
 
 
 def test_who_was_given_up_and_runs_is_found_by_the_next_coordinator() -> None:
     told = given_up().restart()
-    assert told.orders() == ["GiveUp restore.w2"]
+    assert told.orders() == ["FailWorkload restore.w2"]
     assert told.tell(RestoreSucceeded("restore.w2")).step("restore.w2") == "Running"
 
 
@@ -354,7 +354,7 @@ def test_who_was_given_up_before_its_node_continued_it_is_over() -> None:
         .tell(SnapshotFound("restore.w2", ref(1)), StageFailed("restore.w2", "damaged"))
     )
     told.tell(WorkloadFailed("restore.w2"))
-    assert start(told, "w3", policy=FAIL).orders() == ["Find restore.w3"]
+    assert start(told, "w3", policy=FAIL).orders() == ["FindSnapshot restore.w3"]
     assert told.preempt(victim("w2"), uid="s2").verdicts() == {"w2": "NotNeeded"}
 
 

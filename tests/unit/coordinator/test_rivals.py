@@ -102,7 +102,7 @@ def test_who_takes_a_preempted_ones_place_waits_until_another_one_in_that_place_
     told = Told().running("w1")
     told.report(Starting(workload("w2", "n2"), MD, POLICY, rival=workload("w1"), continues=True))
     assert restore(told, "w2").step is RestoreStep.WAITING
-    assert told.ended("w1").orders() == ["Find restore.w2"]
+    assert told.ended("w1").orders() == ["FindSnapshot restore.w2"]
 
 
 def test_who_takes_a_preempted_ones_place_is_refused_beside_one_that_nothing_is_known_of() -> None:
@@ -115,7 +115,7 @@ def test_who_comes_beside_one_that_is_being_saved_waits_for_its_snapshot() -> No
     told = Told().running("w1").preempt().frozen().committed()
     told.report(Starting(workload("w2", "n2"), MD, POLICY, rival=workload("w1")))
     assert restore(told, "w2").step is RestoreStep.WAITING
-    assert told.killed().orders()[-1] == "Find restore.w2"
+    assert told.killed().orders()[-1] == "FindSnapshot restore.w2"
 
 
 def test_victim_that_its_adapter_refuses_is_let_go_in_words() -> None:

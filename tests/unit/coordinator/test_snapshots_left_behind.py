@@ -102,9 +102,9 @@ def test_node_that_has_left_it_is_ordered_to_remove_it_until_it_has() -> None:
     told = dumping().failed("s1.w2.1").aborted("s1.w2.1").tell(Aborted("s1.w1.1", cleanup_pending=True))
     assert told.orders() == [], "it has just tried"
     assert told.verdicts() == {"w1": "Evict", "w2": "Evict"}, "its eviction does not wait for the store"
-    assert told.after(1).orders() == ["Discard s1.w1.1"]
+    assert told.after(1).orders() == ["DiscardCancelled s1.w1.1"]
     assert told.tell(RemovalFailed("s1.w1.1", "the store is down")).orders() == []
-    assert told.after(2).orders() == ["Discard s1.w1.1"]
+    assert told.after(2).orders() == ["DiscardCancelled s1.w1.1"]
     told = much_later(told.tell(SnapshotRemoved("s1.w1.1")).ended("w1").ended("w2"))
     assert told.core.book.checkpoints == {}
 
@@ -112,7 +112,7 @@ def test_node_that_has_left_it_is_ordered_to_remove_it_until_it_has() -> None:
 def test_node_that_was_silent_and_has_left_it_is_not_ordered_to_thaw_again() -> None:
     told = silent().tell(Aborted("s1.w1.1", cleanup_pending=True))
     assert told.orders() == []
-    assert told.after(1).orders() == ["Discard s1.w1.1"]
+    assert told.after(1).orders() == ["DiscardCancelled s1.w1.1"]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -124,7 +124,9 @@ def test_another_attempt_begins_whatever_the_one_before_has_left(restarts: bool)
     assert "Freeze s1.w1.2" in told.after(1).orders()
     told.frozen("s1.w1.2")
     if restarts:
-        assert told.restart().orders() == ["Discard s1.w1.1", "Dump s1.w1.2"], "nothing thaws what is frozen anew"
+        assert told.restart().orders() == ["DiscardCancelled s1.w1.1", "Dump s1.w1.2"], (
+            "nothing thaws what is frozen anew"
+        )
     assert told.committed("s1.w1.2", 2).orders() == ["Kill s1.w1.2"]
 
 

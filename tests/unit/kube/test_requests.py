@@ -15,7 +15,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import PODS, SECRETS
 from tests.unit.kube.moody_api_server import MoodyApiServer
-from tests.unit.kube.served_api import served
+from tests.unit.kube.served_api import client_of, served
 
 
 class Counting(ThreadPoolExecutor):
@@ -80,6 +80,21 @@ async def test_a_proxy_is_gone_through(said_by: str, monkeypatch: pytest.MonkeyP
         await runner.cleanup()
     assert seen
     assert seen[0].startswith("http://api.example/api/v1/pods")
+
+
+async def test_a_dry_run_of_a_creation_says_so() -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.query_string)
+        return web.json_response({"metadata": {"name": "x"}}, status=201)
+
+    application = web.Application()
+    application.router.add_post("/api/v1/namespaces/lab/pods", answer)
+    async with client_of(application) as api:
+        for create in (api.create_dry, api.create):
+            assert (await create(PODS, {"metadata": {"namespace": "lab"}}, into=PartialObject)).metadata.name == "x"
+    assert asked == ["fieldManager=cedana-sched&dryRun=All", "fieldManager=cedana-sched"]
 
 
 async def test_metadata_alone_is_asked_for_without_what_the_object_holds() -> None:

@@ -138,9 +138,9 @@ def test_an_agent_tells_of_its_node_alone() -> None:
         (file.name, one)
         for place in ("cedana_sched/cluster/node", "cedana_sched/agent", "cedana_sched/service")
         for file in (ROOT / place).rglob("*.py")
-        for one in re.findall(r"Happening\(|\.unreadable\(|vents\.tell\(.*", file.read_text())
+        for one in re.findall(r"ObjectEvent\(|\.unreadable\(|vents\.tell\(.*", file.read_text())
     ]
-    assert sorted(told) == [("hold_port.py", "Happening("), ("main.py", "vents.tell(calls_taken(node, text))")]
+    assert sorted(told) == [("hold_port.py", "ObjectEvent("), ("main.py", "vents.tell(calls_taken(node, text))")]
     assert "object.involvedObject.kind == 'Node'" in AGENT
 
 

@@ -66,7 +66,7 @@ def test_policies_count_as_they_are() -> None:
 
 def test_an_agent_does_as_the_policy_of_a_return_says() -> None:
     pod = SimpleNamespace(uid="u")
-    spec = SimpleNamespace(pod=pod, policy=newer(POLICY))
+    spec = SimpleNamespace(pod_ref=pod, policy=newer(POLICY))
     feed = SimpleNamespace(restores=[SimpleNamespace(spec=spec, metadata=Metadata("r", "lab"))])
     pods = NodePods(cast("Any", None), "node-1", cast("Any", feed))
     assert pods.on_restore_failure(WorkloadRef("u", "lab", "p", "node-1")) is OnRestoreFailure.FAIL

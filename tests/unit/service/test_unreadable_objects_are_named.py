@@ -78,7 +78,7 @@ def test_no_mirror_of_theirs_names_nothing() -> None:
     silent = set[str]()
     for file in (file for place in WRITERS for file in (ROOT / place).rglob("*.py")):
         for call in ast.walk(ast.parse(file.read_text())):
-            is_one = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Mirror"
+            is_one = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Informer"
             if is_one and len(call.args) < 2:  # type: ignore[attr-defined]  # it is a Call
                 silent.add(file.name)
     assert silent == set(OTHERS)

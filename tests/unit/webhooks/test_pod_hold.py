@@ -272,6 +272,15 @@ def test_another_victim_in_place_of_those_that_are_being_saved_is_not_believed_a
     assert desk.marked, "it is persistent"
 
 
+def test_a_dry_run_makes_nobody_persistent() -> None:
+    desk = of_others(left=600)
+    for _ in range(10):
+        refused(desk.ask(eviction(dry_run=True)), again=False)
+        desk.wait(2)
+    refused(desk.ask(eviction()), again=False)
+    assert desk.marked == []
+
+
 def test_a_wish_with_a_gap_is_another_one() -> None:
     desk = of_others()
     for waited in (0, 2.6, 5.2):

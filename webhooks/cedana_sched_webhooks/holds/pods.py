@@ -199,7 +199,7 @@ class PodHold:
         )
         if decision.refused is None:
             return Answer(decision.word, patch=() if request.is_large else renewal(before, request.object))
-        is_a_whim = self._is_a_whim(pod.uid, mark)
+        is_a_whim = self._is_a_whim(pod.uid, mark, remember=not request.dry_run)
         # no mark for a kept pod: it would be as old as the refusals once these end, and so would be allowed
         if not request.dry_run and decision.word != KEPT and not is_a_whim:
             self._told.waited(pod.uid)
@@ -208,7 +208,7 @@ class PodHold:
         again = None if is_a_whim and decision.word == NOT_HELD else RETRY_SECONDS
         return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused, again))
 
-    def _is_a_whim(self, pod_uid: str, mark: EvictionMark | None) -> bool:
+    def _is_a_whim(self, pod_uid: str, mark: EvictionMark | None, *, remember: bool) -> bool:
         """Whether this is most likely another victim in place of those being saved for the same preemptor.
 
         A refused scheduler chooses again in each cycle, not always the same victims; one that it would not choose in
@@ -216,7 +216,7 @@ class PodHold:
         `UNANNOUNCED_SECONDS`.
         """
         now = self._now()
-        waited, doubted = self._first_requests.waited(pod_uid), self._doubted.waited(pod_uid)
+        waited, doubted = (of.waited(pod_uid, remember=remember) for of in (self._first_requests, self._doubted))
         if mark is not None and mark.is_fresh(now):
             return False
         if waited >= PERSISTENT_SECONDS or doubted >= UNANNOUNCED_SECONDS:

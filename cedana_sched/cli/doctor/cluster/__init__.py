@@ -7,7 +7,8 @@ adapters          schedulers, and what no adapter follows
 agents            on every node
 pod_security      of our namespace, of tenants'
 network_policies  of every component
-webhooks          registered, and answering
+webhooks          registered, and ready to answer
+calls             the API server reaches them
 policies          borders of tenants and tokens
 runtimes          known_holes of them
 sealing           the key is there

@@ -1,4 +1,4 @@
-"""Schedulers: which of them no adapter follows, and what the adapters find, with the rights of the person who asks."""
+"""Checks of schedulers: those without an adapter, and the adapters' own findings, with the user's permissions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cedana_sched.model.errors import CedanaSchedError
 CHECK: Final = "adapters"
 API_SERVICES: Final = Resource("apiregistration.k8s.io/v1", "APIService", "apiservices", namespaced=False)
 SCHEDULERS: Final = {"kueue": "kueue.x-k8s.io", "volcano": "scheduling.volcano.sh"}
-"""By the name of their adapter, the group whose kinds show that a scheduler is there. Armada has none."""
+"""API group that a scheduler installs, by the name of its adapter. Armada has no API group."""
 ARMADA: Final = "armada"
 ARMADA_JOB: Final = "armada_job_id"
-"""Label of the pods of its jobs."""
+"""Label of the pods of Armada's jobs."""
 ARMADA_EXECUTOR: Final = "app=armada-executor"
-"""Label of its part in a cluster, as its chart is called; it may also run elsewhere."""
+"""Label of Armada's executor, the name of its chart; the executor may also run outside the cluster."""
 
 
 class _Spec(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class _Spec(msgspec.Struct, frozen=True):
 
 
 class _Any(msgspec.Struct, frozen=True):
-    """An object that is counted."""
+    """An object of which only the count matters."""
 
 
 class _ApiService(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class _ApiService(msgspec.Struct, frozen=True):
 
 
 async def followed(reads: Reads, one: Installation) -> list[Finding]:
-    """Schedulers whose kinds are served although no adapter follows them, and the other way round."""
+    """Check for schedulers without an enabled adapter, and for enabled adapters without their scheduler."""
     adapters = (await settings_of(reads, one)).adapters
     if not adapters:
         return [Finding(CHECK, Level.FAIL, "no adapter is enabled: nothing hears of preemptions", _enable("kueue"))]
@@ -58,7 +58,7 @@ async def followed(reads: Reads, one: Installation) -> list[Finding]:
 
 
 async def armada(reads: Reads, one: Installation) -> list[Finding]:
-    """Whether Armada sends jobs here although its adapter is not enabled; that it sends none just now means nothing."""
+    """Check for Armada's jobs or executor without an enabled adapter; an idle Armada is not detected."""
     if ARMADA in (await settings_of(reads, one)).adapters:
         return []
     jobs = await reads.listed(PODS, labels=ARMADA_JOB, fields=UNFINISHED_PODS, into=_Any)
@@ -71,16 +71,16 @@ async def armada(reads: Reads, one: Installation) -> list[Finding]:
 
 
 async def examine(api: Api) -> list[Finding]:
-    """Findings of every adapter that can look.
+    """Return the findings of every installed adapter that implements `Diagnosing`.
 
     Raises:
-        ApiUnavailableError: the API server does not answer.
+        ApiUnavailableError: the API server is not reachable.
     """
     return [finding for name in sorted(registry.installed()) for finding in await _of(name, api)]
 
 
 async def _of(name: str, api: Api) -> list[Finding]:
-    """An adapter that cannot be loaded, or a person who may not look, is a finding itself."""
+    """Run one adapter's diagnosis; a failure to load the adapter, or a missing permission, is a finding."""
     try:
         adapter = registry.load(name)
         return await adapter.diagnose(api) if issubclass(adapter, Diagnosing) else []

@@ -1,4 +1,4 @@
-"""Whether every node has an agent that is ready: what runs on the others is not saved."""
+"""Check that every node has a ready agent: workloads on other nodes are not saved."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cedana_sched.model.objects.names import NODE_PREPARED
 
 CHECK: Final = "agents"
 _CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
-"""Taint of nodes on which no workload runs."""
+"""Taint of nodes that run no workloads."""
 _LINUX: Final = "kubernetes.io/os=linux"
 
 
 async def examine(reads: Reads, one: Installation) -> list[Finding]:
-    """Nodes without an agent, and agents and `holds` pods that are not ready."""
+    """Check for nodes without an agent, and for agents and `holds` pods that are not ready."""
     pods = await reads.listed(PODS, one.namespace, labels=OURS, into=Pod)
     nodes = await reads.listed(NODES, labels=_LINUX, into=Node)
     working = {node.metadata.name: node for node in nodes if not _is_control_plane(node)}
@@ -45,7 +45,7 @@ def _is_control_plane(node: Node) -> bool:
 
 
 def _by_node(pods: tuple[Pod, ...], component: str) -> dict[str, bool]:
-    """Whether one is ready, by node; while a release is replaced there may be two."""
+    """Return for each node whether a pod of the component is ready; during a rollout a node may have two."""
     there: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT) == component and pod.spec.node_name:

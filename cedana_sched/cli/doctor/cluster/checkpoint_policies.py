@@ -1,4 +1,4 @@
-"""Whether every CheckpointPolicy counts as it is written."""
+"""Check that every CheckpointPolicy is valid and in effect."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class _Policy(msgspec.Struct, frozen=True):
 
 
 async def examine(reads: Reads) -> list[Finding]:
-    """One finding for each that cannot be read, or says what counts for nobody."""
+    """Return a finding for each policy that is invalid, or has fields that apply to no namespace."""
     try:
         there = await reads.listed(CHECKPOINT_POLICIES, into=_Policy)
-    except AbsentError:  # we are not installed, as others say
+    except AbsentError:  # not installed, which other checks report
         there = ()
     found = [finding for one in there if (finding := _of(one.metadata.name, one.spec)) is not None]
     return found or [Finding(CHECK, Level.OK, f"{len(there)} count as they are written")]

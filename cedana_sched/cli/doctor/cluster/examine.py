@@ -9,6 +9,7 @@ from typing import Final
 from cedana_sched.cli.doctor.cluster import (
     adapters,
     agents,
+    calls,
     checkpoint_policies,
     installation,
     network_policies,
@@ -37,7 +38,7 @@ OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitabl
     (network_policies.CHECK, network_policies.examine),
     (webhooks.CHECK, webhooks.mutating),
     (webhooks.CHECK, webhooks.validating),
-    (webhooks.CHECK, webhooks.answering),
+    (webhooks.CHECK, webhooks.ready),
     (policies.CHECK, policies.examine),
 )
 """Checks of what was installed, each with the name of its findings where it cannot look."""
@@ -50,8 +51,8 @@ OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]],
 """Checks of the cluster around it."""
 
 
-async def examine(kubeconfig: Path | None) -> list[Finding]:
-    """What is found out; what this person may not read is a finding, too.
+async def examine(kubeconfig: Path | None, namespace: str | None = None) -> list[Finding]:
+    """What is found out; what this person may not read is a finding, too. For `namespace` see `calls`.
 
     Raises:
         UsageError: the kubeconfig cannot be used.
@@ -67,6 +68,8 @@ async def examine(kubeconfig: Path | None) -> list[Finding]:
         for check, look in OF_INSTALLATION:
             for one in there:
                 found += await _guarded(check, look(reads, one))
+        for one in there:
+            found += await _guarded(calls.CHECK, calls.examine(reads, one, wanted=namespace))
         for check, look_around in OF_CLUSTER:
             found += await _guarded(check, look_around(reads))
         return found + await adapters.examine(api)

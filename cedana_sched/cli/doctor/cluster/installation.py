@@ -1,4 +1,4 @@
-"""Where the product is installed, and whether its coordinator, webhooks and extender run."""
+"""Checks of the product's releases, and of the availability of coordinator, webhooks and extender."""
 
 from __future__ import annotations
 
@@ -18,12 +18,25 @@ OURS: Final = "app.kubernetes.io/part-of=cedana-sched"
 COMPONENT: Final = kept("app.kubernetes.io/component")
 VERSION: Final = kept("app.kubernetes.io/version")
 STOCK_NAMESPACE: Final = "cedana-system"
-"""Where docs/kubernetes.md installs it."""
+"""The namespace of the installation in docs/kubernetes.md."""
 _COORDINATOR: Final = "coordinator"
+
+
+class _Container(msgspec.Struct, frozen=True):
+    image: str = ""
+
+
+class _PodSpec(msgspec.Struct, frozen=True):
+    containers: tuple[_Container, ...] = ()
+
+
+class _Template(msgspec.Struct, frozen=True):
+    spec: _PodSpec = _PodSpec()
 
 
 class _DeploymentSpec(msgspec.Struct, frozen=True):
     replicas: int = 1
+    template: _Template = _Template()
 
 
 class _DeploymentStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,7 +50,7 @@ class _Deployment(msgspec.Struct, frozen=True):
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """One release of the chart; `name` is what its objects' names begin with."""
+    """One release of the chart; `name` is the prefix of its objects' names."""
 
     namespace: str
     name: str
@@ -45,15 +58,21 @@ class Installation(msgspec.Struct, frozen=True):
 
     @property
     def components(self) -> frozenset[str]:
-        """Those that are Deployments."""
+        """The components that are Deployments."""
         return frozenset(one.metadata.labels.get(COMPONENT, "") for one in self.deployments)
+
+    @property
+    def image(self) -> str:
+        """One that this cluster takes, for the product runs from it; empty where none can be seen."""
+        containers = (container for one in self.deployments for container in one.spec.template.spec.containers)
+        return next((container.image for container in containers), "")
 
 
 async def locate(reads: Reads) -> tuple[Installation, ...]:
-    """All releases that can be seen.
+    """Return all releases that are visible to the user.
 
     Raises:
-        UnknownError: this person may list Deployments neither everywhere nor in the stock namespace.
+        UnknownError: the user may list Deployments neither cluster-wide nor in the stock namespace.
     """
     try:
         found = await reads.listed(DEPLOYMENTS, labels=OURS, into=_Deployment)
@@ -71,7 +90,7 @@ async def locate(reads: Reads) -> tuple[Installation, ...]:
 
 
 def judge(there: tuple[Installation, ...]) -> list[Finding]:
-    """Whether it is there once, and runs."""
+    """Check that there is exactly one release, and that it is available."""
     if not there:
         says = "no coordinator of cedana-sched can be seen: preemptions lose their work"
         return [Finding(CHECK, Level.FAIL, says, "install the chart: docs/kubernetes.md")]

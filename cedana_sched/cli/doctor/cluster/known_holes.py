@@ -1,6 +1,6 @@
-"""Holes of container runtimes by which a tenant may reach or harm a node, and the versions that closed them.
+"""Vulnerabilities of container runtimes through which a tenant may attack a node, and the versions that fix them.
 
-No versions stand anywhere else. Sources are the advisories (GHSA) of `containerd/containerd` and `opencontainers/runc`.
+The single source of such versions, from the advisories (GHSA) of `containerd/containerd` and `opencontainers/runc`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?!\d|[-~](?:alpha|beta|rc))
 
 
 class Hole(msgspec.Struct, frozen=True):
-    """`fixed` has the first good version of each line of releases that was mended, in their order."""
+    """A vulnerability. `fixed` has the first fixed version of each maintained release line, in ascending order."""
 
     names: str
     fixed: tuple[Version, ...]
 
     def is_in(self, version: Version) -> bool:
-        """Lines that are older than all mended ones stay open; newer ones began without it."""
+        """Whether `version` is vulnerable: older release lines than the fixed ones are, newer release lines are not."""
         for good in self.fixed:
             if version[:2] == good[:2]:
                 return version < good
@@ -44,16 +44,16 @@ RUNC: Final = (
 
 
 def read_version(text: str) -> Version | None:
-    """The three numbers that a version begins with, such as `1.7.29-0ubuntu1`; None: it begins otherwise.
+    """Return the three leading numbers of a version such as `1.7.29-0ubuntu1`; None if it has no such prefix.
 
-    None, too, where it comes before a release: of release candidates the advisories say little.
+    None also for a pre-release, because the advisories do not cover release candidates reliably.
     """
     found = _VERSION.match(text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 def good_versions(holes: tuple[Hole, ...]) -> str:
-    """The first version of each line in which all of them are closed, as people write it."""
+    """Return, as text, the first version of each release line that has all vulnerabilities fixed."""
     best: dict[tuple[int, int], int] = {}
     for version in (version for hole in holes for version in hole.fixed):
         if not any(hole.is_in(version) for hole in holes):

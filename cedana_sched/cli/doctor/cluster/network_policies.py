@@ -1,4 +1,4 @@
-"""Whether the NetworkPolicies of the chart are there, for every component that runs."""
+"""Check that the chart's NetworkPolicies exist for every component."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DAEMON_SETS: Final = frozenset({"agent", "holds"})
 
 
 async def examine(reads: Reads, one: Installation) -> list[Finding]:
-    """Which are missing. Whether the cluster's network enforces them, the API server does not know."""
+    """Check for missing NetworkPolicies. Whether the CNI plugin enforces them is not visible in the API."""
     found = await reads.listed(NETWORK_POLICIES, one.namespace, labels=OURS, into=PartialObject)
     covered = {policy.metadata.labels.get(COMPONENT) for policy in found}
     if missing := {name for name in one.components | _DAEMON_SETS if name not in covered}:

@@ -1,6 +1,6 @@
-"""Which namespaces enforce Pod Security: the product's own must not, and those of tenants should.
+"""Checks of Pod Security: the product's namespace must allow privileged pods, and tenants' namespaces should not.
 
-docs/security.md says what a pod with `hostNetwork` or a privileged one can do.
+docs/security.md describes the risks of privileged pods and of pods with `hostNetwork`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class _Placed(msgspec.Struct, frozen=True):
-    """A pod of which only the namespace matters: there may be many thousands."""
+    """A pod, decoded only as far as its namespace, because there may be many thousands."""
 
     metadata: _Place
 
 
 async def of_installation(reads: Reads, one: Installation) -> list[Finding]:
-    """Whether the agents may run in the product's namespace."""
+    """Check that the product's namespace allows the agents."""
     found = await reads.find(NAMESPACES, one.namespace, into=PartialObject)
     level = found.metadata.labels.get(ENFORCE) if found else None
     remedy = f"kubectl label --overwrite namespace {one.namespace} {ENFORCE}=privileged"
@@ -49,7 +49,7 @@ async def of_installation(reads: Reads, one: Installation) -> list[Finding]:
 
 
 async def strangers(reads: Reads, one: Installation) -> list[Finding]:
-    """Whether others work where privileged pods are allowed, and where our Secrets are."""
+    """Check for foreign pods in the product's namespace, which allows privileged pods and has the product's Secrets."""
     selector = OURS.replace("=", "!=")
     pods = await reads.listed(PODS, one.namespace, labels=selector, fields=UNFINISHED_PODS, into=PartialObject)
     if not pods:
@@ -59,7 +59,7 @@ async def strangers(reads: Reads, one: Installation) -> list[Finding]:
 
 
 async def of_tenants(reads: Reads) -> list[Finding]:
-    """Whether whoever has protected pods may have privileged ones, too."""
+    """Check that namespaces with protected pods do not allow privileged pods."""
     selector = f"{PROTECTED}=true"
     pods = await reads.listed(PODS, labels=selector, fields=UNFINISHED_PODS, into=_Placed)
     used = {pod.metadata.namespace for pod in pods}

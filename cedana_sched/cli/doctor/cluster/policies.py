@@ -1,4 +1,4 @@
-"""Whether the ValidatingAdmissionPolicies of the chart are there and deny: borders of tenants, and of our tokens."""
+"""Check that the chart's ValidatingAdmissionPolicies are in force; they isolate tenants and the product's tokens."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ KEPT: Final = {
     "reserved-marks": "tenants write marks of ours on pods that run",
     "reserved-names": "tenants keep containers out of a snapshot by a name of ours",
 }
-"""What each policy of the chart keeps from happening, by the end of its name."""
+"""The attack that each policy of the chart prevents, by the suffix of the policy's name."""
 KEPT_OF_KUEUE: Final = {
     "narrowed-checks": "a stolen token of ours passes the AdmissionChecks of others",
     "narrowed-kueue": "a stolen token of ours admits Workloads, and changes quotas while it is uninstalled",
 }
-"""Of those that are there where Kueue's adapter is enabled."""
+"""The same for policies that exist only with Kueue's adapter."""
 
 
 class _PolicySpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -61,10 +61,10 @@ class _Binding(msgspec.Struct, frozen=True):
 
 
 async def examine(reads: Reads, one: Installation) -> list[Finding]:
-    """One finding for each that is not in force.
+    """Return a finding for each policy that is not in force.
 
     Raises:
-        CedanaSchedError: the settings of the release are not as the chart writes them.
+        CedanaSchedError: the settings of the release are missing or invalid.
     """
     has_kueue = "kueue" in (await settings_of(reads, one)).adapters
     kept = KEPT | KEPT_OF_KUEUE if has_kueue else KEPT

@@ -1,6 +1,7 @@
 """What a person may read of a cluster, page by page; a right that is missing is named, and ends its check.
 
-All checks of a cluster read through it, so that none of them takes 'you may not see' for 'it is not there'.
+All checks of a cluster read through it, so that none of them takes 'you may not see' for 'it is not there'. It writes
+nothing: what it tries to create is a dry run.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from cedana_sched.kube.client import Api
+from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError, RefusedByServerError
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import Resource
@@ -19,6 +20,8 @@ T = TypeVar("T")
 MOST_NAMES: Final = 10
 """Of what a finding names; it counts the others."""
 _DENIED: Final = frozenset({401, 403})
+_BY_RIGHTS: Final = "cannot create resource"
+"""In a 403 of the authorizer, and not of admission (`ForbiddenStatusError` of k8s.io/apiserver's responsewriters)."""
 
 
 class UnknownError(CedanaSchedError):
@@ -60,6 +63,19 @@ class Reads:
         except RefusedByServerError as error:
             raise _reason(error, "get", resource, namespace) from error
         return found is not None
+
+    async def created_dry(self, resource: Resource, body: Object, *, into: type[T]) -> T:
+        """What would be stored of a new object, after all who are asked have changed it; nothing is stored.
+
+        Raises:
+            ApiError: somebody whom the API server asks refuses it.
+        """
+        try:
+            return await self._api.create_dry(resource, body, into=into)
+        except RefusedByServerError as error:
+            if error.status == 403 and _BY_RIGHTS not in error.message:
+                raise
+            raise _reason(error, "create", resource, body["metadata"].get("namespace")) from error
 
 
 def _reason(error: ApiError, verb: str, resource: Resource, namespace: str | None) -> CedanaSchedError:

@@ -1,6 +1,6 @@
-"""Which nodes run containers by something with known holes, or by something that the product cannot use.
+"""Checks for nodes whose container runtime has known vulnerabilities or is not supported.
 
-A Node says which containerd and which kernel it has (`status.nodeInfo`), and not which runc: its agent does.
+A Node has the versions of containerd and the kernel (`status.nodeInfo`); the version of runc is from its agent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cedana_sched.model.objects.names import NODE_FACTS
 CHECK: Final = "runtimes"
 _CONTAINERD: Final = "containerd://"
 _MOST_KINDS: Final = 5
-"""Of versions that the last finding shows."""
+"""Maximum number of versions in a finding."""
 
 
 class _Info(msgspec.Struct, frozen=True, rename="camel"):
@@ -31,7 +31,7 @@ class _Info(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """As much of `model.compatibility.NodeDescription` as is read here."""
+    """The part of `model.compatibility.NodeDescription` that the checks need."""
 
     runc: str = ""
 
@@ -46,7 +46,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 async def examine(reads: Reads) -> list[Finding]:
-    """Of each hole, and of each runtime that is none of containerd's, the nodes that have it."""
+    """Return a finding for each vulnerability and for unsupported runtimes and kernels, with the affected nodes."""
     nodes = [one for one in await reads.listed(NODES, into=_Node) if one.status.node_info.operating_system == "linux"]
     infos = {one.metadata.name: one.status.node_info for one in nodes}
     containerds = {
@@ -63,7 +63,7 @@ async def examine(reads: Reads) -> list[Finding]:
 
 
 def _others(infos: Mapping[str, _Info]) -> list[Finding]:
-    """Nodes whose runtime calls no handler of ours."""
+    """Check for nodes without containerd, where the runtime handler `cedana` is not used."""
     others = {node for node, info in infos.items() if not info.container_runtime_version.startswith(_CONTAINERD)}
     if not others:
         return []
@@ -72,7 +72,7 @@ def _others(infos: Mapping[str, _Info]) -> list[Finding]:
 
 
 def _open(program: str, versions: Mapping[str, str], holes: tuple[Hole, ...]) -> list[Finding]:
-    """Of each hole the nodes, by name with their version, that have it."""
+    """Return a finding for each vulnerability, with the affected nodes and their versions."""
     found: list[Finding] = []
     for hole in holes:
         open_on = {
@@ -88,7 +88,7 @@ def _open(program: str, versions: Mapping[str, str], holes: tuple[Hole, ...]) ->
 
 
 def _runcs(versions: Mapping[str, str]) -> list[Finding]:
-    """`versions`: as the agents say; empty where none does."""
+    """Check versions of runc. `versions`: by node, as published by its agent; empty if unknown."""
     found = _open("runc", versions, RUNC)
     if unknown := {node for node, text in versions.items() if read_version(text) is None}:
         says = f"which runc is on {len(unknown)} of {len(versions)} nodes is not known, for no agent says it: "
@@ -104,7 +104,7 @@ def _runcs(versions: Mapping[str, str]) -> list[Finding]:
 def _runc_of(node: Metadata) -> str:
     try:
         return msgspec.json.decode(node.annotations.get(NODE_FACTS, ""), type=_Facts).runc
-    except (ValueError, RecursionError):  # nothing, or what a newer agent says
+    except (ValueError, RecursionError):  # absent, or written by a newer agent
         return ""
 
 

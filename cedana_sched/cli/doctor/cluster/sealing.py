@@ -1,4 +1,4 @@
-"""Whether snapshots are sealed, and the key is where the agents look for it. Nothing that a Secret holds is read."""
+"""Checks that snapshots are sealed, and that the agents' key exists. No data of a Secret is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cedana_sched.model.errors import CedanaSchedError
 CHECK: Final = "sealing"
 DAEMON_SETS: Final = Resource("apps/v1", "DaemonSet", "daemonsets")
 _VOLUME: Final = "keys"
-"""Of the agents' pods, in the chart."""
+"""Name of the key volume of the agents' pods in the chart."""
 
 
 class _Secret(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,7 +47,7 @@ class _DaemonSet(msgspec.Struct, frozen=True):
 
 
 async def key(reads: Reads, one: Installation) -> list[Finding]:
-    """Whether the Secret is there that the agents' pods name."""
+    """Check that the Secret of the agents' pods exists."""
     agents = await reads.find(DAEMON_SETS, f"{one.name}-agent", one.namespace, into=_DaemonSet)
     if agents is None:
         message = f"not known: there is no DaemonSet {one.name}-agent in namespace {one.namespace}"
@@ -66,9 +66,9 @@ async def key(reads: Reads, one: Installation) -> list[Finding]:
 
 
 async def unsealed(reads: Reads, one: Installation) -> list[Finding]:
-    """Whether agents still write what who reads the store reads, and take what who writes to it may have made."""
+    """Check for agents that still write unsealed snapshots, or accept them from any writer of the store."""
     settings = await settings_of(reads, one)
-    if settings.writes_unsealed:  # they take both kinds, whatever else is set
+    if settings.writes_unsealed:  # such agents also accept unsealed snapshots, regardless of `accepts_unsealed`
         says = "agents have the key and seal nothing: who reads the store reads memory, and who writes it owns nodes"
         remedy = "once all agents have the key, go on with docs/operations.md#begin-to-seal-in-a-cluster"
         return [Finding(CHECK, Level.WARN, says, remedy)]

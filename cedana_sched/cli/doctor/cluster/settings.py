@@ -1,4 +1,4 @@
-"""What a release was told by its chart, as far as the doctor judges it: the ConfigMap of its components."""
+"""Settings of a release that the doctor checks, from the ConfigMap that the chart writes for its components."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cedana_sched.cli.doctor.cluster.reads import Reads
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.served import Served
 
 
 class _Storage(msgspec.Struct, frozen=True, rename="camel"):
@@ -20,8 +21,9 @@ class _Agent(msgspec.Struct, frozen=True):
     storage: _Storage = _Storage()
 
 
-class _Coordinator(msgspec.Struct, frozen=True):
+class _Coordinator(msgspec.Struct, frozen=True, rename="camel"):
     adapters: tuple[str, ...] = ()
+    excluded_namespaces: tuple[str, ...] = ()
 
 
 class _ConfigMap(msgspec.Struct, frozen=True):
@@ -30,21 +32,22 @@ class _ConfigMap(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """`adapters` are those that the coordinator runs.
+    """Settings of a release. `adapters` are those that the coordinator runs.
 
-    `accepts_unsealed`: agents continue what nobody has sealed; `writes_unsealed`: they have keys, and seal nothing.
+    `accepts_unsealed`: agents restore unsealed snapshots; `writes_unsealed`: agents have keys, and do not seal.
     """
 
     adapters: frozenset[str]
+    served: Served
     accepts_unsealed: bool
     writes_unsealed: bool
 
 
 async def settings_of(reads: Reads, one: Installation) -> Settings:
-    """What stands in its ConfigMap.
+    """Return the settings in a release's ConfigMap.
 
     Raises:
-        CedanaSchedError: it is not there, or not as the chart writes it.
+        CedanaSchedError: the ConfigMap does not exist, or is invalid.
     """
     found = await reads.find(CONFIG_MAPS, one.name, one.namespace, into=_ConfigMap)
     remedy = "upgrade the release, which writes it again"
@@ -55,5 +58,5 @@ async def settings_of(reads: Reads, one: Installation) -> Settings:
         agent = msgspec.json.decode(found.data.get("agent.json", ""), type=_Agent)
     except (ValueError, RecursionError) as error:
         raise CedanaSchedError(f"ConfigMap {one.name} cannot be read: {error}", remedy=remedy) from error
-    storage = agent.storage
-    return Settings(frozenset(coordinator.adapters), storage.accept_unsealed, storage.write_unsealed)
+    served, storage = Served(frozenset(coordinator.excluded_namespaces)), agent.storage
+    return Settings(frozenset(coordinator.adapters), served, storage.accept_unsealed, storage.write_unsealed)

@@ -1,6 +1,6 @@
-"""Whether the store can be used, and by whom: what the coordinator has found, and what a stranger sees of a bucket.
+"""Checks of the stores: the coordinator's conditions, and public access to the bucket.
 
-Whoever asks has no key of the store, and so tries to list the bucket without one, as a stranger would.
+The doctor has no credentials of the store, so it tests public access by an anonymous list request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PATIENCE: Final = aiohttp.ClientTimeout(total=5)
 _LARGEST_ANSWER: Final = 64 << 10
 _LISTING: Final = b"<ListBucketResult"
 _LONGEST_REASON: Final = 200
-"""Characters."""
+"""Maximum characters of an error in a finding."""
 
 
 class _S3(msgspec.Struct, frozen=True, rename="camel"):
@@ -48,7 +48,7 @@ class _Storage(msgspec.Struct, frozen=True):
 
 
 async def examine(reads: Reads) -> list[Finding]:
-    """Of each CheckpointStorage: its condition, and whether strangers may list it."""
+    """Check the conditions of each CheckpointStorage, and whether its bucket is public."""
     try:
         there = await reads.listed(CHECKPOINT_STORAGES, into=_Storage)
     except AbsentError:
@@ -70,7 +70,7 @@ async def examine(reads: Reads) -> list[Finding]:
 
 
 def _condition(one: _Storage) -> Finding:
-    """What the coordinator says, which tries every bucket; a folder only nodes see."""
+    """Return the storage's Ready condition; the coordinator probes buckets, while only nodes can access a folder."""
     name = one.metadata.name
     ready = next((each for each in one.status.conditions if each.type == "Ready"), None)
     if ready is None:
@@ -82,7 +82,7 @@ def _condition(one: _Storage) -> Finding:
 
 
 def _scoped(one: _Storage) -> list[Finding]:
-    """Whether each node can reach all snapshots, as the coordinator says it; nothing where it has not said so yet."""
+    """Return the storage's Scoped condition: whether each node can access all snapshots; empty if not set yet."""
     name = one.metadata.name
     scoped = next((each for each in one.status.conditions if each.type == "Scoped"), None)
     if scoped is None:
@@ -114,11 +114,11 @@ async def _bucket(name: str, s3: _S3) -> list[Finding]:
 
 
 async def _lists_without_keys(s3: _S3) -> bool:
-    """Whether the store shows one name of the prefix to a stranger.
+    """Whether an anonymous request can list the bucket's prefix.
 
     Raises:
-        aiohttp.ClientError, OSError: nobody answers.
-        ValueError: the answer is none of a store's, or there is no such endpoint.
+        aiohttp.ClientError, OSError: the endpoint is not reachable.
+        ValueError: the response is not an S3 server's, or there is no such endpoint.
     """
     query = {"list-type": "2", "max-keys": "1", "prefix": s3.prefix}
     url = f"{(s3.endpoint or _aws(s3.region)).rstrip('/')}/{quote(s3.bucket, safe='')}"
@@ -139,6 +139,6 @@ async def _lists_without_keys(s3: _S3) -> bool:
 
 
 def _aws(region: str) -> str:
-    """AWS's own endpoint of a region (docs.aws.amazon.com, "Amazon S3 endpoints"); China has a domain of its own."""
+    """Return AWS's endpoint of a region (docs.aws.amazon.com, "Amazon S3 endpoints"); China has its own domain."""
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return urlunsplit(("https", f"s3.{region}.{domain}", "", "", ""))

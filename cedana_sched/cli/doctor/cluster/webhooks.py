@@ -1,4 +1,4 @@
-"""Whether the API server can call our webhooks: they are registered, know how to prove themselves, and answer.
+"""Whether our webhooks are registered, can prove who they are, and are there to be called.
 
 Their paths are secret: no finding quotes one.
 """
@@ -47,19 +47,19 @@ async def validating(reads: Reads, one: Installation) -> list[Finding]:
     return await _registered(reads, one, VALIDATING_WEBHOOKS, Level.WARN)
 
 
-async def answering(reads: Reads, one: Installation) -> list[Finding]:
+async def ready(reads: Reads, one: Installation) -> list[Finding]:
     """Whether a replica is there to be called."""
     service = f"{one.name}-webhooks"
     slices = await reads.listed(ENDPOINT_SLICES, one.namespace, labels=f"{_OF_SERVICE}={service}", into=_Slice)
     endpoints = [each for part in slices for each in part.endpoints or ()]
-    ready = {address for each in endpoints if each.conditions.ready is not False for address in each.addresses}
-    if not ready:
+    there = {address for each in endpoints if each.conditions.ready is not False for address in each.addresses}
+    if not there:
         says = f"no endpoint of Service {service} is ready: evictions are not held"
         return [Finding(CHECK, Level.FAIL, says, f"kubectl --namespace {one.namespace} describe deployment {service}")]
-    if len(ready) == 1:
+    if len(there) == 1:
         says = f"one endpoint of Service {service} is ready: evictions are not held while it is replaced"
         return [Finding(CHECK, Level.WARN, says, "run two replicas (webhooks.replicas), on two nodes")]
-    return [Finding(CHECK, Level.OK, f"{len(ready)} endpoints of Service {service} are ready")]
+    return [Finding(CHECK, Level.OK, f"{len(there)} endpoints of Service {service} are ready")]
 
 
 async def _registered(reads: Reads, one: Installation, resource: Resource, level: Level) -> list[Finding]:

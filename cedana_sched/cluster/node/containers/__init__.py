@@ -1,1 +1,1 @@
-"""The CRI containers of a node as its files show them: which belong to a pod, and how CRIU must see them."""
+"""The CRI containers of a node as its files show them: their pods, and what CRIU needs to dump them."""

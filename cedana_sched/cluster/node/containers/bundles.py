@@ -5,11 +5,11 @@
     io.kubernetes.cri.container-name    its name in the pod
     io.kubernetes.cri.sandbox-id        which of the pod's sandboxes it is in
 
-A container runs while runc has a `state.json` of it whose first process is still the same process.
+A container runs while runc has a `state.json` for it whose first process is still the same process.
 
-The restore container that the webhook injects is told by more than its name, which is a tenant's to choose where no
-webhook answers: it runs our program, on the volume by which the agent speaks to it. Its image is not compared, because
-an upgrade changes it under pods that wait.
+The restore container that the webhook injects is not identified by its name alone, which a tenant may choose while no
+webhook answers: it also runs our program, on the volume that it shares with the agent. Its image is not compared,
+because an upgrade changes the image while pods wait.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Mount(msgspec.Struct, frozen=True):
 class Namespace(msgspec.Struct, frozen=True):
     type: str
     path: str = ""
-    """Of a namespace that the container joins; empty where it gets one of its own."""
+    """Path of the namespace that the container joins; empty for a namespace of its own."""
 
 
 class Linux(msgspec.Struct, frozen=True, rename="camel"):
@@ -56,7 +56,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Specification(msgspec.Struct, frozen=True):
-    """What is read of a bundle's `config.json` (OCI runtime specification)."""
+    """The fields read from a bundle's `config.json` (OCI runtime specification)."""
 
     linux: Linux = Linux()
     process: Program = Program()
@@ -65,7 +65,7 @@ class Specification(msgspec.Struct, frozen=True):
 
     @property
     def is_restore_container(self) -> bool:
-        """Whether it is the one that the webhook has injected."""
+        """Whether this is the restore container that the webhook has injected."""
         return (
             self.annotations.get(_TYPE) == "container"
             and self.annotations.get(_NAME) == RESTORE_CONTAINER
@@ -75,15 +75,15 @@ class Specification(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What is read of runc's `state.json`."""
+    """The fields read from runc's `state.json`."""
 
     init_process_pid: int
     init_process_start: int
-    """Field 22 of /proc/PID/stat: clock ticks after the machine's start."""
+    """Field 22 of /proc/PID/stat: clock ticks after the machine's boot."""
     cgroup_paths: dict[str, str]
-    """By controller on cgroup v1; on v2 there is one, under an empty name."""
+    """By controller on cgroup v1; on v2 the only one, under an empty name."""
     external_descriptors: tuple[str, ...] | None = None
-    """What descriptors 0 to 2 of the first process led to when it was started."""
+    """Targets of descriptors 0 to 2 of the first process when it was started."""
 
 
 class Container(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class Container(msgspec.Struct, frozen=True):
     specification: Specification
     state: State
     continued: bool = False
-    """Whether it was continued from a snapshot; one that its kubelet starts again in place was not."""
+    """Whether it was restored from a snapshot; False after the kubelet has restarted it in place."""
 
     @property
     def pid(self) -> int:
@@ -103,37 +103,37 @@ class Container(msgspec.Struct, frozen=True):
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is the pod's restore container."""
+        """Whether this is the pod's restore container."""
         return self.specification.is_restore_container
 
     @property
     def sandbox(self) -> str:
-        """In which it is, by containerd's id; empty where containerd does not say."""
+        """Containerd's id of the container's sandbox; empty if the annotation is missing."""
         return self.specification.annotations.get(SANDBOX_ID, "")
 
 
 class Beginning(NamedTuple):
-    """A restore container that runs: with it begin all other containers of its pod. See above for what tells it."""
+    """A running restore container, whose start begins an incarnation of its pod; identified as described above."""
 
     container: str
-    """By containerd's id; never the same twice."""
+    """Containerd's id; never reused."""
     sandbox: str
-    """Likewise. The kubelet may make several restore containers in one sandbox, if the first ones fail."""
+    """Likewise. The kubelet may create several restore containers in one sandbox, if the first ones fail."""
 
 
 class Bundles:
-    """Reads them; what does not change is read once."""
+    """Reads the bundles of a node; immutable files are read once."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
         self._read: dict[str, Specification] = {}
 
     def of_pod(self, pod_uid: str) -> tuple[Container, ...]:
-        """The running containers of a pod, by name, but our own; blocks for some milliseconds."""
+        """Return a pod's running containers, by name, without the restore container; blocks for some milliseconds."""
         return tuple(one for one in self.all_of_pod(pod_uid) if not one.is_ours)
 
     def all_of_pod(self, pod_uid: str) -> tuple[Container, ...]:
-        """The same with our own."""
+        """Return the same including the restore container."""
         found = []
         for identifier, specification in self._all().items():
             notes = specification.annotations
@@ -146,7 +146,7 @@ class Bundles:
         return tuple(sorted(found, key=lambda container: container.name))
 
     def beginnings(self) -> dict[str, Beginning]:
-        """The restore containers of this node that run, in sandboxes that run, by the uids of their pods."""
+        """Return the running restore containers of this node whose sandboxes run, by pod uid."""
         known = self._all()
         found = {}
         for identifier, specification in known.items():
@@ -162,16 +162,16 @@ class Bundles:
         return found
 
     def beginning(self, pod_uid: str) -> Beginning | None:
-        """The restore container of a pod that runs; None when none does."""
+        """Return the running restore container of a pod; None if none runs."""
         return self.beginnings().get(pod_uid)
 
     def sandbox(self, pod_uid: str) -> int | None:
-        """The process that holds a pod's namespaces; None when it does not run."""
+        """Return the PID of the process that holds a pod's namespaces; None if it does not run."""
         found = self._sandbox(pod_uid)
         return None if found is None else found[1].init_process_pid
 
     def sandbox_id(self, pod_uid: str) -> str | None:
-        """Which of a pod's sandboxes runs, by containerd's id; None when none does."""
+        """Return containerd's id of a pod's running sandbox; None if none runs."""
         found = self._sandbox(pod_uid)
         return None if found is None else found[0]
 
@@ -184,7 +184,7 @@ class Bundles:
         return None
 
     def _all(self) -> dict[str, Specification]:
-        """A bundle's text is written before its container is made, and never again."""
+        """Read all bundles; a bundle's file is written before its container is created, and never again."""
         found: dict[str, Specification] = {}
         directory = self._places.here(self._places.bundles)
         for path in directory.iterdir() if directory.exists() else ():
@@ -205,7 +205,7 @@ class Bundles:
 
 
 def _decode(path: Path, kind: type[T]) -> T | None:
-    """What is in a file; None when it is not there, or is just being written."""
+    """Decode a file; None if it does not exist, or is just being written."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, msgspec.DecodeError):

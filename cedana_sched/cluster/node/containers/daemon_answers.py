@@ -1,8 +1,8 @@
-"""Waits for containerd where something must not happen without it.
+"""Waits for containerd before an action that must not happen without it.
 
-A container that ends while containerd restarts ends with status 255 and the reason `Unknown` (`cleaning leaked shim
-process` in its log): nobody takes the exit from its shim, and it counts as one that never ran. So the decision that
-ends a restore container is written only while containerd listens.
+A container that exits while containerd restarts ends with status 255 and the reason `Unknown` (`cleaning leaked shim
+process` in containerd's log): containerd misses the shim's exit event, and the container counts as one that never ran.
+So the decision that ends a restore container is written only while containerd listens.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import structlog
 log = structlog.get_logger(__name__)
 
 LONGEST_SECONDS = 60.0
-"""A node whose containerd is away for longer starts no container either, whatever has been said."""
+"""Upper bound of the wait: a node whose containerd is away for longer starts no container anyway."""
 PAUSE_SECONDS = 0.25
-"""Between tries: no event shows that somebody listens at a socket that is there already."""
+"""Retry interval: no event shows that a process listens on an existing socket."""
 
 SETTLED_SECONDS = 3.0
-"""After its start. containerd listens before it follows its containers: one that ends between these runs for ever to it
-(`Start recovering state`, `Start event monitor` in its log, 0.4 s apart on a busy node)."""
+"""Minimum uptime. containerd listens before it follows its containers: one that exits in between runs for ever
+according to containerd (`Start recovering state`, `Start event monitor` in its log, 0.4 s apart on a busy node)."""
 
 
 async def wait_until_settled(place: Path, longest_seconds: float = LONGEST_SECONDS) -> None:
-    """Return when somebody takes a connection there who has run long enough to have found its containers again.
+    """Return once the listener on this socket has run long enough to have recovered its containers.
 
     Returns after `longest_seconds` in any case, with a line in the log.
     """
@@ -52,13 +52,13 @@ async def _is_listening(place: Path) -> bool:
         return False
     runs_for = _seconds_of(writer.get_extra_info("socket"))
     writer.close()
-    with contextlib.suppress(OSError):  # it went that moment
+    with contextlib.suppress(OSError):  # it closed at that moment
         await writer.wait_closed()
     return runs_for >= SETTLED_SECONDS
 
 
 def _seconds_of(connection: socket.socket) -> float:
-    """How long the process at the other end has run; for ever where that cannot be seen from here."""
+    """Return the uptime of the process at the other end; infinite if it is not visible from here."""
     pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     try:
         return time.time() - psutil.Process(pid).create_time()

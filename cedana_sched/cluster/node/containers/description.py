@@ -1,13 +1,13 @@
-"""A running container as CRIU must see it, and as `runc restore` expects to find it in the images.
+"""Describes a running container to CRIU, such that `runc restore` finds what it expects in the images.
 
-runc's own `checkpoint` cannot stream (see `snapshot.dump`), so this says to CRIU what runc would (libcontainer,
-criu_linux.go):
+runc's own `checkpoint` cannot stream (see `snapshot.dump`), so this module passes CRIU the options that runc would
+(libcontainer, criu_linux.go):
 
     mnt[DEST]:DEST          every bind mount of the bundle, and on cgroup v1 every mount below /sys/fs/cgroup:
                             the new container brings its own
     mnt[PATH]:/dev/null     masked *files*, which are bind mounts of /dev/null; masked folders are tmpfs of their own
     net[INODE], pid[INODE]  namespaces of the pod that the container has joined
-    descriptors.json        what stdin, stdout and stderr led to: the new container's take their places
+    descriptors.json        targets of stdin, stdout and stderr: the new container's replace them
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cedana_sched.cluster.node.containers.places import Places
 
 DESCRIPTORS = "descriptors.json"
 _JOINED = {"network": ("net", "extRootNetNS"), "pid": ("pid", "extRootPidNS")}
-"""Kinds of namespaces that CRIU leaves to others, by their name in a bundle, with the key that runc gives them."""
+"""Kinds of namespaces that CRIU treats as external, by their name in a bundle, with the key that runc gives them."""
 
 
 def describe(container: Container, places: Places, proc: Path = Path("/proc")) -> RunningContainer:
-    """What CRIU needs of it.
+    """Return what CRIU needs of a container.
 
     Raises:
         FileNotFoundError, ProcessLookupError: it ended meanwhile.
@@ -54,12 +54,12 @@ def describe(container: Container, places: Places, proc: Path = Path("/proc")) -
 
 
 def freezer_of(state: State) -> Path:
-    """The container's cgroup on the host: that of the v1 freezer, or its only one."""
+    """Return the container's cgroup on the host: that of the v1 freezer, or its only one."""
     return Path(state.cgroup_paths.get("freezer") or state.cgroup_paths[""])
 
 
 def bind_mounts(container: Container, proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Where a container has what is not its own: its pod's volumes, and files that the kubelet makes.
+    """Return the bind mounts of a container: its pod's volumes, and files that the kubelet creates.
 
     Raises:
         FileNotFoundError, ProcessLookupError: it ended meanwhile.
@@ -73,22 +73,24 @@ def _bind_points(container: Container, process: Path) -> tuple[str, ...]:
 
 
 def _living(process: Path) -> Path:
-    """Where it shows its mounts, files and namespaces: at another thread, where its first one has ended.
+    """Return the /proc folder that shows a process's mounts, files and namespaces.
+
+    It is another thread's if the first thread has exited.
 
     Raises:
-        FileNotFoundError, ProcessLookupError: it has ended.
+        FileNotFoundError, ProcessLookupError: the process has exited.
     """
     if _shows_mounts(process):
         return process
     for thread in (process / "task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has exited meanwhile
             if _shows_mounts(thread):
                 return thread
     raise ProcessLookupError(f"process {process.name} has ended")
 
 
 def _shows_mounts(task: Path) -> bool:
-    """The kernel says EINVAL of one that has ended, and that nobody has waited for."""
+    """Return whether a task shows its mounts: for a zombie the kernel returns EINVAL."""
     try:
         (task / "mountinfo").open("rb").close()
     except OSError as error:
@@ -120,7 +122,10 @@ def _binds(container: Container) -> Iterator[Mount]:
 
 
 def _descriptors(state: State, process: Path) -> list[str]:
-    """By number. Where the first process has given up a pipe, others may still hold it: as when it was started."""
+    """Return the targets of descriptors 0 to 2.
+
+    If the first process has closed a pipe, other processes may still have it open: the target at its start counts.
+    """
     started = state.external_descriptors or ()
     found = []
     for number in range(3):

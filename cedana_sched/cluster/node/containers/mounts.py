@@ -7,20 +7,20 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-_LINKS_FOLLOWED = 40  # as the kernel
+_LINKS_FOLLOWED = 40  # the kernel's limit
 
 
 def mount_points(mountinfo: str) -> Iterator[str]:
-    """Every mount point, in the order in which they were mounted."""
+    """Yield every mount point, in mount order."""
     for line in _lines(mountinfo):
         yield _unescape(line.split(" ")[4])
 
 
 def upper_directory(mountinfo: str, device: int) -> Path | None:
-    """The upper directory of an overlay, as the host sees it; None where it is none, or is not mounted any more.
+    """Return the upper directory of an overlay, as the host sees it; None if it is no overlay, or no longer mounted.
 
     The container's own processes may mount an overlay in its place, whose upper directory is named as they see it. So
-    it is found by its device number (`st_dev`), which is the kernel's.
+    the overlay is identified by its device number (`st_dev`), which the kernel assigns.
     """
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in _lines(mountinfo):
@@ -33,9 +33,9 @@ def upper_directory(mountinfo: str, device: int) -> Path | None:
 
 
 def resolve_inside(root: Path, path: str) -> str:
-    """Where `path` leads when `root` is the root directory: symbolic links are followed, and never out of it.
+    """Resolve `path` below the root directory `root`: symbolic links are followed, and never leave the root.
 
-    What does not exist is taken as it is written.
+    Components that do not exist are kept as they are.
     """
     done = PurePosixPath("/")
     waiting = [part for part in PurePosixPath(path).parts if part != "/"]
@@ -58,10 +58,10 @@ def resolve_inside(root: Path, path: str) -> str:
 
 
 def _lines(mountinfo: str) -> list[str]:
-    """The kernel ends a line with a newline alone: what Python takes for another end may stand in a name."""
+    """Split at newlines alone, as the kernel does: other line separators of Python may occur in a name."""
     return [line for line in mountinfo.split("\n") if line]
 
 
 def _unescape(path: str) -> str:
-    """The kernel writes space, tab, newline and backslash as three octal digits."""
+    """Decode the kernel's octal escapes (three digits) of space, tab, newline and backslash."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), path)

@@ -1,4 +1,4 @@
-"""Whose pods the containers on this node are, as containerd has written it: also of pods that no API server shows."""
+"""The pods of this node's containers according to containerd, including pods that the API server no longer has."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from cedana_sched.cluster.node.containers.bundles import Specification
 from cedana_sched.cluster.node.containers.places import Places
 
 _UID, _NAMESPACE, _NAME = (f"io.kubernetes.cri.sandbox-{word}" for word in ("uid", "namespace", "name"))
-"""Annotations that it puts on every container (`DefaultCRIAnnotations` in its internal/cri/annotations)."""
+"""Annotations that containerd puts on every container (`DefaultCRIAnnotations` in its internal/cri/annotations)."""
 
 
 def owners_of(pod_uid: str, places: Places) -> set[tuple[str, str]]:
-    """Namespace and name of the pods with this uid that have a sandbox or a container here; blocks for some ms."""
+    """Return namespace and name of the pods with this uid that have a sandbox or container here; blocks for some ms."""
     found = set()
     for path in places.here(places.bundles).glob("*/config.json"):
         try:
             notes = msgspec.json.decode(path.read_bytes(), type=Specification).annotations
         except (FileNotFoundError, msgspec.DecodeError):
-            continue  # it has just gone, or is being written
+            continue  # it has just been removed, or is being written
         if notes.get(_UID) == pod_uid:
             found.add((notes.get(_NAMESPACE, ""), notes.get(_NAME, "")))
     return found

@@ -1,4 +1,4 @@
-"""Where containerd, runc and the kubelet keep their files on the host, and where the agent sees them."""
+"""Paths of containerd, runc and the kubelet on the host, and their translation for the agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cedana_sched.model.segments import segment
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Paths are the host's; `here` turns one into the agent's own.
+    """Host paths; `here` translates one to the agent's own.
 
     An agent in a container that shares the host's PID namespace sees all of the host below `/proc/1/root`. For CRIU,
     which runs in the host's mount namespace, that path leads to the same files.
@@ -18,16 +18,16 @@ class Places(msgspec.Struct, frozen=True):
 
     host_root: Path = Path("/")
     bundles: Path = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
-    """One folder per container with its OCI bundle, made by containerd's shim."""
+    """One folder per container with its OCI bundle, created by containerd's shim."""
     states: Path = Path("/run/containerd/runc/k8s.io")
     """One folder per container with runc's `state.json`."""
     pods: Path = Path("/var/lib/kubelet/pods")
     """One folder per pod, by its uid, with its volumes."""
 
     def here(self, path: Path) -> Path:
-        """The agent's path of a file of the host."""
+        """Return the agent's path of a file of the host."""
         return self.host_root / path.relative_to("/")
 
     def pod(self, uid: str) -> Path:
-        """The agent's path of the folder in which the kubelet keeps a pod's volumes."""
+        """Return the agent's path of the folder in which the kubelet keeps a pod's volumes."""
         return self.here(self.pods) / segment("pod", uid)

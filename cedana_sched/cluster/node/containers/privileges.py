@@ -1,4 +1,4 @@
-"""What a container that runs allows its processes, and what they have."""
+"""The privileges that a running container permits its processes, and those that the processes have."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from cedana_sched.runtime.privileges import Confinement, Privileges
 from cedana_sched.snapshot import freezer
 
 PRIVILEGES, IMAGES = "privileges", "images"
-"""Restore facts of a pod: records of `privilege_record`, and images as the pod names them, by containers' names."""
+"""Keys in a pod's restore facts: records of `privilege_record`, and images as in the pod's spec, both by container
+name."""
 SERVICE_ACCOUNT = "service_account"
-"""Another one: the name of the pod's ServiceAccount."""
+"""Key in a pod's restore facts: the name of its ServiceAccount."""
 
 
 def privileges_of(container: Container, places: Places) -> Privileges:
-    """Of a frozen container; of one that runs it may be different a moment later.
+    """Return the privileges of a frozen container; those of a running one may change a moment later.
 
     Raises:
-        ValueError: its config.json cannot be understood.
+        ValueError: its config.json is invalid.
         OSError: it is gone, or cannot be read.
     """
     confinement = confinement_in(container, places)
@@ -33,10 +34,10 @@ def privileges_of(container: Container, places: Places) -> Privileges:
 
 
 def confinement_in(container: Container, places: Places) -> Confinement:
-    """What its config.json allows.
+    """Return what the container's config.json permits.
 
     Raises:
-        ValueError: it cannot be understood.
+        ValueError: it is invalid.
         OSError: it is gone, or cannot be read.
     """
     content = (places.here(container.bundle) / "config.json").read_bytes()

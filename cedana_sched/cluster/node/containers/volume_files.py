@@ -1,4 +1,4 @@
-"""Which files of volumes the processes of a frozen container hold, for who continues them."""
+"""Files of volumes that the processes of a frozen container have open, recorded for the restore."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cedana_sched.snapshot import freezer
 
 
 def volume_files_note(container: Container, places: Places, most_bytes: int) -> dict[str, str]:
-    """A note that travels beside its images, of so many bytes at most.
+    """Return a note to store beside the container's images, of at most so many bytes.
 
     Raises:
-        OSError: it is gone, or cannot be read.
-        ValueError: they hold more files than can be written down.
+        OSError: the container is gone, or cannot be read.
+        ValueError: its processes have more files open than the note can hold.
     """
     members = freezer.members(places.here(freezer_of(container.state)))
     return {VOLUME_FILES: encode(files_of(members, bind_mounts(container), most_bytes))}

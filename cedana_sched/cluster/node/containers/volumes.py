@@ -1,4 +1,4 @@
-"""What dies with a pod, and lies in none of its containers: its emptyDir volumes, and its shared memory."""
+"""Pod state outside of its containers that is deleted with the pod: emptyDir volumes and shared memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.model.objects import names
 
 SHARED_MEMORY = "_shm"
-"""The name under which the pod's /dev/shm travels. No volume can be called so: theirs are DNS labels."""
+"""Name of the pod's /dev/shm in a snapshot. No volume can have this name: volume names are DNS labels."""
 _EMPTY_DIRS = "volumes/kubernetes.io~empty-dir"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108
 
 
 def volumes_of(pod_uid: str, containers: Iterable[Container], places: Places) -> dict[str, Path]:
-    """The folders by the names under which they travel, as the agent sees them."""
+    """Return the folders by their names in the snapshot, as the agent sees them."""
     directory = places.pod(pod_uid) / _EMPTY_DIRS
     found = {path.name: path for path in sorted(directory.iterdir())} if directory.exists() else {}
     found.pop(names.RESTORE_VOLUME, None)
@@ -27,10 +27,10 @@ def volumes_of(pod_uid: str, containers: Iterable[Container], places: Places) ->
 
 
 def shared_memory_of(specification: Specification) -> Path | None:
-    """The /dev/shm on the host of a container's sandbox; None where the container has another one.
+    """Return the /dev/shm on the host of a container's sandbox; None if the container has another one.
 
-    containerd makes one for each sandbox, in a folder called after it (`getSandboxDevShm` in its internal/cri/server).
-    A pod with the host's IPC namespace has the host's, and whoever writes a pod may have a volume mounted there.
+    containerd creates one for each sandbox, in a folder named after it (`getSandboxDevShm` in its internal/cri/server).
+    A pod with the host's IPC namespace has the host's, and the author of a pod may mount a volume there.
     """
     sandbox = specification.annotations.get(SANDBOX_ID, "")
     for mount in specification.mounts:

@@ -1,1 +1,1 @@
-"""Makes a node able to continue pods: our programs on the host, our runtime handler in containerd's configuration."""
+"""Prepares a node for restores: our programs on the host, our runtime handler in containerd's configuration."""

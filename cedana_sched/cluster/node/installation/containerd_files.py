@@ -1,13 +1,13 @@
-"""containerd's configuration: where our runtime handler is registered, and how. Nothing is written here.
+"""Computes changes to containerd's configuration that register our runtime handler. Writes nothing.
 
 A main file may import others. containerd 1.7 takes a plugin's table whole from the last file that has it, 2.1 and later
 merge tables. So there are two ways:
 
-* The main file imports `*.toml` of a folder: a file of ours there, which repeats the CRI plugin's table as it stands
-  and adds our handler. That is right for both.
-* Otherwise a marked block at the end of the file that has the CRI plugin's table last; all else stays byte for byte.
+* The main file imports `*.toml` of a folder: we add a file there that repeats the current CRI plugin's table and adds
+  our handler. That is right for both.
+* Otherwise a marked block at the end of the last file that has the CRI plugin's table; all else stays byte for byte.
 
-Our handler takes over everything from the node's default handler but the program, which it calls itself.
+Our handler inherits everything from the node's default handler except the program, which our handler calls itself.
 Sources: containerd's docs/man/containerd-config.toml.5.md, docs/cri/config.md, cmd/containerd/server/config/config.go.
 """
 
@@ -28,22 +28,22 @@ from cedana_sched.cluster.node.installation.host import HostError
 
 HANDLER_NAME = "cedana"
 DROP_IN = "zz-cedana-sched.toml"
-"""Read last of its folder."""
+"""Sorts last in its folder."""
 _SHIM = "io.containerd.runc.v2"
 _NONE = "version = 2\n"
-"""What stands for a main file that is not there; containerd of every version reads it."""
+"""Content of a missing main file; containerd of every version reads it."""
 _CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime", 4: "io.containerd.cri.v1.runtime"}
 _BEGIN = "# BEGIN cedana-sched: the runtime handler for workloads that continue from snapshots"
 _END = "# END cedana-sched"
 _BLOCK = re.compile(rf"\n?{re.escape(_BEGIN)}\n.*?{re.escape(_END)}\n", re.DOTALL)
 
 Here = Callable[[Path], Path]
-"""Where the agent sees a file of the host."""
+"""Translates a host path to the agent's."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One file that must become another; None: it goes."""
+    """New content of one file; None: the file is removed."""
 
     path: Path
     """As the host sees it."""
@@ -68,10 +68,10 @@ class _File:
 
 
 class ContainerdFiles:
-    """The configuration as it is on a host.
+    """The current configuration of a host.
 
     Raises:
-        HostError: it is of a kind that we do not know how to change; says what to do.
+        HostError: the configuration is of a kind that cannot be changed here; names the remedy.
     """
 
     def __init__(self, main: Path, here: Here) -> None:
@@ -85,17 +85,17 @@ class ContainerdFiles:
 
     @property
     def runc(self) -> str:
-        """The program behind the default handler; a name is looked up on containerd's PATH."""
+        """The program behind the default handler; a name is resolved on containerd's PATH."""
         return str(self._default_handler().get("options", {}).get("BinaryName") or "runc")
 
     @property
     def folders(self) -> set[Path]:
-        """Where the files are, and may come to be, as the host sees them."""
+        """Folders of present and possible files, as the host sees them."""
         folder = self._drop_in_folder()
         return {file.path.parent for file in self._files} | ({folder} if folder else set())
 
     def with_handler(self, program: Path) -> list[Change]:
-        """What to write so that our handler is registered; nothing when it is."""
+        """Return the changes that register our handler; empty if it is registered."""
         handler = copy.deepcopy(self._default_handler())
         if (shim := handler.setdefault("runtime_type", _SHIM)) != _SHIM:
             raise HostError(
@@ -118,11 +118,11 @@ class ContainerdFiles:
         return self._changes({provider.path: content})
 
     def without_handler(self) -> list[Change]:
-        """What to write so that nothing of ours is left."""
+        """Return the changes that remove our handler."""
         return self._changes({})
 
     def _changes(self, wanted: dict[Path, str]) -> list[Change]:
-        """From what is on disk to what is wanted; files that are not named go back to what they were without us."""
+        """Diff the files on disk against the wanted ones; all other files revert to their content without our block."""
         contents: dict[Path, str | None] = {file.path: file.content for file in self._files}
         if folder := self._drop_in_folder():
             contents[folder / DROP_IN] = None
@@ -136,7 +136,7 @@ class ContainerdFiles:
 
     @property
     def _provider(self) -> _File:
-        """The file that the CRI plugin's table is taken from."""
+        """The file from which containerd takes the CRI plugin's table."""
         return next((file for file in reversed(self._files) if file.cri is not None), self._files[0])
 
     def _default_handler(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class ContainerdFiles:
 
 
 def _read_all(main: Path, here: Here) -> Iterator[_File]:
-    """The files in the order in which containerd reads them, but our own."""
+    """Yield the files in the order in which containerd reads them, without our own."""
     pending, seen = [main], set()
     while pending:
         path = pending.pop(0)

@@ -1,7 +1,7 @@
-"""The containerd that the kubelet speaks to: found by its socket, restarted by whoever supervises it.
+"""The containerd that serves the kubelet: found by its socket, restarted through its supervisor.
 
-A restart ends no pod: their processes belong to shims, which containerd finds again. It does not read its
-configuration anew otherwise.
+A restart of containerd ends no pod: the pods' processes belong to shims, to which containerd reconnects. containerd
+reads its configuration only at its start.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Daemon:
     search_path: str
 
     def restart_command(self, proc: Path = Path("/proc")) -> tuple[str, ...]:
-        """What restarts it, on the host: systemd by its unit, runit by its folder.
+        """Return the command that restarts it on the host: systemd by its unit, runit by its folder.
 
         Raises:
-            HostError: nobody we know supervises it, or it has ended.
+            HostError: it has no known supervisor, or it has exited.
         """
         process = proc / str(self.pid)
         try:
@@ -62,14 +62,14 @@ class Daemon:
 
 
 def find_daemon(socket: Path, proc: Path = Path("/proc")) -> Daemon:
-    """The process that listens at a socket of the host's network namespace.
+    """Return the process that listens on a socket of the host's network namespace.
 
     Raises:
-        HostError: there is none, or it is no containerd.
+        HostError: there is none, or it is not containerd.
     """
     inode = _listening_inode((proc / "1/net/unix").read_text(errors="replace"), str(socket))
     for process in _holders(proc, inode) if inode else ():
-        with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has exited meanwhile
             command = tuple((process / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0"))
             if Path(command[0]).name != "containerd":
                 break
@@ -83,7 +83,7 @@ def find_daemon(socket: Path, proc: Path = Path("/proc")) -> Daemon:
 
 
 def _listening_inode(table: str, socket: str) -> str | None:
-    """Field `Inode` of /proc/net/unix (proc_net(5))."""
+    """Return field `Inode` of /proc/net/unix (proc_net(5))."""
     names = {socket, f"/run{socket.removeprefix('/var/run')}"}
     for line in table.splitlines()[1:]:
         fields = line.split()
@@ -95,7 +95,7 @@ def _listening_inode(table: str, socket: str) -> str | None:
 def _holders(proc: Path, inode: str) -> Iterator[Path]:
     for process in proc.iterdir():
         if process.name.isdigit():
-            with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # ended meanwhile
+            with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # it has exited meanwhile
                 if any(_leads_to(entry, inode) for entry in list((process / "fd").iterdir())):
                     yield process
 
@@ -108,10 +108,10 @@ def _leads_to(descriptor: Path, inode: str) -> bool:
 
 
 async def restart(daemon: Daemon, host: Host, socket: Path) -> Daemon:
-    """Restart it, and return the new one when it takes calls; its plugins are loaded before it does.
+    """Restart containerd, and return the new process once it accepts connections; by then its plugins are loaded.
 
     Raises:
-        HostError: it does not come back.
+        HostError: it does not accept connections in time.
     """
     await host.run(*daemon.restart_command())
     try:

@@ -13,25 +13,25 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class HostError(CedanaSchedError):
-    """Something on the host is not as it must be; the evidence is a program's own output."""
+    """The host is not in the required state; the evidence is a program's own output."""
 
 
 class Host:
     """One host.
 
     Args:
-        root: where its files are seen; `/` for an agent that runs on it without a container.
+        root: where the host's files are mounted; `/` for an agent that runs on the host without a container.
     """
 
     def __init__(self, root: Path = Path("/proc/1/root")) -> None:
         self._root = root
 
     def here(self, path: Path) -> Path:
-        """Where the agent sees a file of the host."""
+        """Return the agent's path of a file of the host."""
         return self._root / path.relative_to("/")
 
     async def run(self, *command: str | Path, environment: Mapping[str, str] | None = None) -> str:
-        """Run a program of the host's, on the host; returns what it printed.
+        """Run a program of the host's, on the host; return its output.
 
         Raises:
             HostError: it cannot be started, failed, or did not end in time.

@@ -1,8 +1,8 @@
-"""Installs on the agent's node, and takes it all back. Repeated, it changes what is not as it should be, and no more.
+"""Installs on the agent's node, and uninstalls. Idempotent: changes only what differs from the wanted state.
 
-1. Our programs are laid into a folder of their own version, and tried there.
-2. containerd's configuration gets our runtime handler, and is tried (`containerd config dump`) before anybody relies
-   on it; when it is not accepted, or containerd does not come back with it, it is as it was before.
+1. Our programs are written to a folder of their own version, and tested there.
+2. containerd's configuration gets our runtime handler, and is validated (`containerd config dump`) before it is used;
+   if containerd rejects it, or does not restart with it, the previous configuration is restored.
 3. containerd is restarted, only if its configuration has changed. Pods run on.
 """
 
@@ -29,15 +29,15 @@ from cedana_sched.snapshot.toolchain import Toolchain
 log = structlog.get_logger(__name__)
 
 ABSENT_SECONDS = 60.0
-"""So long a containerd that is being restarted, or made ready at a boot, is waited for."""
+"""How long to wait for a containerd that is being restarted, or starting at a boot."""
 
 _RUNC_VERSION = re.compile(r"^runc version (\S{1,64})$", re.MULTILINE)
-"""As runc prints it (`main.go`), and what calls it in turn, such as NVIDIA's runtime."""
+"""As printed by runc (`main.go`), and by programs that wrap it, such as NVIDIA's runtime."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where things are on the host, as the host sees them."""
+    """Paths of the installation, as the host sees them."""
 
     socket: Path = Path("/run/containerd/containerd.sock")
     configuration: Path = Path("/etc/containerd/config.toml")
@@ -49,7 +49,7 @@ class Site:
 
     @classmethod
     def of(cls, configuration: AgentConfiguration) -> Site:
-        """As the agent's configuration has it."""
+        """Read the paths from the agent's configuration."""
         return cls(
             socket=configuration.containerd_socket,
             configuration=configuration.containerd_configuration,
@@ -61,22 +61,22 @@ class Site:
 
 @dataclass(frozen=True)
 class Installed:
-    """What is on the node now."""
+    """The result of an installation."""
 
     toolchain: Toolchain
     """Its programs as the host sees them; pycriu as the agent does."""
     is_active: bool
-    """Whether containerd has loaded the handler; else it will after its next restart."""
+    """Whether containerd has loaded the handler; if not, it will at its next restart."""
     runc: str
-    """Version of the host's runc; empty: it does not say."""
+    """Version of the host's runc; empty: unknown."""
 
 
 class Installation:
-    """Our part of one node.
+    """Our installation on one node.
 
     Args:
         host: the node.
-        site: where things are on it.
+        site: paths on the host.
         wait_node_ready: returns when the kubelet reports the node as Ready.
     """
 
@@ -87,10 +87,10 @@ class Installation:
         self._programs = Programs(site.programs, host.here(site.programs), site.state)
 
     async def install(self, toolchain: Toolchain) -> Installed:
-        """Make the node able to continue pods.
+        """Prepare the node for restores.
 
         Raises:
-            HostError: it cannot be, and nothing that others use has changed; says why and what to do.
+            HostError: it cannot be prepared, and nothing used by others has changed; names the cause and the remedy.
         """
         daemon = await self._daemon()
         files = await self._files()
@@ -114,16 +114,16 @@ class Installation:
         return Installed(here, is_active, runc_version)
 
     async def folders(self) -> list[Path]:
-        """Where containerd's configuration is, as the agent sees it.
+        """Return the folders of containerd's configuration, as the agent sees them.
 
         Raises:
-            HostError: it is no more what we can read.
+            HostError: the configuration can no longer be parsed.
         """
         folders = (self._host.here(folder) for folder in (await self._files()).folders)
         return [folder for folder in folders if folder.is_dir()]
 
     async def renew(self) -> None:
-        """Register the handler anew, beside all that others have added or taken away since.
+        """Register the handler again, beside all changes that others have made since.
 
         Raises:
             HostError: see `install`.
@@ -135,16 +135,16 @@ class Installation:
             log.info("runtime handler registered anew", active=is_active)
 
     async def uninstall(self) -> None:
-        """Take everything back but snapshots and logs.
+        """Remove everything but snapshots and logs.
 
-        containerd is not restarted, which could cost pods that are just starting: it forgets the handler when it starts
-        next, and nothing uses it any more.
+        containerd is not restarted, since that could fail pods that are just starting: it drops the handler at its next
+        start, and no new pod uses the handler.
 
-        Containers that were started through our handler run on, and containerd calls it to stop them: as long as there
-        are any, runc itself stays in its place.
+        Containers that were started through our handler run on, and containerd calls the handler to stop them: as long
+        as any runs, runc itself takes the handler's place.
 
         Raises:
-            HostError: containerd's configuration is no more what we can read.
+            HostError: containerd's configuration can no longer be parsed.
         """
         daemon = await self._daemon()
         files = await self._files()
@@ -156,7 +156,7 @@ class Installation:
         log.info("node cleared", still_used_by_containers=used)
 
     def _is_used(self) -> bool:
-        """Whether a container was started through our handler: the shim has written its program down beside it."""
+        """Return whether a container was started through our handler, which its shim records beside the bundle."""
         known = self._host.here(self._site.bundles).glob("*/runtime")
         return any(file.read_text().strip() == str(self._programs.handler) for file in known)
 
@@ -164,7 +164,7 @@ class Installation:
         return await asyncio.to_thread(ContainerdFiles, self._site.configuration, self._host.here)
 
     async def _runc(self, files: ContainerdFiles, daemon: Daemon) -> Path:
-        """The program that really runs containers, as the host sees it.
+        """Return the program that really runs containers, as the host sees it.
 
         Raises:
             HostError: there is none.
@@ -179,7 +179,7 @@ class Installation:
         return Path(found.strip())
 
     async def _try(self, version: Path) -> str:
-        """Start each program once, on the host; returns the version of runc, which the handler calls.
+        """Start each program once, on the host; return the version of runc, which the handler calls.
 
         Raises:
             HostError: one does not run there.
@@ -197,23 +197,23 @@ class Installation:
         reraise=True,
     )
     async def _daemon(self) -> Daemon:
-        """The one that listens; waits for one that is being restarted.
+        """Return the listening containerd; waits for one that is being restarted.
 
         Raises:
-            HostError: none comes.
+            HostError: none listens in time.
         """
         return await asyncio.to_thread(find_daemon, self._site.socket)
 
     async def _change(self, changes: list[Change], daemon: Daemon) -> bool:
-        """Write the configuration, and have containerd read it; returns whether it has.
+        """Write the configuration, and restart containerd; return whether containerd has loaded it.
 
         Raises:
-            HostError: it does not accept it; everything is as before.
+            HostError: containerd rejects it; the previous configuration is restored.
         """
         if not changes and not await asyncio.to_thread(self._is_unread_by, daemon):
             return True
         before = [Change(change.path, await self._read(change.path)) for change in changes]
-        await asyncio.to_thread(self._note_unread, daemon)  # first: an agent that dies now must find it
+        await asyncio.to_thread(self._note_unread, daemon)  # first, for the successor of an agent killed now
         await self._write(changes)
         try:
             await self._host.run(daemon.command[0], "--config", self._site.configuration, "config", "dump")
@@ -233,7 +233,7 @@ class Installation:
 
     @property
     def _unread(self) -> Path:
-        """Holds the process id of the containerd that has not read our last change; it is gone after a reboot."""
+        """Holds the process id of the containerd that has not read our last change; gone after a reboot."""
         return self._host.here(self._site.state) / "containerd-unread"
 
     def _note_unread(self, daemon: Daemon) -> None:
@@ -244,7 +244,7 @@ class Installation:
         return self._unread.exists() and self._unread.read_text() == str(daemon.pid)
 
     async def _is_running(self, daemon: Daemon) -> bool:
-        """Whether it is still the process that it was, and so runs with what it has read before."""
+        """Return whether containerd is still the same process, which runs with the configuration read before."""
         try:
             return (await asyncio.to_thread(find_daemon, self._site.socket)).pid == daemon.pid
         except HostError:
@@ -260,7 +260,7 @@ class Installation:
 
 
 def _replace(path: Path, content: str | None) -> None:
-    """Give a file its new content in one step, with the owner and the mode that it had."""
+    """Replace a file's content atomically; its owner and mode are kept."""
     if content is None:
         path.unlink(missing_ok=True)
         return

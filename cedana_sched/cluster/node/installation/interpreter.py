@@ -1,4 +1,4 @@
-"""A Python that runs on any host: this process's own, with its loader, its libraries and what the handler imports.
+"""A relocatable Python: this process's interpreter, with its loader, its libraries and the handler's imports.
 
 python/bin/python3          the interpreter
 python/lib/                 its dynamic loader, the libraries that it and its extension modules are linked to
@@ -31,20 +31,20 @@ _ASK = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module
 
 
 class InterpreterError(CedanaSchedError):
-    """This process's interpreter cannot be taken elsewhere."""
+    """This process's interpreter cannot be copied."""
 
 
 def lay_interpreter(folder: Path) -> list[str]:
-    """Lay the interpreter below `folder`; returns the command that starts it, as its words below `folder`.
+    """Copy the interpreter to `folder`; return the command that starts it, as words relative to `folder`.
 
     Raises:
-        InterpreterError: it is linked to something that is not here.
+        InterpreterError: a library to which it is linked is missing here.
     """
     program = Path(sys.executable).resolve()
     library = folder / "lib"
     modules = library / f"python3.{sys.version_info.minor}"
     (folder / "bin").mkdir(parents=True)
-    (modules / "lib-dynload").mkdir(parents=True)  # must be there, also when all is built in
+    (modules / "lib-dynload").mkdir(parents=True)  # must exist, even if all modules are built in
     shutil.copy2(program, folder / "bin" / "python3")
     loader = _loader(program)
     shutil.copy(loader, library / loader.name)
@@ -64,13 +64,13 @@ def lay_interpreter(folder: Path) -> list[str]:
 
 
 def compile_folder(folder: Path) -> None:
-    """Compile modules, so that no run of the handler does; nobody looks at the sources again."""
+    """Compile modules ahead, so that no run of the handler does; the sources are not checked again."""
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     compileall.compile_dir(folder, quiet=1, stripdir=folder, invalidation_mode=unchecked)
 
 
 def _imported() -> list[str]:
-    """Names of the standard library's modules that the handler loads, in a process that has loaded nothing else."""
+    """Return the standard library's modules that the handler loads, in a process that has loaded nothing else."""
     package = Path(__file__).parents[4]
     ask = f"import sys; sys.path.insert(0, {str(package)!r})\n{_ASK}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", ask, *_NEEDED], capture_output=True, text=True, check=True)
@@ -78,7 +78,7 @@ def _imported() -> list[str]:
 
 
 def _files(name: str, standard: Path, modules: Path) -> list[tuple[Path, Path]]:
-    """Where a module lies, and where it belongs; nothing for one that is built in."""
+    """Return a module's files with their targets; empty for a built-in module."""
     relative = Path(*name.split("."))
     for source in (standard / relative / "__init__.py", standard / relative.with_suffix(".py")):
         if source.is_file():

@@ -1,7 +1,7 @@
-"""Keeps our runtime handler beside those that others add later.
+"""Keeps our runtime handler registered beside handlers that others add later.
 
-A drop-in of ours repeats the CRI plugin's table, and containerd 1.7 takes that table whole from the last file: what
-others write after us would be lost behind it.
+Our drop-in repeats the CRI plugin's table, and containerd 1.7 takes that table whole from the last file: our copy would
+hide later changes of others.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from cedana_sched.service.watches import watches
 log = structlog.get_logger(__name__)
 
 QUIET_SECONDS = 2.0
-"""Whoever changes containerd's configuration may write several files, and restarts it; we come after that."""
+"""Quiet period: a program that changes containerd's configuration may write several files, and restart it; we come
+after."""
 _Written = dict[str, tuple[int, int, int]]
 _WRITTEN = Mask.CLOSE_WRITE | Mask.MOVED_TO | Mask.MOVED_FROM | Mask.DELETE
 
 
 class Registration(Protocol):
-    """What is kept; see `Installation`."""
+    """The registration to keep; see `Installation`."""
 
     async def folders(self) -> Iterable[Path]: ...
     async def renew(self) -> None: ...
 
 
 async def keep_registered(registration: Registration, quiet_seconds: float = QUIET_SECONDS) -> None:
-    """Renew the registration whenever containerd's configuration has changed, for ever."""
+    """Renew the registration whenever containerd's configuration has changed, until cancelled."""
     with watches().changes() as changes:
         folders = tuple(await registration.folders())
         for folder in folders:
@@ -49,12 +50,12 @@ async def keep_registered(registration: Registration, quiet_seconds: float = QUI
             seen = await _wait_quiet(folders, now, quiet_seconds)
             try:
                 await registration.renew()
-            except HostError as error:  # it is as others have left it, and they may correct it
+            except HostError as error:  # other programs wrote it, and may correct it
                 log.warning("runtime handler not registered anew", problem=str(error))
 
 
 async def _wait_quiet(folders: Iterable[Path], seen: _Written, seconds: float) -> _Written:
-    """Return what is there once nothing has changed for so long."""
+    """Return the folders' state once it has not changed for this long."""
     while True:
         await asyncio.sleep(seconds)
         if (now := await asyncio.to_thread(_written, folders)) == seen:
@@ -63,12 +64,12 @@ async def _wait_quiet(folders: Iterable[Path], seen: _Written, seconds: float) -
 
 
 def _written(folders: Iterable[Path]) -> _Written:
-    """What shows that a file of the folders was written: a change of it changes one of these."""
+    """Return attributes of the folders' files; each write of a file changes one of them."""
     found: _Written = {}
     for folder in folders:
         with suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):  # it went meanwhile
+                with suppress(FileNotFoundError):  # it was removed meanwhile
                     known = entry.stat(follow_symlinks=False)
                     found[entry.path] = (known.st_ino, known.st_size, known.st_ctime_ns)
     return found

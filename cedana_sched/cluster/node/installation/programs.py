@@ -3,8 +3,8 @@
     PROGRAMS/bin -> versions/DIGEST/bin       `cedana-runtime`, which containerd starts
     PROGRAMS/versions/DIGEST/                 criu/, python/, handler/, bin/
 
-The digest is of all that is in the folder, so two agents of one version agree, and a damaged folder shows. A handler
-that runs keeps to its folder; the one before is left for it.
+The digest covers the folder's whole content, so two agents of one version agree, and damage shows. A running handler
+keeps using its own folder; the previous version is kept for it.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Programs:
 
     @property
     def handler(self) -> Path:
-        """What containerd starts, as the host sees it; the same for every version."""
+        """The program that containerd starts, as the host sees it; the same path for every version."""
         return self._folder / HANDLER
 
     def lay(self, toolchain: Toolchain, runc: Path) -> Path:
-        """Lay the present version, unless it is there; returns its folder as the host sees it. It is not in use yet.
+        """Write the present version, unless it exists; return its folder as the host sees it. `use` activates it.
 
         Args:
-            toolchain: with a CRIU that can be taken elsewhere.
+            toolchain: with a relocatable CRIU.
             runc: of the host.
 
         Raises:
@@ -73,7 +73,7 @@ class Programs:
         return folder
 
     def use(self, version: Path) -> None:
-        """Make a version the one that containerd starts, in one step, and remove all but the one before."""
+        """Activate a version atomically, and remove all others but the previous one."""
         link = self._here / "bin"
         before = link.readlink().parts[1:2] if link.is_symlink() else ()
         fresh = self._here / ".bin"
@@ -86,7 +86,7 @@ class Programs:
             shutil.rmtree(path, ignore_errors=True)
 
     def remove(self, runc: Path | None = None) -> None:
-        """Take all of it away; `runc` is left in the handler's place, for containers that still need one there."""
+        """Remove everything; `runc` takes the handler's place, for containers that still need a program there."""
         if runc is not None:
             farewell = self._here / "versions/runc/bin"
             farewell.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class Programs:
 
 
 def _lay_parts(folder: Path, toolchain: Toolchain) -> list[str]:
-    """All but the launcher; returns the words that start the interpreter, below its folder."""
+    """Write everything but the launchers; return the words that start the interpreter, relative to its folder."""
     source = Path(cedana_sched.__file__).parent
     package = folder / "handler/cedana_sched"
     ignored = shutil.ignore_patterns("__pycache__", "*.sh")
@@ -149,13 +149,13 @@ def _write_launchers(made: Path, folder: Path, words: list[str], runc: Path, sta
 
 
 def _python(words: list[str]) -> str:
-    """The command of a shell that starts the interpreter, below `$here`."""
+    """Return the shell command that starts the interpreter, below `$here`."""
     loader, libraries, program_ = (f"$here/python/{word}" for word in words)
     return f'"{loader}" --library-path "{libraries}" --argv0 "{program_}" "{program_}"'
 
 
 def _digest(folder: Path, more: str) -> str:
-    """Of all files but compiled ones, which differ from one compilation to the next."""
+    """Return the digest of all files but compiled ones, which differ from one compilation to the next."""
     digest = hashlib.sha256(more.encode())
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
         content = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,1 +1,1 @@
-"""The way back of a pod on its node: volumes, a plan for the runtime handler, a word to the restore container."""
+"""Restores a pod on its node: volumes, a plan for the runtime handler, a decision for the restore container."""

@@ -1,4 +1,4 @@
-"""Waits for files that others make."""
+"""Waits for files that other processes create."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HOST_MOUNTS = Path("/proc/1/mounts")
 
 
 async def wait_for_path(path: Path, mounts: Path = HOST_MOUNTS) -> None:
-    """Return when there is a file or folder of that name; folders above it may be missing, too.
+    """Return when a file or folder of that name exists; folders above it may be missing, too.
 
-    A link of that name counts, wherever it leads: who writes there may lead it to where a look never returns.
+    A symbolic link of that name counts, whatever its target: a tenant may point it to where a stat never returns.
 
-    A folder above it may also be mounted over, which is no event of the one below: so the table of
-    `mounts` is watched as well.
+    A folder above it may also be mounted over, which is no event of the folder below: so the table of `mounts` is
+    watched as well.
     """
     while not os.path.lexists(path):  # noqa: ASYNC240 - a look at local names
         nearest = _nearest(path)
@@ -36,16 +36,16 @@ async def wait_for_path(path: Path, mounts: Path = HOST_MOUNTS) -> None:
             try:
                 changes.add(nearest, _MADE)
             except FileNotFoundError:
-                continue  # it went meanwhile
+                continue  # it was removed meanwhile
             if not os.path.lexists(path) and _nearest(path) == nearest:  # noqa: ASYNC240
                 await _first(changes.wait(), mounted.wait())
 
 
 @contextlib.contextmanager
 def _mounting(table: Path) -> Iterator[asyncio.Event]:
-    """An event that is set when something is mounted or unmounted, from the beginning of the block on (proc(5)).
+    """Yield an event that is set at the next mount or unmount, from the start of the block on (proc(5)).
 
-    Where pods have taken all of epoll's watches of this user, it is set after a second.
+    If pods have used up this user's epoll watches, the event is set after a second.
     """
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ async def _first(*works: Coroutine[Any, Any, object]) -> None:
 
 
 async def wait_for_result(folder: Path, look: Callable[[], T | None]) -> T:
-    """Return what `look` finds, once it finds something; it is called again whenever a file is moved into `folder`."""
+    """Return the first result of `look` that is not None; `look` is repeated when a file is moved into `folder`."""
     with watches().changes() as changes:
         changes.add(folder, Mask.MOVED_TO | Mask.CREATE)
         while (found := look()) is None:
@@ -87,5 +87,5 @@ async def wait_for_result(folder: Path, look: Callable[[], T | None]) -> T:
 
 
 def _nearest(path: Path) -> Path:
-    """The deepest folder above `path` that exists."""
+    """Return the deepest folder above `path` that exists."""
     return next(parent for parent in path.parents if parent.is_dir())

@@ -1,6 +1,7 @@
-"""Touches a file for each restore container of this node every 30 s; one that sees none for 15 min exits (75).
+"""Touches a file for each restore container of this node every 30 s; a container without one for 15 min exits (75).
 
-Then its pod shows that no agent is on the node, and the kubelet starts it again (`cedana_sched.runtime.wait`).
+Then the container's pod shows that no agent is on the node, and the kubelet restarts the container
+(`cedana_sched.runtime.wait`).
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from cedana_sched.model.errors import RestoreError
 log = structlog.get_logger(__name__)
 
 EVERY_SECONDS = 30.0
-"""A restore container outlasts many that are missing (`runtime.wait.SILENT_SECONDS`)."""
+"""A restore container tolerates many missing heartbeats (`runtime.wait.SILENT_SECONDS`)."""
 
 
 async def send_heartbeats(places: Places, every_seconds: float = EVERY_SECONDS) -> None:
-    """Send one to every restore container that runs, for ever; its kubelet may not publish that it does."""
+    """Send heartbeats to every running restore container until cancelled; the kubelet may not publish that it runs."""
     bundles = Bundles(places)
     while True:
         try:
             for pod_uid in await asyncio.to_thread(bundles.beginnings):
-                with contextlib.suppress(RestoreError):  # it ends just now
+                with contextlib.suppress(RestoreError):  # it is just exiting
                     await asyncio.to_thread(RestoreContainer(pod_uid, places).write_heartbeat)
-        except Exception:  # a defect that one pod shows must not end the agent
+        except Exception:  # a defect in one pod must not end the agent
             log.exception("heartbeat not written")
         await asyncio.sleep(every_seconds)

@@ -1,4 +1,4 @@
-"""Staged images, made fit for a new pod before CRIU reads them."""
+"""Adapts staged images to a new pod before CRIU reads them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _CLOSED = 7
 
 
 class ReadyImages(NamedTuple):
-    """What the handler needs beside the images."""
+    """What the handler needs in addition to the images."""
 
     criu: tuple[str, ...]
     """Lines for CRIU's configuration file."""
     locks: tuple[PosixLock, ...]
-    """Those that the processes must take themselves."""
+    """Locks that the restored processes must take themselves."""
 
 
 def ready_images(toolchain: Toolchain, images: Path) -> ReadyImages:
-    """Put right what CRIU would bring back wrong; returns what is needed for the rest.
+    """Correct in the images what CRIU would restore wrongly; return the rest for the handler.
 
-    A new pod has a new address, so connections to other machines cannot go on: the program finds them closed. Where a
-    container has none but to itself, they stay.
+    A new pod has a new address, so connections to other machines are restored as closed. If all connections of a
+    container are loopback connections, they are kept.
 
     Raises:
-        RestoreError: nobody could see, before they run, whether they get the files that they had.
+        RestoreError: it cannot be verified before the processes run that they get the same files.
         SnapshotError: an image cannot be decoded.
     """
-    images.chmod(0o700)  # they are the memory of processes
+    images.chmod(0o700)  # they hold the memory of processes
     refuse_sent_files(toolchain, images)
     rearm_expired_timers(toolchain, images)
     undo_output_processing(toolchain, images)
@@ -60,10 +60,10 @@ def _is_open(state: int) -> bool:
 
 
 def _is_loopback(inet: Entry) -> bool:
-    """Whether both ends are this machine's own; addresses are lists of 32-bit words in network order."""
+    """Return whether both ends are loopback addresses; addresses are lists of 32-bit words in network order."""
     try:
         return all(_address(inet["family"], inet[end]).is_loopback for end in ("src_addr", "dst_addr"))
-    except (ValueError, OverflowError):  # of fewer words than an address has, which no dump writes
+    except (ValueError, OverflowError):  # fewer words than an address has, which no dump writes
         return False
 
 

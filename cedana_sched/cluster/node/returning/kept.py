@@ -1,6 +1,6 @@
-"""What a node keeps of each pod's return, and for which of its beginnings: the plan, the results, the logs.
+"""State of each pod's restore on a node, and the incarnation that it belongs to: plan, results, logs.
 
-What is there of an earlier return, or of a sandbox that is gone, says nothing to the next.
+State of an earlier Restore, or of a sandbox that is gone, is stale and has no effect on the next one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class KeptReturns:
 
     Args:
         places: of the host.
-        bundles: which containers of a pod there are.
-        state: our folder on the host's /run, as the agent and the host see it; plans and results lie below it.
-        data: our folder on the host's disk, likewise; logs lie below it, and which beginnings were served.
+        bundles: the containers of pods.
+        state: our folder on the host's /run, as the agent and the host see it; plans and results are below it.
+        data: our folder on the host's disk, likewise; logs and the records of served incarnations are below it.
     """
 
     def __init__(self, places: Places, bundles: Bundles, state: Path, data: Path) -> None:
@@ -45,37 +45,37 @@ class KeptReturns:
         self.served = ServedBeginnings(data / _SERVED)
 
     def folder(self, pod_uid: str) -> str:
-        """Where its plan and its results lie."""
+        """Return the folder of a pod's plan and results."""
         return plans.pod_folder(str(self._state), segment("pod", pod_uid))
 
     def logs(self, pod_uid: str) -> Path:
-        """Where CRIU writes of its containers, a folder each."""
+        """Return the folder of CRIU's logs of a pod, which has a folder for each container."""
         return self._logs / segment("pod", pod_uid)
 
     def plan(self, pod_uid: str) -> Plan | None:
-        """What was decided for the pod as it runs now; None where nothing was."""
+        """Return the plan for the pod's current sandbox; None if nothing is decided."""
         plan = plans.read_plan(self.folder(pod_uid))
         if plan is None or not plan.sandbox or (sandbox := self._bundles.sandbox_id(pod_uid)) is None:
             return plan
         return plan if plan.sandbox == sandbox else None
 
     def sandbox(self, pod_uid: str) -> str:
-        """The one that is served, else the one that runs; empty when there is none."""
+        """Return the sandbox that is served, else the running one; empty if there is none."""
         served = self.served.of(pod_uid)
         return served.sandbox if served is not None else self._bundles.sandbox_id(pod_uid) or ""
 
     def clear(self, pod_uid: str) -> None:
-        """Nothing that was found out about the pod in an earlier sandbox counts in this one."""
+        """Remove the pod's state of an earlier sandbox."""
         detach_below(str(self.logs(pod_uid)))
         shutil.rmtree(self.folder(pod_uid), ignore_errors=True)
-        with contextlib.suppress(RestoreError):  # nothing of it is mounted: nothing is left there
+        with contextlib.suppress(RestoreError):  # its volume is not mounted: nothing is left there
             RestoreContainer(pod_uid, self._places).forget_run()
 
     async def assign(self, restore_uid: str, pod_uid: str) -> None:
-        """Assign the pod's beginning to this return, once there is one. What is there of an earlier one is removed.
+        """Assign the pod's incarnation to this Restore, once it has begun. State of an earlier Restore is removed.
 
         Raises:
-            BegunAgainError: this return has served a beginning that is over.
+            BegunAgainError: this Restore has served an incarnation that has ended.
         """
         is_mine = await asyncio.to_thread(self.is_mine, restore_uid, pod_uid)
         if is_mine and await asyncio.to_thread(self._is_decided, pod_uid):
@@ -87,13 +87,13 @@ class KeptReturns:
         await asyncio.to_thread(self.served.assign, restore_uid, pod_uid, beginning)
 
     def is_mine(self, restore_uid: str, pod_uid: str) -> bool:
-        """Whether what was decided for the pod, if anything was, is this return's.
+        """Return whether what is decided for the pod, if anything, was decided for this Restore.
 
         Raises:
-            BegunAgainError: it is, for a sandbox that is gone.
+            BegunAgainError: it was, for a sandbox that is gone.
         """
         served = self.served.of(pod_uid)
-        if served is None:  # or that of an agent that did not write it down
+        if served is None:  # or decided by an agent that did not record it
             return True
         if served.restore != restore_uid:
             return False
@@ -105,16 +105,16 @@ class KeptReturns:
         return self.served.of(pod_uid) is not None or self.plan(pod_uid) is not None
 
     def assign_next(self, restore_uid: str, pod_uid: str) -> None:
-        """Assign the restore container that runs, if it is another one, in the same sandbox.
+        """Assign the running restore container to this Restore, if it is a new one in the same sandbox.
 
         Raises:
-            BegunAgainError: it is in another one.
+            BegunAgainError: it is in another sandbox.
         """
         if (beginning := self._bundles.beginning(pod_uid)) is not None:
             self.served.assign(restore_uid, pod_uid, beginning)
 
     def forget_all_but(self, pod_uids: Collection[str]) -> None:
-        """Remove what is kept of pods that are no more, but the logs of failures."""
+        """Remove the state of pods that no longer exist, except the logs of failures."""
         for folder in (self._state / "pods").glob("*"):
             if folder.name not in pod_uids:
                 self._forget(folder)

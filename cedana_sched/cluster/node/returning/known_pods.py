@@ -1,4 +1,4 @@
-"""What a return reads of the pods of its node, and of their policies."""
+"""What a restore reads of the node's pods and their policies."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from cedana_sched.model.preemption import WorkloadRef
 
 
 class PodsOfNode(Protocol):
-    """What the agent's watches cache."""
+    """The pods in the agent's informers."""
 
     def pod(self, uid: str) -> Pod | None:
-        """A pod of this node; None when it is not known (any more)."""
+        """Return a pod of this node; None if it is not cached (any more)."""
         ...
 
     async def wait_ended(self, uid: str) -> None:
-        """Return when the pod has finished, or is not known any more; one that is only being deleted is still there."""
+        """Return when the pod has finished, or is not cached any more; a terminating pod still exists."""
         ...
 
     def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
-        """What the policy says about a pod that cannot be continued."""
+        """Return the policy for a pod that cannot be restored."""
         ...
 
     def image_may_change(self, workload: WorkloadRef) -> bool:
-        """Whether the policy lets it continue in containers of other images."""
+        """Return whether the policy permits to restore the pod into containers of other images."""
         ...
 
     def service_account_may_change(self, workload: WorkloadRef) -> bool:
-        """Whether the policy lets it continue under another ServiceAccount."""
+        """Return whether the policy permits to restore the pod under another ServiceAccount."""
         ...

@@ -1,4 +1,4 @@
-"""At most one order at a time works on a pod: the latest one cancels the one before, and ends with the pod."""
+"""Serializes the orders of a pod: the latest order cancels the one before, and ends with the pod."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cedana_sched.model.errors import RestoreError, RetryableError
 
 
 class OvertakenError(RestoreError, RetryableError):
-    """Another order for the same pod has come: its outcome counts."""
+    """A later order for the same pod has arrived: that order's outcome counts."""
 
 
 class LatestOrder:
-    """Of each pod of a node.
+    """The latest order of each pod of a node.
 
     Args:
-        wait_ended: returns when the pod with this uid has finished, or is not known any more.
+        wait_ended: returns when the pod with this uid has finished, or is not cached any more.
     """
 
     def __init__(self, wait_ended: Callable[[str], Awaitable[None]]) -> None:
@@ -26,10 +26,10 @@ class LatestOrder:
         """By uid of a pod."""
 
     async def run(self, pod_uid: str, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work of an order.
+        """Perform the work of an order.
 
         Raises:
-            OvertakenError: another order for the pod came.
+            OvertakenError: a later order for the pod arrived.
             RestoreError: the pod ended before.
         """
         earlier = self._working.get(pod_uid)
@@ -55,7 +55,7 @@ class LatestOrder:
 
 
 async def _after(earlier: asyncio.Task[None] | None, work: Coroutine[Any, Any, None]) -> None:
-    """Do this once the earlier work, which is cancelled, has left off: two never write into the same pod."""
+    """Run the work once the earlier, cancelled work has stopped: the two never write into the same pod."""
     try:
         if earlier is not None:
             earlier.cancel()

@@ -1,4 +1,4 @@
-"""Connections between the containers of a pod, held while one container after the other comes back."""
+"""Holds connections between the containers of a pod while they are restored one after the other."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OWN = Path("/proc/self/ns/net")
 
 
 class PodConnections:
-    """Of the pods of this node; see `snapshot.loopback`. Calls block for some milliseconds."""
+    """The connections of this node's pods; see `snapshot.loopback`. Calls block for some milliseconds."""
 
     def __init__(self, places: Places, toolchain: Toolchain) -> None:
         self._bundles = Bundles(places)
         self._toolchain = toolchain
 
     def hold(self, pod_uid: str, containers: Collection[str]) -> None:
-        """Hold them; the only container of a pod needs nothing, and CRIU holds its connections to itself.
+        """Hold the connections; not needed for a pod's only container, whose connections to itself CRIU holds.
 
         Raises:
             SnapshotError: the kernel refuses.
@@ -35,7 +35,7 @@ class PodConnections:
             cut_loopback(self._toolchain, namespace)
 
     def release(self, pod_uid: str, containers: Collection[str]) -> None:
-        """Let them go on; nothing happens if they do, or the pod has ended.
+        """Release the connections; idempotent, and no error if the pod has ended.
 
         Raises:
             SnapshotError: the kernel refuses.
@@ -44,7 +44,7 @@ class PodConnections:
             self._in_network(pod_uid, mend_loopback)
 
     def unlock(self, pod_uid: str) -> None:
-        """Let a pod that did not come back use its network: a CRIU that fails leaves it locked.
+        """Unlock the network of a pod that was not restored: a CRIU that fails leaves it locked.
 
         Raises:
             SnapshotError: the kernel refuses.
@@ -61,7 +61,7 @@ class PodConnections:
                 log.debug("pod ended meanwhile", pod=pod_uid)
 
     def _namespace(self, pod_uid: str) -> Path | None:
-        """None for pods that have ended, or that are in the node's own network."""
+        """Return None for pods that have ended, or that are on the host network."""
         pid = self._bundles.sandbox(pod_uid)
         if pid is None:
             return None

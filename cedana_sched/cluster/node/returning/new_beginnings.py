@@ -1,9 +1,9 @@
-"""Reports to the coordinator pods that begin again: their restore containers wait, and no return is for them.
+"""Reports new incarnations of pods to the coordinator: their restore containers wait, and no Restore is for them.
 
-A kubelet does not publish that a Job's pod begins again (`checkContainerStateTransition` of its status manager refuses
-the whole status while an init container runs that had ended well), so it is found where it shows: on the node. The
-report stands in the status of the pod's latest Restore, and is true for good: that return's beginning is over. The
-coordinator makes another Restore of it, whenever it reads it.
+A kubelet does not publish a new incarnation of a Job's pod (`checkContainerStateTransition` of its status manager
+refuses the whole status while an init container runs that had succeeded), so the agent detects it on the node. The
+report is a field in the status of the pod's latest Restore, and stays true: that Restore's incarnation has ended. The
+coordinator creates the next Restore whenever it reads the field.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _DECIDED = {str(RestoreStep.RUNNING), str(RestoreStep.FAILED)}
 
 
 class NewBeginnings:
-    """Run `run` as a task.
+    """Detects and reports new incarnations of a node's pods. Run `run` as a task.
 
     Args:
         api: may patch the status of Restores.
         restores: those of this node.
-        pod: a pod of this node by its uid; None when it is not known.
+        pod: returns a pod of this node by its uid; None if it is not cached.
         places: of the host.
-        served: what returns were decided for.
+        served: the incarnations for which Restores were decided.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class NewBeginnings:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Report all that there are, and each that comes, for ever."""
+        """Report all present incarnations, and each new one, until cancelled."""
         self._restores.subscribe(lambda before, now: self._changed.set())  # noqa: ARG005
         await self._restores.synced.wait()
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_SECONDS
@@ -83,7 +83,7 @@ class NewBeginnings:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                again.cancel()  # one at a time, however often something changes meanwhile
+                again.cancel()  # at most one timer, however often something changes meanwhile
                 if await self._report_safely():
                     pause = FIRST_PAUSE_SECONDS
                 else:
@@ -93,12 +93,12 @@ class NewBeginnings:
     async def _report_safely(self) -> bool:
         try:
             return await self.report()
-        except Exception:  # a defect that one pod shows must not end the agent
+        except Exception:  # a defect in one pod must not end the agent
             log.exception("new beginnings not reported")
             return False
 
     async def report(self) -> bool:
-        """Report those that there are now; False: for some of them it must be called again."""
+        """Report the present incarnations; False: some need another call."""
         done = True
         for pod_uid, beginning in (await asyncio.to_thread(self._bundles.beginnings)).items():
             restore = await asyncio.to_thread(self._over, pod_uid, beginning)
@@ -109,7 +109,7 @@ class NewBeginnings:
         return done
 
     def _over(self, pod_uid: str, beginning: Beginning) -> OrderedObject | None:
-        """The latest return of a pod, if none is for this beginning."""
+        """Return the latest Restore of a pod, if none of its Restores is for this incarnation."""
         pod = self._pod(pod_uid)
         namespace = pod.metadata.namespace if pod is not None else None
         restores = [one for one in self._of_pod.of(pod_uid) if namespace in (None, one.metadata.namespace)]
@@ -119,11 +119,11 @@ class NewBeginnings:
         return max(restores, key=lambda restore: restore.status.incarnation)
 
     def _is_unclear(self, pod_uid: str, beginning: Beginning, restore_uid: str) -> bool:
-        """Whether something of the pod still runs, or the restore container is just ending with what was decided.
+        """Return whether a container of the pod still runs, or the restore container is just exiting with its decision.
 
-        What runs beside the restore container, in its own sandbox, is no rest of an earlier beginning: a kubelet whose
-        node rebooted while it created a container takes the pod for initialized, and starts all of them at once
-        (`computePodActions`, in its kuberuntime_manager.go).
+        A container that runs beside the restore container, in its own sandbox, is no remnant of an earlier incarnation:
+        a kubelet whose node rebooted while it created a container takes the pod for initialized, and starts all
+        containers at once (`computePodActions`, in its kuberuntime_manager.go).
         """
         if (pod := self._pod(pod_uid)) is None:
             return True
@@ -132,10 +132,10 @@ class NewBeginnings:
         if any(container.name in own for container in rest):
             return True
         if (served := self._served.of(pod_uid)) is not None and served.restore == restore_uid:
-            return False  # it is known which restore container that was
+            return False  # the restore container of that Restore is recorded
         try:
             return RestoreContainer(pod_uid, self._places).has_taken()
-        except RestoreError:  # its volume is not there yet
+        except RestoreError:  # its volume is not mounted yet
             return False
 
     async def _tell(self, restore: OrderedObject, beginning: Beginning) -> bool:
@@ -151,7 +151,7 @@ class NewBeginnings:
 
 
 def _is_over(restore: OrderedObject, beginning: Beginning, served: Served | None) -> bool:
-    """Whether a return has nothing to do with this beginning any more."""
+    """Return whether a Restore does not concern this incarnation any more."""
     status = restore.status
     if status.step == RestoreStep.ENDED:
         return True
@@ -159,18 +159,18 @@ def _is_over(restore: OrderedObject, beginning: Beginning, served: Served | None
     is_answered = given is None or (answered is not None and answered.number >= given.number)
     if served is not None and served.restore == restore.spec.uid:
         if served.sandbox != beginning.sandbox:
-            return True  # whatever was, or is to be, done there is over with that sandbox
+            return True  # its work, done or pending, ended with that sandbox
         return is_answered and status.step in _DECIDED and served.container != beginning.container
-    return is_answered and status.step in _DECIDED  # for a beginning before the one that is served, or not written down
+    return is_answered and status.step in _DECIDED  # an earlier incarnation than the served one, or unrecorded
 
 
 async def containers_made(states: Path, made: Callable[[], None]) -> None:
-    """Call `made` when runc has made containers, for ever, and once at first; `states` is runc's folder."""
+    """Call `made` once at first, and when runc has created containers, until cancelled; `states` is runc's folder."""
     await wait_for_path(states)
     while True:
         try:
             await _watch_containers(states, made)
-        except OSError as error:  # the node lacks something, and may have it again
+        except OSError as error:  # the node lacks a resource, perhaps temporarily
             log.warning("containers are looked for later", why=str(error), seconds=LATER_SECONDS)
             await asyncio.sleep(LATER_SECONDS)
 
@@ -187,10 +187,10 @@ async def _watch_containers(states: Path, made: Callable[[], None]) -> None:
                 changes.remove(states / name)
             more, unfinished = begun - unfinished, begun
             for name in more:
-                with contextlib.suppress(OSError):  # it is gone again
+                with contextlib.suppress(OSError):  # it was removed again
                     changes.add(states / name, _MADE)
             if more:
-                continue  # what is in it may be older than the watch
+                continue  # its content may be older than the watch
             if complete.items() - known.items():
                 made()
             known = complete
@@ -198,7 +198,7 @@ async def _watch_containers(states: Path, made: Callable[[], None]) -> None:
 
 
 def _containers(states: Path) -> tuple[dict[str, int], set[str]]:
-    """The containers that runc has made, with the inodes of their folders, and names of those that it is making."""
+    """Return the containers that runc has created, with their folders' inodes, and the names of unfinished ones."""
     try:
         with os.scandir(states) as entries:
             folders = {entry.name: entry.inode() for entry in entries if entry.is_dir(follow_symlinks=False)}

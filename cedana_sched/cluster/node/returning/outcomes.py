@@ -1,4 +1,4 @@
-"""What became of the containers that a plan continues, as the runtime handler has left it beside the plan."""
+"""The results of a plan's containers, as the runtime handler writes them beside the plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def results_of(folder: str, plan: Plan) -> dict[str, Result | None]:
 
 
 def complete(folder: str, plan: Plan) -> dict[str, Result] | None:
-    """All results, or the one that failed; None while there are more to come."""
+    """Return all results, or those known if one of them failed; None while results are missing."""
     known = {name: result for name, result in results_of(folder, plan).items() if result is not None}
     if any(not result.restored for result in known.values()) or len(known) == len(plan.containers):
         return known
@@ -24,13 +24,13 @@ def complete(folder: str, plan: Plan) -> dict[str, Result] | None:
 
 
 def is_coming_back(folder: str, plan: Plan) -> bool:
-    """Whether a container has come back, started or not. One that containerd has lost has not."""
+    """Return whether a container has been restored, started or not. One that containerd has lost does not count."""
     back = (plans.read_result(folder, name) or plans.read_begun(folder, name) for name in plan.containers)
     return any(result is not None and result.restored for result in back)
 
 
 async def wait_while_coming_back(folder: str, plan: Plan) -> None:
-    """Return when they are complete, or those that had come back were lost."""
+    """Return when the results are complete, or the restored containers were lost."""
 
     def look() -> bool | None:
         return complete(folder, plan) is not None or not is_coming_back(folder, plan) or None
@@ -39,9 +39,10 @@ async def wait_while_coming_back(folder: str, plan: Plan) -> None:
 
 
 async def wait_complete_or_lost(folder: str, plan: Plan) -> tuple[dict[str, Result] | None, list[str]]:
-    """Wait until they are complete; else None and those that containerd has lost: see `runtime.lost`.
+    """Wait until the results are complete; else return None and the containers that containerd has lost.
 
-    Where another one has had its turn, volumes cannot be laid anew: the handler publishes the lost ones as failures.
+    See `runtime.lost`. If another container has a result, volumes cannot be filled again: the handler publishes the
+    lost ones as failures.
     """
 
     def look() -> tuple[dict[str, Result] | None, list[str]] | None:
@@ -54,8 +55,8 @@ async def wait_complete_or_lost(folder: str, plan: Plan) -> tuple[dict[str, Resu
 
 
 def error_of(name: str, result: Result) -> RestoreError:
-    """Why a container did not come back."""
-    if not result.log or not result.tail:  # CRIU itself said nothing
+    """Return the error of a container that was not restored."""
+    if not result.log or not result.tail:  # CRIU has logged nothing
         remedy = f"see {result.log}" if result.log else ""
         return RestoreError(f"container {name}: {result.why}", remedy=remedy, evidence=result.tail)
     found = explain_lines(list(result.tail), 1)

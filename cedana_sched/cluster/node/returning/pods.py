@@ -1,16 +1,16 @@
-"""Pods that return to this node: continued by the runtime handler, started cold, or given up.
+"""Restores pods on this node through the runtime handler, starts them cold, or fails them.
 
-The pod's restore container holds back its other containers until the agent has decided. By then the pod's volumes are
-as they were, and a plan lies in the pod's folder below the state on the host's /run, where the handler reads it
-(`cedana_sched.runtime.plan`). Everything is found there again by an agent that is started anew, at any instant:
+The pod's restore container blocks its other containers until the agent has decided. By then the pod's volumes are
+filled, and a plan is in the pod's folder below the state on the host's /run, where the handler reads it
+(`cedana_sched.runtime.plan`). A restarted agent resumes from these files, at any instant:
 
-    no plan             nothing has been decided; volumes are laid again from the beginning
-    plan                it stands, until another order comes or the pod is deleted; it is written for the restore
-                        container again, which changes nothing
-    plan and results    so many of its containers have had their turn; those that containerd has lost have not
-    another sandbox     than the plan's: the pod begins again, and nothing has been decided
+    no plan             nothing has been decided; volumes are filled again from the start
+    plan                it stands, until another order arrives or the pod is deleted; it is written for the restore
+                        container again, which is idempotent
+    plan and results    containers with a result were restored or have failed, except those that containerd has lost
+    another sandbox     than the plan's: a new incarnation of the pod, for which nothing has been decided
 
-Which return has decided is known too (`kept`): what is there of an earlier one says nothing to the next.
+The Restore that has decided is recorded as well (`kept`): files of an earlier Restore have no effect on the next.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class ReturningPods:
     Args:
         places: of the host.
         state: our folder on the host's /run, as the agent and the host see it.
-        data: our folder on the host's disk, likewise; logs lie below it, and which beginnings were served.
+        data: our folder on the host's disk, likewise; logs and the records of served incarnations are below it.
         toolchain: decodes images.
-        pods: what the agent's watches cache.
-        stall_seconds: how long CRIU may go without a sign of life.
+        pods: the pods in the agent's informers.
+        stall_seconds: how long CRIU may make no progress.
         restore_seconds: how long one container may take; less than the kubelet's `runtimeRequestTimeout`.
-        wait_containerd: returns once containerd answers, or after a minute without it; an end that it does not see is a
-            failure of the pod.
+        wait_containerd: returns once containerd answers, or after a minute without an answer; an exit that containerd
+            misses is a failure of the pod.
     """
 
     def __init__(
@@ -101,32 +101,32 @@ class ReturningPods:
     # --- PodReturns
 
     async def was_restored(self, workload: WorkloadRef) -> bool:
-        """Whether all containers that its plan continues have come back."""
+        """Return whether all containers of the pod's plan have been restored."""
         folder = self._kept.folder(workload.uid)
         plan = await asyncio.to_thread(self._kept.plan, workload.uid)
         if plan is None or not plan.containers:
             return False
         restored = all(result is not None and result.restored for result in results_of(folder, plan).values())
-        if restored:  # an agent that died just then may have left them
+        if restored:  # an agent that was killed just then may have left them held
             await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         return restored
 
     async def continue_from(
         self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
     ) -> None:
-        """Continue a pod; returns when every container of the snapshot runs.
+        """Restore a pod; returns when every container of the snapshot runs.
 
         Raises:
-            BegunAgainError: this return has served a beginning of the pod that is over.
-            RestoreError: one of them did not come back, or the pod ended before; `evidence` has CRIU's own words.
+            BegunAgainError: this Restore has served an incarnation of the pod that has ended.
+            RestoreError: a container was not restored, or the pod ended before; `evidence` has CRIU's log lines.
         """
         await self._orders.run(workload.uid, self._continue(restore_uid, workload, images, restore_facts))
 
     async def start_cold(self, restore_uid: str, workload: WorkloadRef, why: str | None) -> None:
-        """Let a pod begin anew; `why` is in its restore container's log.
+        """Start a pod cold; `why` is in its restore container's log.
 
         Raises:
-            BegunAgainError: this return has served a beginning of the pod that is over.
+            BegunAgainError: this Restore has served an incarnation of the pod that has ended.
         """
         await self._end_waiting(restore_uid, workload, COLD, why or "there is no snapshot of it")
 
@@ -134,14 +134,14 @@ class ReturningPods:
         """Fail a pod that waits.
 
         Raises:
-            BegunAgainError: this return has served a beginning of the pod that is over.
+            BegunAgainError: this Restore has served an incarnation of the pod that has ended.
         """
         await self._end_waiting(restore_uid, workload, FAIL, why)
 
     # --- beside it
 
     async def forgo(self, pod_uid: str) -> None:
-        """Do not continue a pod that is deleted on its way back: its successor would do again what it did meanwhile."""
+        """Cancel the restore of a pod that is deleted: the pod's successor would repeat its work since the restore."""
         folder = self._kept.folder(pod_uid)
         plan = await asyncio.to_thread(self._kept.plan, pod_uid)
         if plan is not None and plan.decision == RESTORE and complete(folder, plan) is None:
@@ -149,21 +149,21 @@ class ReturningPods:
             await asyncio.to_thread(plans.write_plan, folder, decided)
 
     async def tell(self, workload: WorkloadRef, line: str) -> None:
-        """Show a line in the log of the pod's restore container, once it runs."""
+        """Print a line in the log of the pod's restore container, once it runs."""
         container = RestoreContainer(workload.uid, self._places)
         await container.wait_until_running()
         await asyncio.to_thread(container.tell, line)
 
     @property
     def served(self) -> ServedBeginnings:
-        """Which return has served each pod's beginning."""
+        """The Restore that has served each pod's incarnation."""
         return self._kept.served
 
     def forget_all_but(self, pod_uids: Collection[str]) -> None:
         """See `KeptReturns`."""
         self._kept.forget_all_but(pod_uids)
 
-    # --- how
+    # --- internals
 
     async def _continue(
         self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
@@ -201,7 +201,7 @@ class ReturningPods:
     async def _wait_complete(
         self, folder: str, plan: Plan, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
     ) -> dict[str, Result]:
-        """Wait until all have come back, or one did not; for those that containerd has lost, lay the volumes anew."""
+        """Wait until all containers are restored, or one failed; fill the volumes again for lost containers."""
         while True:
             results, lost = await wait_complete_or_lost(folder, plan)
             if results is not None:
@@ -212,14 +212,14 @@ class ReturningPods:
                 await asyncio.to_thread(plans.forget_lost, folder, name)
 
     async def _end_waiting(self, restore_uid: str, workload: WorkloadRef, decision: str, why: str) -> None:
-        """Decide for a pod that is not to continue. One that continued, or began anew, is left alone.
+        """Decide for a pod that is not to be restored. A pod that was restored, or started cold, is left alone.
 
-        One that comes back this moment is waited for: what runs from its snapshot would be lost, or be beside others
-        that began anew.
+        A restore in progress is awaited: the work of its processes would be lost, or they would run beside containers
+        that started cold.
         """
         pod = self._pods.pod(workload.uid)
         if pod is None or RESTORE_IDENTITY not in pod.metadata.annotations:
-            return  # it has nothing that waits
+            return  # it has no restore container that waits
         is_mine = await asyncio.to_thread(self._kept.is_mine, restore_uid, workload.uid)
         plan = await asyncio.to_thread(self._kept.plan, workload.uid) if is_mine else None
         planned: Mapping[str, ContainerPlan] = plan.containers if plan else {}
@@ -231,16 +231,16 @@ class ReturningPods:
         await self._orders.run(workload.uid, self._decide(restore_uid, workload, decided))
 
     async def _is_decided_against(self, workload: WorkloadRef, plan: Plan, decided: Plan) -> bool:
-        """Write a plan in the place of the one that there is; its restore container may have ended before.
+        """Replace the pod's present plan; its restore container may have ended before.
 
-        False: there is nothing to decide any more.
+        False: there is nothing left to decide.
         """
         folder = self._kept.folder(workload.uid)
         while True:
             standing = await self._turns.decide(workload.uid, folder, decided)
             if standing is Standing.DECIDED:
                 return True
-            if standing is Standing.DELETED:  # what comes alive this very moment must not run
+            if standing is Standing.DELETED:  # a container that is restored at this moment must not run
                 await self._pods.wait_ended(workload.uid)
                 return False
             if standing is Standing.COMPLETE:

@@ -1,4 +1,4 @@
-"""How a pod is made ready to continue: its volumes as they were, and a plan for the runtime handler."""
+"""Prepares the restore of a pod: fills its volumes, and makes a plan for the runtime handler."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ LAYER = "rootfs.tar"
 
 
 class Preparation:
-    """Lays what a snapshot has beside the processes.
+    """Fills volumes from a snapshot, and makes plans.
 
     Args:
         places: of the host.
-        bundles: which containers of a pod there are.
-        kept: where its logs go, and its sandbox.
+        bundles: the containers of pods.
+        kept: gives the folder of the logs, and the sandbox.
         toolchain: decodes images.
-        pods: what the agent's watches cache.
-        stall_seconds: how long CRIU may go without a sign of life.
+        pods: the pods in the agent's informers.
+        stall_seconds: how long CRIU may make no progress.
         restore_seconds: how long one container may take.
     """
 
@@ -62,10 +62,10 @@ class Preparation:
         self._restore_seconds = restore_seconds
 
     async def prepare(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> Plan:
-        """Lay the volumes, and make the plan.
+        """Fill the volumes, and make the plan.
 
         Raises:
-            RestoreError: the pod is not the one that was frozen, or would have another image or account.
+            RestoreError: the pod differs from the one that was frozen, or would have another image or account.
         """
         names = _names_in(restore_facts, "containers")
         pod = self._pods.pod(workload.uid)
@@ -115,10 +115,10 @@ class Preparation:
         )
 
     async def lay_volumes(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
-        """Give the pod's volumes what they had when it was frozen.
+        """Give the pod's volumes the content that they had when it was frozen.
 
         Raises:
-            RestoreError: the snapshot does not say which it has.
+            RestoreError: the snapshot does not name its volumes.
         """
         for volume in _names_in({"volumes": []} | restore_facts, "volumes"):
             archive = images / "volumes" / f"{segment('volume', volume)}.tar"
@@ -126,10 +126,10 @@ class Preparation:
 
 
 def _names_in(restore_facts: dict[str, Any], key: str) -> list[str]:
-    """What the snapshot's manifest says under `key`.
+    """Return the names under `key` in the snapshot's manifest.
 
     Raises:
-        RestoreError: no names.
+        RestoreError: there are none.
     """
     found = restore_facts.get(key)
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):

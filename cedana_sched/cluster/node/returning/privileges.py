@@ -1,9 +1,9 @@
-"""What a snapshot says of privileges and images, and what the agent refuses before and after the handler has its turn.
+"""Checks a snapshot's recorded privileges and images, before and after the runtime handler restores from it.
 
-The handler compares what was recorded of a container before CRIU sees a byte (`runtime.planned`), and what came back
-before it runs (`runtime.first_look`). The agent looks at the images before anything is laid into the pod, because a
-container does not say by which image it was made. And it compares the record once more with the container that runs:
-the handler may be one that was laid on the node by an earlier version.
+The handler compares a container's record before CRIU reads a byte (`runtime.planned`), and the restored processes
+before they run (`runtime.first_look`). The agent compares the images before it writes anything into the pod, because a
+running container does not name its image. And the agent compares the record once more with the running container: the
+handler may be one that an earlier version has installed on the node.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ log = structlog.get_logger(__name__)
 
 
 def recorded_privileges(restore_facts: Mapping[str, Any]) -> dict[str, Privileges]:
-    """By container; those that are missing were not recorded.
+    """Return the records by container; a missing one was not recorded.
 
     Raises:
-        RestoreError: what is recorded cannot be read.
+        RestoreError: a record cannot be decoded.
     """
     found = restore_facts.get(PRIVILEGES, {})
     try:
@@ -44,18 +44,18 @@ def recorded_privileges(restore_facts: Mapping[str, Any]) -> dict[str, Privilege
 
 
 def refuse_other_images(restore_facts: Mapping[str, Any], names: Collection[str], pod: Pod) -> None:
-    """Compare the images by which the containers of a pod were and are made, as the pod names them.
+    """Compare the images of a pod's containers before and now, as in the pod's spec.
 
-    Also of those that do not continue: they see what the others keep in their volumes. Init containers that end before
-    the others begin see nothing, for they do not run this time.
+    Containers that are not restored count as well: they can read what the others keep in their volumes. Init containers
+    that complete before the others start can read nothing, for they do not run this time.
 
     Args:
         restore_facts: of the snapshot.
-        names: of the containers that continue.
+        names: of the containers to restore.
         pod: the new one.
 
     Raises:
-        RestoreError: one is another, or the snapshot does not say which it was.
+        RestoreError: an image differs, or the snapshot does not record the old one.
     """
     known = restore_facts.get(IMAGES)
     before: Mapping[str, object] = known if isinstance(known, dict) else {}
@@ -79,15 +79,17 @@ def refuse_other_images(restore_facts: Mapping[str, Any], names: Collection[str]
 
 
 def is_sidecar(entry: KubeContainer) -> bool:
-    """Whether an init container runs beside the others."""
+    """Return whether an init container runs beside the others."""
     return entry.restart_policy == "Always"
 
 
 def refuse_other_service_account(restore_facts: Mapping[str, Any], pod: Pod) -> None:
-    """Compare whose pod it was with whose it is: who may use an id in a namespace is not always who may use an account.
+    """Compare the old and the new ServiceAccount.
+
+    The right to use an id in a namespace does not always include the right to use an account.
 
     Raises:
-        RestoreError: it is another ServiceAccount's, or the snapshot does not say whose it was.
+        RestoreError: the ServiceAccount differs, or the snapshot does not record the old one.
     """
     before, now = restore_facts.get(SERVICE_ACCOUNT), pod.spec.service_account_name
     if before != now:
@@ -101,7 +103,7 @@ def refuse_other_service_account(restore_facts: Mapping[str, Any], pod: Pod) -> 
 def refused_after_all(
     folder: str, plan: Plan, results: Mapping[str, Result], running: Iterable[Container], places: Places
 ) -> dict[str, Result]:
-    """The results, in which a container that had more than it is allowed now counts as one that did not come back."""
+    """Return the results, with restored containers that have more than they are now allowed changed to failures."""
     checked = dict(results)
     for container in running:
         result = checked.get(container.name)
@@ -110,7 +112,7 @@ def refused_after_all(
         try:
             why = objection_to(plan.containers[container.name].privileges, confinement_in(container, places))
         except FileNotFoundError:
-            continue  # it has ended meanwhile
+            continue  # it has exited meanwhile
         if why is not None:
             log.error("a container came back that should not have", container=container.name, why=why)
             checked[container.name] = Result(restored=False, why=why, cold=plan.fallback == COLD)

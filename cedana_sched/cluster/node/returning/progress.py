@@ -1,4 +1,4 @@
-"""How much of a pod's snapshot has come, as lines in the log of its restore container."""
+"""Staging progress of a pod's snapshot, as lines in the log of its restore container."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 class StagingProgress:
-    """Called from any thread; writes a pod at most one line in `EVERY_SECONDS`, and the last one."""
+    """Thread-safe; writes at most one line per pod in `EVERY_SECONDS`, and the last one."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -23,7 +23,7 @@ class StagingProgress:
         self._told_at: dict[str, float] = {}
 
     def show(self, pod_uid: str, done_bytes: int, total_bytes: int) -> None:
-        """Say it in the pod's log, unless its restore container does not run yet."""
+        """Print progress in the pod's log, unless its restore container does not run yet."""
         now = time.monotonic()
         is_done = done_bytes >= total_bytes
         with self._lock:
@@ -33,5 +33,5 @@ class StagingProgress:
             if is_done:
                 del self._told_at[pod_uid]
         line = f"{done_bytes / _MIB:.0f} of {total_bytes / _MIB:.0f} MiB of the snapshot are on this node"
-        with contextlib.suppress(RestoreError):  # its volume is not mounted yet: nobody reads it
+        with contextlib.suppress(RestoreError):  # its volume is not mounted yet: there is no reader
             RestoreContainer(pod_uid, self._places).tell(line)

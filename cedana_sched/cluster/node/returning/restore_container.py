@@ -1,10 +1,10 @@
-"""What the agent says to a pod's restore container, by files in the volume that they share.
+"""The agent's messages to a pod's restore container, by files in the volume that they share.
 
-The kubelet mounts that volume before it starts the container; what is written before lies below the mount, unseen. So
-the agent waits for the file `waiting`, which the container writes. The volume outlives the container, and a sandbox
-that is made anew: each run of the container writes its own number there, and a decision is for that run alone. The
-pod's own processes may reach the volume, too, if its author mounts it: no link in it is followed, and nothing in it is
-opened but a regular file. A device may be made there, and some act as soon as they are opened, a watchdog for one.
+The kubelet mounts that volume before it starts the container; a file that is written earlier is hidden below the mount.
+So the agent waits for the file `waiting`, which the container writes. The volume outlives the container and its
+sandbox: each run of the container writes a number of its own there, and a decision is for that run alone. The pod's own
+processes may reach the volume, too, if the pod's author mounts it: the agent follows no link in it, and opens only
+regular files. A process may create a device there, and some devices act as soon as they are opened, a watchdog for one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RestoreContainer:
         await wait_for_path(self._volume / WAITING)
 
     async def wait_for_run(self, look: Callable[[], T | None]) -> T:
-        """Return what `look` finds, once it finds something; it is called again for each run of the container."""
+        """Return the first result of `look` that is not None; `look` is called again for each run of the container."""
         await self.wait_until_running()
         with watches().changes() as changes:
             self._watch(changes)
@@ -57,12 +57,12 @@ class RestoreContainer:
             return found
 
     async def decide(self, decision: str, why: str, before: Callable[[], None] = lambda: None) -> None:
-        """End it: `restore` and `cold` let the pod go on. Returns when the container that runs has taken it.
+        """End the container: `restore` and `cold` let the pod start. Returns when the container has read the decision.
 
         Args:
             decision: one of those in `runtime.wait`.
-            why: for people.
-            before: called, in a thread, before the decision for a run is written; what it raises is raised.
+            why: human-readable reason.
+            before: called, in a thread, before the decision for a run is written; its exceptions are raised.
 
         Raises:
             RestoreError: the volume is gone, and so is the pod.
@@ -71,7 +71,7 @@ class RestoreContainer:
             self._watch(changes)
             decided_for = None
             while not self._has_taken(number := self._number()):
-                if number != decided_for:  # the first one, or another run, which has no decision yet
+                if number != decided_for:  # the first run, or a later one, which has no decision yet
                     await asyncio.to_thread(before)
                     self._write_decision(number, decision, why)
                     decided_for = number
@@ -80,15 +80,15 @@ class RestoreContainer:
                 await changes.wait()
 
     def has_taken(self) -> bool:
-        """Whether the latest run of the container has a decision, and ends.
+        """Return whether the latest run of the container has a decision, and ends.
 
         Raises:
-            RestoreError: the volume is gone, or not there yet.
+            RestoreError: the volume is gone, or not mounted yet.
         """
         return self._has_taken(self._number())
 
     def forget_run(self) -> None:
-        """A run that has ended, before the pod's sandbox was made anew, does not wait any more.
+        """Remove the files of a run that ended before the pod's sandbox was recreated: that run no longer waits.
 
         Raises:
             RestoreError: the volume is gone, and so is the pod.
@@ -107,7 +107,7 @@ class RestoreContainer:
             raise self._gone(error) from error
 
     def _number(self) -> str:
-        """Of the container's run; empty for one of an earlier version, which does not say that it has taken one."""
+        """Return the number of the container's run; empty for an older version, which acknowledges no decision."""
         with self._open_volume() as volume:
             try:
                 file = volume.open_regular(WAITING, os.O_RDONLY)
@@ -127,7 +127,7 @@ class RestoreContainer:
             os.rename(hidden, name, src_dir_fd=volume.number, dst_dir_fd=volume.number)
 
     def _has_taken(self, number: str) -> bool:
-        """Whether this run of the container has ended with a decision."""
+        """Return whether this run of the container has ended with a decision."""
         if not number:
             return False
         with self._open_volume() as volume:
@@ -138,7 +138,7 @@ class RestoreContainer:
         return True
 
     def write_heartbeat(self) -> None:
-        """Touch the file by which it sees that an agent is here.
+        """Touch the file that shows the container that an agent is running.
 
         Raises:
             RestoreError: the volume is gone, or not mounted yet.
@@ -151,7 +151,7 @@ class RestoreContainer:
                 raise RestoreError(f"the restore container's {ALIVE} is not what it should be: {error}") from error
 
     def tell(self, line: str) -> None:
-        """Have it print a line, if it waits.
+        """Have the container print a line, if it waits.
 
         Raises:
             RestoreError: the volume is gone, and so is the pod.
@@ -188,10 +188,10 @@ class _Folder:
         os.close(self.number)
 
     def open_regular(self, name: str, flags: int) -> int:
-        """A descriptor of a regular file in it; `O_CREAT` makes one that is missing. Blocks for nobody's lease.
+        """Open a regular file in the folder; `O_CREAT` creates a missing one. Does not block for file leases.
 
         Raises:
-            OSError: there is none, or something else.
+            OSError: it does not exist, or is no regular file.
         """
         try:
             seen = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=self.number)

@@ -1,7 +1,7 @@
-"""Files of volumes that processes had sent to each other, and not yet received, when they were dumped (SCM_RIGHTS).
+"""Files of volumes in flight between processes at the dump: sent over a socket, and not yet received (SCM_RIGHTS).
 
-CRIU opens them again as it opens all files, by their names and as root. But they are in no process's hands before
-somebody receives them, so nobody can see whether they are still what they were (`runtime.volume_files`).
+CRIU reopens them as it opens all files, by their names and as root. But no process has such a file open before one
+receives it, so nothing can verify that it is still the same file (`runtime.volume_files`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cedana_sched.snapshot.toolchain import Toolchain
 
 
 def refuse_sent_files(toolchain: Toolchain, folder: Path) -> None:
-    """Look through the staged images of a container.
+    """Check the staged images of a container.
 
     Raises:
-        RestoreError: a file of a volume is on its way between two processes.
+        RestoreError: a file of a volume is in flight between two processes.
         SnapshotError: an image cannot be decoded.
     """
     images = Images(toolchain, folder_reader(folder))
@@ -42,7 +42,7 @@ def refuse_sent_files(toolchain: Toolchain, folder: Path) -> None:
 
 
 def _volumes(folder: Path) -> tuple[str, ...]:
-    """Where its volumes are mounted; the handler refuses a snapshot that does not say it."""
+    """Return the mount points of its volumes; the handler refuses a snapshot without this record."""
     try:
         held = read(str(folder))
     except ValueError as error:

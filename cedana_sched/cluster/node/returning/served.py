@@ -1,8 +1,8 @@
-"""Which return each pod's beginning was given to, on the node's disk: it outlives the agent, and a reboot.
+"""Record of the Restore that serves each pod's incarnation, on the node's disk: it outlives the agent, and a reboot.
 
-A pod begins anew whenever its restore container is made anew: in another sandbox, after its node has rebooted or its
-sandbox has died, or in the same one after it has failed. A return serves one beginning. What serves is written here
-before anything is decided for it, so that an agent that is started later finds which beginning that was.
+A new incarnation of a pod begins whenever its restore container is created again: in another sandbox, after its node
+has rebooted or its sandbox has died, or in the same one after the restore container has failed. A Restore serves one
+incarnation. The record is written before anything is decided for the incarnation, so that a restarted agent finds it.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from cedana_sched.runtime.whole import name_of, write_whole
 
 
 class BegunAgainError(RestoreError, RetryableError):
-    """The pod's beginning that was served is over: another return is for the one that there is now, or comes."""
+    """The served incarnation of the pod has ended: another Restore is, or will be, for the present one."""
 
 
 class Served(msgspec.Struct, frozen=True):
-    """A beginning and its return."""
+    """An incarnation and its Restore."""
 
     restore: str
-    """Uid of the return."""
+    """Uid of the Restore."""
     container: str
     sandbox: str
     """See `Beginning`."""
 
 
 class ServedBeginnings:
-    """The latest one of each pod, a file each below `directory`, which is made when it is missing."""
+    """The latest record of each pod, one file each below `directory`, which is created if missing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def of(self, pod_uid: str) -> Served | None:
-        """None where nothing was decided yet, or by an agent that did not write it down."""
+        """Return the record; None if nothing is decided yet, or by an agent that did not record it."""
         try:
             return msgspec.json.decode(self._file(pod_uid).read_bytes(), type=Served)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def assign(self, restore_uid: str, pod_uid: str, beginning: Beginning) -> None:
-        """Write down that this return serves it; it is on the disk when this returns.
+        """Record that this Restore serves the incarnation; the record is on disk when this returns.
 
         Raises:
-            BegunAgainError: this return serves a beginning of another sandbox.
+            BegunAgainError: this Restore serves an incarnation in another sandbox.
         """
         known, served = self.of(pod_uid), Served(restore_uid, beginning.container, beginning.sandbox)
         if known == served:
@@ -60,7 +60,7 @@ class ServedBeginnings:
         write_whole(self._file(pod_uid), msgspec.json.encode(served))
 
     def forget_all_but(self, pod_uids: Collection[str]) -> None:
-        """Remove what is written of pods that are no more."""
+        """Remove the records of pods that no longer exist."""
         for path in self._directory.glob("*"):
             if name_of(path.name) not in pod_uids:
                 path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""What is decided about a pod whose containers may come back this very moment.
+"""Decisions about a pod whose containers may be restored at this very moment.
 
-The handler holds a pod's turn (`runtime.lost.turn`) from its look at the plan until it has done what that says. Whoever
-has the turn finds no `create` under way: what has come back shows, and what has not never does, once the plan says so.
-So a pod is never mixed: all that the snapshot has comes back, or nothing of it runs.
+The handler holds a pod's lock (`runtime.lost.turn`) from its read of the plan until it has acted on the plan. With the
+lock held, no `create` is in flight: a restored container shows, and no other is restored once the plan forbids it. So a
+pod is never mixed: all containers of the snapshot are restored, or none of them runs.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from cedana_sched.snapshot import freezer
 log = structlog.get_logger(__name__)
 
 TURN_SECONDS = 0.2
-"""Between two looks whether a `create` is still under way; nothing announces its end."""
+"""Retry interval while a `create` is in flight; no event shows its end."""
 
 T = TypeVar("T")
 
 
 class Standing(Enum):
-    """How far a pod is on its way back when it is decided against."""
+    """Progress of a pod's restore at a decision against it."""
 
     DECIDED = "nothing of it has come back, nor will"
     COMING_BACK = "some of its containers have come back, and the others may"
@@ -42,25 +42,25 @@ class Standing(Enum):
 
 
 class Turns:
-    """Takes the turns of this node's pods."""
+    """Decides under the locks of this node's pods."""
 
     def __init__(self, places: Places, bundles: Bundles) -> None:
         self._places = places
         self._bundles = bundles
 
     async def decide(self, pod_uid: str, folder: str, decided: Plan) -> Standing:
-        """Write this plan in the place of the pod's, unless some of it has come back.
+        """Replace the pod's plan with this one, unless a container has been restored.
 
         Raises:
-            FreezerError: what a `create` that was killed has left does not end.
+            FreezerError: processes left by a killed `create` do not exit.
         """
         return await _in_turn(folder, partial(self._decide, pod_uid, folder, decided))
 
     async def end_together(self, pod_uid: str, folder: str, plan: Plan) -> None:
-        """End what has come back beside a container that did not; what is made of the pod from now on is alike.
+        """Kill the containers restored beside one that failed; the pod's later containers all start alike.
 
         Raises:
-            FreezerError: some process did not go in time.
+            FreezerError: some process did not exit in time.
         """
         await _in_turn(folder, partial(self._end_together, pod_uid, folder, plan))
 
@@ -95,14 +95,14 @@ class Turns:
         return [container.name for container in found if container.continued and container.name in names]
 
     def _end(self, pod_uid: str, names: Collection[str]) -> None:
-        """Kill what runs of these."""
+        """Kill the running ones of these containers."""
         for container in self._bundles.of_pod(pod_uid) if names else ():
             if container.name in names:
                 freezer.kill(self._places.here(freezer_of(container.state)))
 
 
 async def _in_turn(folder: str, act: Callable[[], T]) -> T:
-    """Do it, in a thread, while no `create` of the pod is under way."""
+    """Run `act` in a thread while no `create` of the pod is in flight."""
 
     def take() -> T:
         with turn(folder, wait=False):
@@ -111,5 +111,5 @@ async def _in_turn(folder: str, act: Callable[[], T]) -> T:
     while True:
         try:
             return await asyncio.to_thread(take)
-        except BlockingIOError:  # a thread that waited would be one less for all others
+        except BlockingIOError:  # a thread that blocked would be one less for all others
             await asyncio.sleep(TURN_SECONDS)

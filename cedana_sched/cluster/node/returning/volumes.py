@@ -1,4 +1,4 @@
-"""The volumes that died with a pod, filled again for the one that takes its place."""
+"""Fills the volumes that were deleted with a pod for the pod that replaces it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _EMPTY_DIRS = "volumes/kubernetes.io~empty-dir"
 
 
 async def lay_volume(archive: Path, pod_uid: str, name: str, places: Places) -> None:
-    """Fill a volume of a pod whose containers do not run yet, by the name under which it travelled.
+    """Fill a volume, by its name in the snapshot, of a pod whose containers do not run yet.
 
-    What the same pod has left there before its sandbox was made anew goes. Done twice, it is as if done once; nobody
-    writes any more when it was cancelled.
+    What the same pod wrote there before its sandbox was recreated is removed. Idempotent; after a cancellation no
+    process writes any more.
 
     Raises:
-        RestoreError: the pod has no such volume, or the archive cannot be laid.
+        RestoreError: the pod has no such volume, or the archive cannot be extracted.
     """
     folder = await asyncio.to_thread(_folder, pod_uid, name, places)
     process = await asyncio.create_subprocess_exec(
@@ -60,7 +60,7 @@ def _folder(pod_uid: str, name: str, places: Places) -> Path:
 
 
 def _shared_memory(pod_uid: str, places: Places) -> Path:
-    """The pod's /dev/shm on the host: all its containers have it mounted, and the restore container runs by now."""
+    """Return the pod's /dev/shm on the host, which all its containers mount; the restore container runs by now."""
     for path in places.here(places.bundles).glob("*/config.json"):
         if sandbox_uid(str(path)) != pod_uid:
             continue

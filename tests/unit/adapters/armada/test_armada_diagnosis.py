@@ -58,7 +58,7 @@ async def test_an_armada_that_is_not_heard_is_told_of_in_its_words() -> None:
     assert await look(Cluster().put(PODS, job(1)).put(EVENTS, event(diagnosis.DENIED, "older"), denied, untrusted)) == [
         f"warn within the last hour its events could not be followed ({reason}; Events: {count}): one in namespace "
         f"lab says: '{text}'"
-        for reason, count, text in (("ArmadaDenied", 2, "no verb watch"), ("ArmadaTLSFailed", 1, "x" * 300))
+        for reason, count, text in (("ArmadaDenied", 2, "no verb watch"), ("ArmadaCertificateInvalid", 1, "x" * 300))
     ]
     assert set(adapter._TOLD.values()) == {diagnosis.DENIED, diagnosis.NOT_TRUSTED}
 

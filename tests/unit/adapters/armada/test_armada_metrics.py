@@ -25,9 +25,9 @@ async def test_what_becomes_of_a_preempted_job_is_counted(phase: str, outcome: s
 
 
 async def test_streams_are_counted_and_their_failures(world: World) -> None:
-    before = value("stream_failures_total")
+    before = value("watch_failures_total")
     world.armada.denied.add("watch")
     world.start(world.submit())
     async with world.coordinator():
-        await until(lambda: value("job_sets_followed") == 1 and value("stream_failures_total") > before)
-    assert value("job_sets_followed") == 0
+        await until(lambda: value("job_sets_watched") == 1 and value("watch_failures_total") > before)
+    assert value("job_sets_watched") == 0

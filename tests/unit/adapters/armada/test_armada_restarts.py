@@ -278,7 +278,7 @@ async def test_an_armada_that_is_not_trusted_is_told(world: World) -> None:
     async with world.coordinator():
         await until(lambda: bool(world.events.told))
     told = world.events.told[0]
-    assert (told.reason, told.warning) == ("ArmadaTLSFailed", True)
+    assert (told.reason, told.warning) == ("ArmadaCertificateInvalid", True)
     assert "leave armada.tls out" in told.message
 
 

@@ -106,8 +106,8 @@ async def test_from_the_start_to_the_end() -> None:
             assert (await ask("/anything"))[0] == 404
             async with client.get(f"{operations}/metrics") as answer:
                 told = await answer.text()
-            assert 'extender_calls_total{action="preempt",decision="unreadable"} 1.0' in told
-            assert 'extender_calls_total{action="reclaim",decision="not-ready"} 1.0' in told
+            assert 'extender_requests_total{action="preempt",decision="unreadable"} 1.0' in told
+            assert 'extender_requests_total{action="reclaim",decision="not-ready"} 1.0' in told
             assert 'extender_evictees_total{action="reclaim",allowed="true"} 1.0' in told
             assert 'extender_duration_seconds_count{action="reclaim"} 2.0' in told
             assert "extender_preemptors 1.0" in told

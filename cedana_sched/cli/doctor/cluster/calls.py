@@ -1,0 +1,164 @@
+"""Whether the API server reaches our webhooks: it is asked to create a pod that one of them changes, as a dry run.
+
+Webhooks that do not answer are left out (`failurePolicy: Ignore`), and who creates a pod is not told. Endpoints that
+are ready say nothing of the network between the API server and them. Nothing is stored; one API server is asked, and
+calls one replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Final
+
+from cedana_sched.cli.doctor.cluster import webhooks
+from cedana_sched.cli.doctor.cluster.installation import Installation
+from cedana_sched.cli.doctor.cluster.reads import Reads, UnknownError, named
+from cedana_sched.cli.doctor.cluster.settings import settings_of
+from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.errors import ApiError, ApiUnavailableError
+from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.resources import NAMESPACES, PODS
+from cedana_sched.model.objects import names
+from cedana_sched.model.served import Served
+
+CHECK: Final = webhooks.CHECK
+WEBHOOK: Final = f"pods.{names.GROUP}"
+NAME: Final = "cedana-sched-doctor"
+"""Begins the name of the pod, and is the id with which it asks for protection."""
+MOST_TRIED: Final = 5
+"""Namespaces."""
+TIMES: Final = 3
+PAUSE_SECONDS = 1.0
+_LONGEST_REASON: Final = 300
+"""Characters."""
+_NAME_ONE: Final = "name a served namespace in which you may create pods: --namespace"
+_OF_WEBHOOK: Final = re.compile(r'(?P<silent>failed calling)? ?(?:admission )?webhook "(?P<name>[^"]+)"')
+"""In the API server's answer, where a webhook keeps an object out (k8s.io/apiserver, pkg/admission/plugin/webhook)."""
+
+
+class _RefusedError(Exception):
+    """A namespace lets no such pod through: why, for people."""
+
+
+async def examine(reads: Reads, one: Installation, *, wanted: str | None = None) -> list[Finding]:
+    """Whether our webhook changes a pod that asks for protection, in that namespace or the first one that lets it.
+
+    Raises:
+        CedanaSchedError: the settings of the release are not as the chart writes them.
+        ApiError: the API server is not well.
+    """
+    served = (await settings_of(reads, one)).served
+    if wanted is not None and (objection := served.objection(wanted)):
+        return _unknown(objection)
+    there = [wanted] if wanted is not None else await _names_of(reads, served)
+    if not there:
+        return _unknown("there is no namespace that is served")
+    denied, refused = list[str](), dict[str, str]()
+    for namespace in there[:MOST_TRIED]:
+        try:
+            return [await _tried(reads, one, namespace)]
+        except UnknownError:
+            denied.append(namespace)
+        except _RefusedError as error:
+            refused[namespace] = str(error)
+    if not refused:
+        where = f"namespace {denied[0]}" if len(denied) == 1 else f"one of the namespaces {named(denied)}"
+        raise UnknownError(f"not known: needs create on pods in {where}", remedy=_NAME_ONE)
+    verb = "refuses" if len(refused) == 1 else "refuse"
+    return _unknown(f"{named(refused)} {verb} the pod: {next(iter(refused.values()))}")
+
+
+async def _names_of(reads: Reads, served: Served) -> list[str]:
+    try:
+        found = await reads.listed(NAMESPACES, into=PartialObject)
+    except UnknownError as error:
+        raise UnknownError(error.message, remedy=_NAME_ONE) from error
+    there = (one.metadata for one in found if one.metadata.deletion_timestamp is None)
+    return sorted(one.name for one in there if served.includes(one.name))
+
+
+async def _tried(reads: Reads, one: Installation, namespace: str) -> Finding:
+    """What becomes of the pod there; a webhook that is called in vain once may just be replaced."""
+    where, became = f"(dry run in namespace {namespace})", ""
+    for attempt in range(TIMES):
+        if attempt:
+            await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            pod = await reads.created_dry(PODS, _pod(namespace, one.image), into=PartialObject)
+        except ApiError as error:
+            if not _is_silence_of_ours(error):
+                raise _RefusedError(_reason(error)) from error
+            became = "is refused"
+            continue
+        mark = pod.metadata.labels.get(names.PROTECTED)
+        if mark == "true":
+            return Finding(CHECK, Level.OK, f"the API server calls {WEBHOOK}, which prepared a pod {where}")
+        if mark is not None:
+            why = pod.metadata.annotations.get(names.NOT_PROTECTED, "no reason is given")[:_LONGEST_REASON]
+            says = f"{WEBHOOK} answers, and does not protect a pod {where}: {why}"
+            return Finding(CHECK, Level.WARN, says, "mend what it names; see the log of the webhooks")
+        became = "stays as it was"
+    says = (
+        f"the API server gets no answer from {WEBHOOK}, {TIMES} times in a row: a pod that asks for protection"
+        f" {became} {where}, and evictions are not held"
+    )
+    remedy = (
+        f"let every API server reach port 9443 of the pods behind Service {one.name}-webhooks"
+        " (docs/operations.md#ports); its log says 'failed calling webhook', and why"
+    )
+    return Finding(CHECK, Level.FAIL, says, remedy)
+
+
+def _is_silence_of_ours(error: ApiError) -> bool:
+    """Whether our webhook does not answer, and whoever asks for protection is refused (`webhooks.podFailurePolicy`)."""
+    found = _OF_WEBHOOK.search(error.message)
+    return found is not None and bool(found["silent"]) and found["name"] == WEBHOOK
+
+
+def _reason(error: ApiError) -> str:
+    """Why the pod may not be, without what the API server tells of how it calls webhooks: a path may be a secret.
+
+    Raises:
+        ApiUnavailableError: it is no answer to this pod.
+    """
+    found = _OF_WEBHOOK.search(error.message)
+    if found is not None and found["silent"]:
+        return f"webhook {found['name']} does not answer"
+    if found is None and isinstance(error, ApiUnavailableError):
+        raise error
+    return (error.message.partition(f": {error.status} ")[2] or error.message)[:_LONGEST_REASON]
+
+
+def _unknown(why: str) -> list[Finding]:
+    return [Finding(CHECK, Level.WARN, f"not known whether {WEBHOOK} is called: {why}", _NAME_ONE)]
+
+
+def _pod(namespace: str, image: str) -> Object:
+    """One that asks for protection, and that the strictest level of Pod Security allows, and most quotas.
+
+    It has a preStop hook of its own, so that the webhook adds none, which a cluster's default level may forbid.
+    """
+    room = {"cpu": "10m", "memory": "16Mi"}
+    container = {
+        "name": "main",
+        "image": image,
+        "command": ["true"],
+        "resources": {"requests": room, "limits": room},
+        "lifecycle": {"preStop": {"exec": {"command": ["true"]}}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    return {
+        "metadata": {"generateName": f"{NAME}-", "namespace": namespace, "annotations": {names.ID: NAME}},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [container],
+        },
+    }
