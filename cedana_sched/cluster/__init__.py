@@ -1,1 +1,1 @@
-"""The suite in a Kubernetes cluster: one coordinator, an agent and a keeper of preStop calls on each node."""
+"""The suite in a Kubernetes cluster: one coordinator, and on each node an agent and a keeper of preStop calls."""

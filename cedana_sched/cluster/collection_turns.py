@@ -1,7 +1,7 @@
-"""Whose turn it is to collect what, where agents have no keys of the bucket: a ConfigMap that the coordinator writes.
+"""Turns to collect garbage if agents have no keys of the bucket: a ConfigMap that the coordinator writes.
 
-An agent gets credentials of the namespaces of its node's pods and orders. Garbage of the others is collected by whom
-the coordinator gives a turn: one node, one namespace, some minutes, credentials with which nothing else can be done.
+An agent gets credentials for the namespaces of its node's pods and orders. Garbage of other namespaces is collected in
+turns: one node, one namespace, some minutes, with credentials restricted to that.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cedana_sched.model.identity import validate_namespace
 log = structlog.get_logger(__name__)
 
 KEY: Final = "turns"
-"""Of the ConfigMap's data."""
+"""Key of the ConfigMap's data."""
 TURN_SECONDS: Final = 600.0
-"""From when a turn is given until no credentials are given for it. A collection that has begun by then goes on."""
+"""Validity of a turn for requests of credentials. A collection in progress then continues."""
 
 
 class CollectionTurn(msgspec.Struct, frozen=True):
-    """One node's. `namespace` is as the store calls it, `until` in epoch seconds by the API server's clock."""
+    """A node's turn. `namespace` is its name in the store, `until` epoch seconds by the API server's clock."""
 
     node: str
     namespace: str
@@ -39,7 +39,7 @@ class CollectionTurns(msgspec.Struct, frozen=True):
     data: dict[str, str] = {}
 
     def standing(self, now: float) -> tuple[CollectionTurn, ...]:
-        """Those that are not over; none where what stands there cannot be read. `now` is as `until`."""
+        """Return unexpired turns; none if the content cannot be read. `now` has the unit of `until`."""
         text = self.data.get(KEY, "")
         if not text:
             return ()
@@ -52,5 +52,5 @@ class CollectionTurns(msgspec.Struct, frozen=True):
 
 
 def written(turns: Iterable[CollectionTurn]) -> str:
-    """As they stand in the ConfigMap."""
+    """Encode turns for the ConfigMap."""
     return msgspec.json.encode(tuple(turns)).decode()

@@ -1,4 +1,4 @@
-"""The configuration of the coordinator and of the agents, beside what every component has.
+"""Configuration of the coordinator and of the agents, besides that of every component.
 
 Names are camelCase, as in Kubernetes. Keys of the store are not in the files: they come from a Secret, as
 `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`. The node's name comes from the pod, as `NODE_NAME`.
@@ -46,20 +46,20 @@ class LeaseConfiguration(Written):
 
 
 class CredentialsConfiguration(Written):
-    """To whom the coordinator gives credentials of a namespace's snapshots, and where they come from."""
+    """Agents to which the coordinator issues credentials for namespaces' snapshots, and their source."""
 
     bucket: S3Location
-    """Its keys come from the environment, and are in no other component's."""
+    """Its keys come from the environment, and no other component has them."""
     sessions: SessionSource = SessionSource()
     account: str
     """Name of the agents' ServiceAccount."""
     name: str
-    """Of the Service that agents call, of the Secret with its certificate, of the ConfigMap with who signs that."""
+    """Name of the Service that agents call, of the Secret with its certificate, and of the ConfigMap with its CA."""
     shared_namespaces: tuple[str, ...] = ()
-    """As the agents have it."""
+    """Same value as the agents'."""
     collection_turns: str | None = None
-    """Name of the ConfigMap that says which node collects which namespace; None: only namespaces of a node's own pods
-    and orders are collected."""
+    """Name of the ConfigMap of collection turns; None: only namespaces of a node's own pods and orders are
+    collected."""
     port: Port = 9444
 
 
@@ -67,28 +67,28 @@ class CoordinatorConfiguration(PodsConfiguration):
     """`coordinator.json`."""
 
     adapters: tuple[str, ...] = ()
-    """Names under which they are registered, such as `kueue`."""
+    """Registered adapter names, such as `kueue`."""
     adapter_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """By name of the adapter, which says itself what may stand there."""
+    """By adapter name; each adapter defines its own settings."""
     deployment: str | None = None
-    """Name of its own Deployment, on which Events about itself go."""
+    """Name of its own Deployment, the target of Events about the coordinator."""
     sealing_secret: str | None = None
-    """Name of the Secret with the keys that seal snapshots, which is made where there is none; None: an admin makes it,
-    or nothing is sealed."""
+    """Name of the Secret with the keys that seal snapshots, created if absent; None: an admin creates it, or nothing is
+    sealed."""
     operations_port: Port = 8081
     """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
     lease: LeaseConfiguration = LeaseConfiguration()
     credentials: CredentialsConfiguration | None = None
-    """None: each agent has the keys of the whole store itself."""
+    """None: each agent has the keys of the whole store."""
 
 
 class DumpsConfiguration(Written):
-    """How much may be dumped at once on one node; see `DumpBudget`."""
+    """Limits of concurrent dumps on one node; see `DumpBudget`."""
 
     at_once: Annotated[int, Field(ge=1)] = DUMPS_AT_ONCE
     memory_bytes: Annotated[int, Field(ge=1)] = DUMPS_MEMORY_BYTES
     memory_bytes_each: Annotated[int, Field(ge=BASE_BYTES)] = DUMPS_MEMORY_BYTES_EACH
-    """The limit of one, beside what it takes for each page of the workload."""
+    """Limit of one dump, besides its memory for each page of the workload."""
 
 
 class AgentConfiguration(ServingConfiguration):
@@ -96,12 +96,13 @@ class AgentConfiguration(ServingConfiguration):
 
     storage: StorageConfig
     shared_namespaces: tuple[str, ...] = ()
-    """Names of namespaces, `*` for all: whoever has one of them, in any cluster, has what the store keeps under it. Of
-    others it keeps apart what was saved in namespaces that had the name before, or have it elsewhere."""
+    """Names of namespaces, `*` for all, whose snapshots the store keys by name: every namespace of that name, in any
+    cluster, shares them. For others the store separates the snapshots of namespaces that successively, or in other
+    clusters, have the same name."""
     collection_turns: str | None = None
-    """Name of the ConfigMap that says which node collects which namespace; None: there are no turns."""
+    """Name of the ConfigMap of collection turns; None: there are no turns."""
     restart_containerd: bool = True
-    """Restart containerd when its configuration was changed; otherwise the node is ready after the next restart."""
+    """Restart containerd after a change of its configuration; otherwise the node is ready after the next restart."""
     containerd_socket: Path = Path("/run/containerd/containerd.sock")
     containerd_configuration: Path = Path("/etc/containerd/config.toml")
     programs: Path = Path("/opt/cedana-sched")
@@ -109,37 +110,37 @@ class AgentConfiguration(ServingConfiguration):
     data: Path = Path("/var/lib/cedana-sched")
     kubelet: Path = Path("/var/lib/kubelet")
     cache_bytes: Annotated[int, Field(ge=0)] = CACHE_BYTES
-    """The most that copies of page fingerprints may take in `data`; 0 keeps none, and fetches them while frozen."""
+    """Size limit of cached page fingerprints in `data`; 0 keeps none, and fetches them while the pod is frozen."""
     staging_reserve: Annotated[float | None, Field(ge=0, lt=1)] = None
-    """Share of the filesystem of `data` that staged snapshots leave free; None: a little more than what the node's
-    kubelet evicts pods for."""
+    """Share of the filesystem of `data` that staged snapshots leave free; None: slightly more than the kubelet's
+    eviction threshold."""
     staging_namespace_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Share of what staged snapshots may take, that those of one namespace take together at most; a single one may take
-    all."""
+    """Maximum share of the space for staged snapshots that those of one namespace take together; a single snapshot may
+    take all of it."""
     dumps: DumpsConfiguration = DumpsConfiguration()
     stall_seconds: StallSeconds = STALL_SECONDS
-    """A dump or restore that gives no sign of life for so long is ended, and tried again."""
+    """A dump or restore without progress for this long is killed and retried."""
     hold_port: Port = 10352
-    """Of the node's `holds` pod: who else listens there is told of."""
+    """Port of the node's `holds` pod; another listener on the port is reported."""
     operations_port: Port = 10351
     """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
 
     @property
     def hold_listeners(self) -> Path:
-        """The folder in which the keepers of this node's holds say which sockets are theirs."""
+        """The folder in which the keepers of this node's holds register their sockets."""
         return self.state / "holds" / "listeners"
 
     @property
     def hold_socket(self) -> Path:
-        """Where the keeper of this node's holds calls."""
+        """Socket that the keeper of this node's holds calls."""
         return self.state / "holds" / "agent.sock"
 
     @staticmethod
     def node_name() -> str:
-        """The node that this agent is on.
+        """Return the agent's node.
 
         Raises:
-            UsageError: nobody has said.
+            UsageError: the variable is not set.
         """
         name = os.environ.get(NODE_VARIABLE, "")
         if not name:

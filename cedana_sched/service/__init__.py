@@ -1,1 +1,1 @@
-"""What every long-running component in a cluster needs: its file, its log, its port for probes, its start and end."""
+"""Process bootstrap of components: configuration, logging, health, shutdown."""

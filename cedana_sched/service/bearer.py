@@ -1,4 +1,4 @@
-"""The token by which whoever sends a request proves who he is."""
+"""Bearer token of a request."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from aiohttp import web
 
 
 def bearer_token(request: web.Request) -> str:
-    """Empty where none is shown."""
+    """Return the token; empty if there is none."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

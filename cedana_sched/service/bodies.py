@@ -1,4 +1,4 @@
-"""The body of a request, as far as anybody means it and no longer than its sender is waited for."""
+"""Request bodies with limits of size and time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from aiohttp import web
 
 
 async def read_body(received: web.Request, longest_bytes: int, seconds: float) -> bytearray:
-    """As aiohttp reads it, but that it does not keep it as long as the request.
+    """Read the body like aiohttp, but without keeping it for the lifetime of the request.
 
     Raises:
-        web.HTTPRequestEntityTooLarge: it is longer; where its sender says so before, nothing of it is read.
-        web.HTTPRequestTimeout: it is not there after so many seconds.
+        web.HTTPRequestEntityTooLarge: it exceeds the limit; if Content-Length already does, nothing is read.
+        web.HTTPRequestTimeout: it is incomplete after `seconds`.
     """
     if (received.content_length or 0) > longest_bytes:
         raise web.HTTPRequestEntityTooLarge(longest_bytes, received.content_length or 0)

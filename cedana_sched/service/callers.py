@@ -1,9 +1,8 @@
-"""Who is believed to be whom a server is there for: who knows the first segment of a path, and shows a certificate.
+"""Authentication of callers by a secret first path segment, and optionally a client certificate.
 
-The certificate is asked for where callers have one. Each path has a segment of its own, derived from a random secret of
-the installation, which stands in a Secret. The segments stand in the configuration of the callers. They may tell
-somebody the path that they have called: that opens no other. Whoever else reaches our port is told that there is
-nothing (`strangers`).
+Each path has a segment of its own, derived from a random secret of the installation, which is stored in a Secret. The
+segments are part of the callers' configuration. A caller may disclose the path that it calls: that gives access to no
+other path. All other requests get 404 (`strangers`).
 """
 
 from __future__ import annotations
@@ -15,31 +14,31 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 SETTLE_SECONDS: Final = 5.0
-"""Until all replicas have heard of a new secret: before that no configuration names what is derived from it."""
+"""Until all replicas have a new secret; before that, no configuration contains segments derived from it."""
 FORMER_SECONDS: Final = 60.0
-"""For so long one that was replaced counts, where we write the callers' configuration: all have read it by then."""
+"""How long a replaced secret stays valid, if we write the callers' configuration: all have read it by then."""
 SHORTEST_SECRET: Final = 22
-"""Characters: 128 bits, where a person has written one."""
+"""Characters, 128 bits, for a secret that a user chose."""
 _SECRET_BYTES: Final = 32
 
 
 def new_secret() -> str:
-    """One that nobody guesses."""
+    """Generate a secret."""
     return secrets.token_hex(_SECRET_BYTES)
 
 
 def segment_of(secret: str, path: str) -> str:
-    """What stands before a path: it tells neither the secret nor what stands before another path."""
+    """Return the path's segment; it discloses neither the secret nor another path's segment."""
     return hmac.digest(secret.encode(), path.encode(), "sha256").hex()
 
 
 class Callers:
-    """Knows the secret, and the one before it.
+    """Holds the current secret and recently replaced ones.
 
     Args:
-        clock: seconds of a clock that never goes back.
-        certificate_names: common names, of which a caller's certificate must have one; empty: any will do, or none.
-        former_seconds: how long a secret that was replaced counts.
+        clock: monotonic seconds.
+        certificate_names: permitted common names of client certificates; empty: no certificate is required.
+        former_seconds: how long a replaced secret stays valid.
     """
 
     def __init__(
@@ -54,21 +53,21 @@ class Callers:
         self._certificate_names = certificate_names
         self._secret = ""
         self._former: dict[str, float] = {}
-        """Until when each secret that was replaced counts, by the clock."""
+        """Expiry of each replaced secret, by the clock."""
         self._settled_at = 0.0
 
     @property
     def is_told(self) -> bool:
-        """Whether there is a secret; before that nobody is believed."""
+        """Whether there is a secret; before that no caller is authenticated."""
         return bool(self._secret)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the other replicas have heard of it, too."""
+        """Whether the other replicas have it, too."""
         return self.is_told and self._clock() >= self._settled_at
 
     def learn(self, secret: str) -> None:
-        """From now on this is the one."""
+        """Set the current secret."""
         if secret == self._secret:
             return
         if self._secret:
@@ -78,15 +77,15 @@ class Callers:
         self._secret = secret
 
     def is_known(self, segment: str, path: str) -> bool:
-        """Whether who calls the path behind this segment is believed, in a time that shows nothing of what would be."""
+        """Whether the segment is valid for the path; constant-time."""
         now, given = self._clock(), segment.encode(errors="replace")
         for gone in [one for one, until in self._former.items() if until <= now]:
             del self._former[gone]
         known = [segment_of(one, path) for one in (self._secret, *self._former) if one]
-        return any([hmac.compare_digest(one.encode(), given) for one in known])  # noqa: C419  # all of them, always
+        return any([hmac.compare_digest(one.encode(), given) for one in known])  # noqa: C419  # always compare all
 
     def has_name(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a certificate, as `ssl.SSLSocket.getpeercert` shows it, is that of a caller."""
+        """Whether a certificate, in the form of `ssl.SSLSocket.getpeercert`, is a caller's."""
         if not self._certificate_names:
             return True
         subject = (certificate or {}).get("subject", ())

@@ -1,8 +1,8 @@
-"""Work that is tried again after errors, and that ends when it is cancelled.
+"""Retried work that ends on cancellation.
 
-A task group that is cancelled while one of its tasks fails raises the errors alone (Python 3.11 and 3.12), and
-`Task.cancelling` does not tell either: a group of 3.11 leaves it raised after errors. Whoever catches such errors and
-tries again would go on for ever. So what may fail so runs in a task of its own.
+If a task group is cancelled while one of its tasks fails, it raises only the errors (Python 3.11 and 3.12), and
+`Task.cancelling` is no reliable sign: a group of 3.11 leaves it raised after errors. A retry loop around such a group
+would swallow the cancellation and never end. So work that may fail like that runs in a separate task.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ log = structlog.get_logger(__name__)
 
 
 async def run_apart(work: Coroutine[Any, Any, None]) -> None:
-    """Run it in a task of its own, and wait for its end.
+    """Run it in a separate task, and wait for its end.
 
     Raises:
-        asyncio.CancelledError: this task was cancelled, and with it the work, whatever errors that has ended with.
-        Exception: the work has raised it.
+        asyncio.CancelledError: this task was cancelled, and with it the work, whatever errors the work ended with.
+        Exception: the work raised it.
     """
     task = asyncio.create_task(work)
     try:

@@ -1,4 +1,4 @@
-"""What every component is told, and how its file is read: one JSON file each, in a ConfigMap that the chart writes."""
+"""Configuration of every component: one JSON file each, in a ConfigMap that the chart writes."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, PositiveSeconds
 from cedana_sched.model.served import Served
 
 CONFIGURATION_VARIABLE: Final = "CEDANA_SCHED_CONFIGURATION"
-"""Environment variable that names the component's file."""
+"""Environment variable with the path of the component's file."""
 
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
 LongestDeadline = PositiveSeconds
-"""What no deadline of a policy may exceed; see `model.deadline_cap`."""
+"""Cap on deadlines of policies; see `model.deadline_cap`."""
 
 
 class LogConfiguration(Written):
-    """How a component logs, to its standard error."""
+    """Logging to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["json", "console"] = "json"
 
 
 class ComponentConfiguration(Written):
-    """The configuration of every component."""
+    """Configuration of every component."""
 
     namespace: str
-    """Of our own components."""
+    """Namespace of our own components."""
     log: LogConfiguration = LogConfiguration()
     metrics_authentication: bool = False
-    """Whether `/metrics` is read only by whom the API server lets, by his bearer token."""
+    """Whether `/metrics` requires a bearer token that the API server authorizes."""
 
 
 NEVER_TOUCHED: Final = frozenset({"kube-system", "kube-public", "kube-node-lease", "kueue-system"})
-"""Namespaces that are never served: Kubernetes' own and Kueue's. The chart keeps them from the webhooks too
+"""Namespaces that are never served: Kubernetes' own and Kueue's. The chart excludes them from the webhooks, too
 (`cedana.excludedNamespaces`)."""
 
 
 class ServingConfiguration(ComponentConfiguration):
-    """The configuration of components that do something with pods of others."""
+    """Configuration of components that act on tenants' pods."""
 
     excluded_namespaces: frozenset[str] = frozenset()
-    """Whose pods are left alone; once read, with those that are never touched and our own."""
+    """Namespaces that are not served; after validation including `NEVER_TOUCHED` and our own."""
 
     @model_validator(mode="after")
     def _exclude_those_that_are_never_touched(self) -> Self:
@@ -59,12 +59,12 @@ class ServingConfiguration(ComponentConfiguration):
 
     @property
     def served(self) -> Served:
-        """Where the component acts."""
+        """Namespaces where the component acts."""
         return Served(self.excluded_namespaces)
 
 
 class PodsConfiguration(ServingConfiguration):
-    """The configuration of components that protect pods."""
+    """Configuration of components that protect pods."""
 
     longest_deadline_seconds: LongestDeadline = LONGEST_DEADLINE_SECONDS
 
@@ -73,13 +73,13 @@ Configuration = TypeVar("Configuration", bound=ComponentConfiguration)
 
 
 def load(kind: type[Configuration], path: Path | None = None) -> tuple[Configuration, tuple[str, ...]]:
-    """Read a component's file: the one that is named, else that of `CEDANA_SCHED_CONFIGURATION`.
+    """Read a component's file: `path`, else the one of `CEDANA_SCHED_CONFIGURATION`.
 
     Returns:
-        What it says, and the settings that only a newer version knows: see `read_settings`.
+        The configuration, and settings known only to newer versions: see `read_settings`.
 
     Raises:
-        UsageError: naming the file, or the field, its value and the remedy.
+        UsageError: names the file, or the field, its value and the remedy.
     """
     named = str(path or os.environ.get(CONFIGURATION_VARIABLE, ""))
     if not named:

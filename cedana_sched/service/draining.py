@@ -1,9 +1,8 @@
-"""The end of a component that another one replaces: what it has begun, it finishes first.
+"""Graceful shutdown of an agent, or of the keeper of a node's holds: it finishes work that its successor cannot.
 
-It is an agent, or the keeper of a node's holds. A DaemonSet's rollout ends one agent before it starts the next on that
-node. A workload that is frozen would stay so for the time between, so after SIGTERM it serves on until nothing of the
-kind is under way. The pod's termination grace period bounds that; an agent waits for no returns or holds, whoever comes
-next goes on with them.
+A DaemonSet's rollout ends one agent before it starts the next on that node. A frozen workload would stay frozen in
+between, so after SIGTERM the component keeps serving until no such work is in flight. The pod's termination grace
+period bounds that; an agent does not wait for restores or holds, which its successor continues.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ log = structlog.get_logger(__name__)
 
 
 class Busy(Protocol):
-    """Something that may be in the middle of what nobody else can finish."""
+    """A part that may have work in flight that only this process can finish."""
 
     def busy_with(self) -> list[str]:
-        """What it is in the middle of, in words; nothing: it may end now."""
+        """Return descriptions of the work in flight; empty: it may end now."""
         ...
 
     def on_change(self, changed: Callable[[], None]) -> None:
-        """Have this called whenever that may have changed."""
+        """Call `changed` whenever that may have changed."""
         ...
 
 
 async def wait_idle(parts: Iterable[Busy]) -> None:
-    """Return when none of them is busy."""
+    """Return once no part is busy."""
     parts = tuple(parts)
     changed = asyncio.Event()
     for part in parts:
@@ -42,7 +41,7 @@ async def wait_idle(parts: Iterable[Busy]) -> None:
 
 
 async def until_drained(stopping: asyncio.Event, work: Coroutine[Any, Any, None], parts: Iterable[Busy]) -> None:
-    """Do `work` until `stopping` is set, and then until no part is busy. What `work` raises is raised."""
+    """Run `work` until `stopping` is set, and then until no part is busy. Exceptions of `work` propagate."""
     working = asyncio.create_task(work, name="agent")
     draining = asyncio.create_task(_wait_drained(stopping, parts), name="draining")
     try:

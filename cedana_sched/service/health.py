@@ -1,4 +1,4 @@
-"""The port of a component that says whether it lives and is ready, and its metrics."""
+"""Port of a component for liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cedana_sched.service.bearer import bearer_token
 from cedana_sched.service.listening import listening
 
 Ready = Callable[[], str | None]
-"""What is awaited, in words; None when nothing is."""
+"""Returns what is awaited, in words; None if ready."""
 Readable = Callable[[str], Awaitable[HTTPStatus]]
-"""What whoever shows this bearer token is answered: OK if he may read the metrics. It is empty where he shows none."""
+"""Authorizes a bearer token, empty if there is none: OK if its owner may read the metrics."""
 
 
 @asynccontextmanager
@@ -26,14 +26,14 @@ async def serving(
     host: str | None = None,
     readable: Readable | None = None,
 ) -> AsyncIterator[int]:
-    """Serve `/healthz`, `/readyz` and `/metrics` inside the block, which is given the port.
+    """Serve `/healthz`, `/readyz` and `/metrics` inside the block. Yields the port.
 
     Args:
-        port: 0 takes any free one, for which a `host` must be given.
-        ready: `/readyz` is 503 while any of them awaits something, and says what.
-        registry: what `/metrics` shows.
-        host: the address to listen at, None for all.
-        readable: who may read `/metrics`; None: everybody. Probes are answered to everybody.
+        port: 0 for any free one, which requires a `host`.
+        ready: `/readyz` is 503 while any of them awaits something, and names it.
+        registry: shown by `/metrics`.
+        host: address to listen at, None for all.
+        readable: authorizes `/metrics`; None: no authorization. Probes never need any.
     """
 
     async def healthy(_: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""How the components of a cluster log: one JSON object a line, with the preemption's id in all that belongs to it."""
+"""Log format of components: one JSON object per line, with the preemption's id in all related lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cedana_sched.service.configuration import LogConfiguration
 
 
 def configure(component: str, configuration: LogConfiguration) -> None:
-    """Send log lines to stderr, as the configuration says."""
+    """Configure logging to stderr."""
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

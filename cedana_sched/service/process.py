@@ -1,4 +1,4 @@
-"""How a component's process starts, runs and ends: with its file, until SIGTERM, and with a sentence if it must."""
+"""Start, run and shutdown of a component's process: configuration file, signals, exit status."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ log = structlog.get_logger(__name__)
 def start(
     component: str, kind: type[Configuration], go: Callable[[Configuration], int], file: Path | None = None
 ) -> int:
-    """Read the component's file, log as it says, and `go`; the process's exit status, 2 where the file is wrong."""
-    faulthandler.enable()  # a crash in native code has its Python stack for last words
+    """Read the component's file, configure logging, and call `go`; return the exit status, 2 for an invalid file."""
+    faulthandler.enable()  # a crash in native code prints its Python stack
     try:
         configuration, unknown = load(kind, file)
     except UsageError as error:
-        print(error, file=sys.stderr)  # nobody has said yet how to log
+        print(error, file=sys.stderr)  # logging is not configured yet
         return 2
     logs.configure(component, configuration.log)
     for setting in unknown:
@@ -36,16 +36,16 @@ def start(
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """Run `work` until it ends; SIGTERM and SIGINT cancel it. The process's exit status."""
+    """Run `work` until it ends; SIGTERM and SIGINT cancel it. Return the exit status."""
     return run_in_good_order(lambda stopping: _cancelled_when(stopping, work))
 
 
 def run_in_good_order(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
-    """Run `work`, which ends by itself once SIGTERM or SIGINT has set the event. The process's exit status."""
+    """Run `work`, which ends itself once SIGTERM or SIGINT has set the event. Return the exit status."""
     try:
         asyncio.run(_listening(work))
     except CedanaSchedError as error:
-        log.error("ended", problems=[str(error)])  # noqa: TRY400  # a sentence, no traceback
+        log.error("ended", problems=[str(error)])  # noqa: TRY400  # no traceback for expected errors
         return 1
     except BaseExceptionGroup as group:
         _tell(group)
@@ -70,7 +70,7 @@ async def _cancelled_when(stopping: asyncio.Event, work: Callable[[], Coroutine[
     signalled = asyncio.create_task(stopping.wait(), name="signals")
     await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()
-    task.cancel()  # nothing, where it has ended
+    task.cancel()  # no effect if it has ended
     try:
         await task
     except asyncio.CancelledError:
@@ -79,7 +79,7 @@ async def _cancelled_when(stopping: asyncio.Event, work: Callable[[], Coroutine[
 
 
 def _tell(group: BaseExceptionGroup[BaseException]) -> None:
-    """Errors of ours as sentences, defects with all that is known of them."""
+    """Log our own errors as messages, defects with tracebacks."""
     ours, defects = group.split(CedanaSchedError)
     if ours is not None:
         log.error("ended", problems=[str(error) for error in _flat(ours)])

@@ -1,4 +1,4 @@
-"""Paths that are there for known callers alone: everybody else is told that there is nothing, and not read."""
+"""Routes for authenticated callers only: all other requests get 404, and their bodies are not read."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def route_known(
     *,
     derived_from: str | None = None,
 ) -> None:
-    """Answer POSTs behind a segment that only callers know.
+    """Route POSTs behind a secret path segment.
 
     Args:
-        router: of an application that answers nothing else.
-        responding: who answers a known caller, by the path behind the segment.
-        callers: know who is known.
-        strangers: counts everybody else.
-        derived_from: the path of which all have the segment; None: each has that of its own.
+        router: of an application without other routes.
+        responding: handlers of authenticated requests, by the path behind the segment.
+        callers: authenticate requests.
+        strangers: counts all other requests.
+        derived_from: path whose segment all paths share; None: each path has its own.
     """
     for path, respond in responding.items():
         router.add_post(f"/{{caller}}{path}", _of_known(derived_from or path, respond, callers, strangers))

@@ -1,9 +1,9 @@
-"""One inotify instance for all folders that a process waits for changes in.
+"""One inotify instance for all folders that a process watches.
 
 `fs.inotify.max_user_instances` (128 by default) and `max_user_watches` count per user of the node, across all
-containers: a pod that runs as the same user, root of any pod too, may hold all that there are. So a component opens one
-instance, at its start, and keeps it. Where even that one, or a watch, is not to be had, who waits looks every second
-instead, until it is. The agent's waits for files, and the webhooks' for certificates, are of this kind.
+containers: a pod that runs as the same user, even root in any pod, may exhaust them. So a component opens one instance
+at start, and keeps it. If the instance or a watch is not available, waiters poll every second until it is. The agent's
+waits for files, and the webhooks' for certificates, use it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from cedana_sched.runtime.shortages import SHORTAGES
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often is looked where nothing tells; and after how long, where events were dropped."""
+"""Poll interval without a watch; and delay of the check after dropped events."""
 EVENTS_AT_ONCE = 1024
 PAUSE_SECONDS = 0.05
-"""Between so many events: who makes them without end must not take the whole process."""
+"""Pause after `EVENTS_AT_ONCE` events: an endless stream of events must not block the process."""
 _GONE = Mask.IGNORED | Mask.UNMOUNT
 _EVENTS_READ = 256  # of the longest names
 _TOLD_EVERY_SECONDS = 600.0
 
 
 class _Watched:
-    """A folder that is watched, and who for: the kernel has one watch for each folder of an instance."""
+    """A watched folder and its waiters: the kernel has one watch per folder of an instance."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -41,7 +41,7 @@ class _Watched:
 
 
 class Changes:
-    """What happens in some folders, for one who waits. Made by `Watches.changes`."""
+    """Changes of some folders for one waiter. Created by `Watches.changes`."""
 
     def __init__(self, watches: Watches) -> None:
         self._watches = watches
@@ -50,23 +50,23 @@ class Changes:
         self.changed = asyncio.Event()
 
     def add(self, folder: Path, mask: Mask) -> None:
-        """From now on `wait` returns when one of these events has happened in the folder, or may have.
+        """Watch a folder: `wait` returns once one of these events has, or may have, happened.
 
         Raises:
-            OSError: it cannot be watched for another reason than that others have all watches; it is not there, say.
+            OSError: it cannot be watched, for a reason other than exhausted limits, such as that it does not exist.
         """
         self._attach(folder, mask)
         self._wanted[folder] = mask
 
     def remove(self, folder: Path) -> None:
-        """Not this one any more."""
+        """Stop watching a folder."""
         self._wanted.pop(folder, None)
         number = self._watched.pop(folder, None)
-        if number is not None and number not in self._watched.values():  # two names may lead to one folder
+        if number is not None and number not in self._watched.values():  # two paths may name one folder
             self._watches.remove(number, self)
 
     async def wait(self) -> None:
-        """Return when something has happened since the last call, or may have: look, whatever it was."""
+        """Return once something has, or may have, happened since the last call."""
         if not self.changed.is_set() and not self._attach_missing():
             is_blind = self._watched.keys() != self._wanted.keys()
             with contextlib.suppress(TimeoutError):
@@ -75,12 +75,12 @@ class Changes:
         self.changed.clear()
 
     def close(self) -> None:
-        """Called by `Watches`."""
+        """Stop watching all folders."""
         for folder in list(self._wanted):
             self.remove(folder)
 
     def forget(self, number: int) -> None:
-        """The kernel has ended this watch, its folder being gone; called by `Watches`."""
+        """Drop a watch that the kernel ended because its folder is gone."""
         self._watched = {folder: one for folder, one in self._watched.items() if one != number}
 
     def _attach(self, folder: Path, mask: Mask) -> bool:
@@ -89,17 +89,17 @@ class Changes:
         return number is not None
 
     def _attach_missing(self) -> bool:
-        """Whether one more is watched now: what happened before may have been missed."""
+        """Return whether another folder is watched now: earlier events may have been missed."""
         more = False
         for folder, mask in self._wanted.items():
             if folder not in self._watched:
-                with contextlib.suppress(OSError):  # it may come back
+                with contextlib.suppress(OSError):  # it may exist again later
                     more |= self._attach(folder, mask)
         return more
 
 
 class Watches:
-    """Of one event loop; `watches` returns that of the running one."""
+    """Watches of one event loop; `watches` returns those of the running one."""
 
     def __init__(self) -> None:
         self._inotify: Inotify | None = None
@@ -111,7 +111,7 @@ class Watches:
 
     @contextlib.contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Have the instance open in this block, from its beginning: later there may be none."""
+        """Keep the instance open in this block, from its beginning: later none may be available."""
         self._keepers += 1
         try:
             self._open()
@@ -122,7 +122,7 @@ class Watches:
 
     @contextlib.contextmanager
     def changes(self) -> Iterator[Changes]:
-        """For one who waits."""
+        """Yield a waiter's `Changes`."""
         waiter = Changes(self)
         self._waiters.add(waiter)
         try:
@@ -133,7 +133,7 @@ class Watches:
             self._close_unused()
 
     def add(self, folder: Path, mask: Mask, waiter: Changes) -> int | None:
-        """Called by `Changes`: the number of the watch; None where there is none to be had.
+        """Add a watch; return its number, or None if none is available.
 
         Raises:
             OSError: see `Changes.add`.
@@ -150,12 +150,12 @@ class Watches:
         return watch.wd
 
     def remove(self, number: int, waiter: Changes) -> None:
-        """Called by `Changes`."""
+        """Remove a waiter from a watch."""
         watched = self._watched[number]
         watched.waiters.pop(waiter, None)
         if not watched.waiters and self._inotify is not None:
             del self._watched[number]
-            with contextlib.suppress(OSError):  # its folder has just gone, and it with that
+            with contextlib.suppress(OSError):  # its folder is gone, and the watch with it
                 self._inotify.rm_watch(watched.watch)
 
     def _open(self) -> Inotify | None:
@@ -174,7 +174,7 @@ class Watches:
             self._inotify = None
 
     def _told(self, error: OSError) -> None:
-        """Say now and then that there is none to be had; raise what has another reason."""
+        """Log exhausted limits, rate-limited; raise errors of other kinds."""
         if error.errno not in SHORTAGES:
             raise error
         now = asyncio.get_running_loop().time()
@@ -202,7 +202,7 @@ class Watches:
         loop = asyncio.get_running_loop()
         try:
             loop.add_reader(inotify.fd, self._read)
-        except OSError as error:  # epoll's watches count like those of inotify
+        except OSError as error:  # epoll's watches are limited like inotify's
             self._told(error)
             loop.call_later(LOOK_SECONDS, self._go_on, inotify)
         self._read()
@@ -214,7 +214,7 @@ class Watches:
             return
         number = event.watch.wd if event.watch is not None else None
         if number is None or (watched := self._watched.get(number)) is None:
-            return  # of a watch that nobody has any more
+            return  # of a removed watch
         for waiter, mask in watched.waiters.items():
             if event.mask & (mask | _GONE):
                 waiter.changed.set()
@@ -224,21 +224,21 @@ class Watches:
                 waiter.forget(number)
 
     def _all_look(self) -> None:
-        """Some events were dropped, and nobody knows whose: not at once, where somebody makes them without end."""
+        """Wake all after dropped events, whose waiters are unknown; delayed, because events may be endless."""
         self._dropped = None
         for waiter in self._waiters:
             waiter.changed.set()
 
 
 def _opened(read: Callable[[], None]) -> Inotify:
-    """An instance that calls `read` when there is something in it.
+    """Open an instance that calls `read` when events are available.
 
     Raises:
-        OSError: there is none to be had.
+        OSError: none is available.
     """
     inotify = Inotify(cache_size=_EVENTS_READ)
     try:
-        os.set_blocking(inotify.fd, False)  # asyncinotify 4.3 means to, and sets another flag
+        os.set_blocking(inotify.fd, False)  # asyncinotify 4.3 intends this, but sets another flag
         asyncio.get_running_loop().add_reader(inotify.fd, read)
     except OSError:
         inotify.close()
@@ -250,5 +250,5 @@ _OF_LOOPS: WeakKeyDictionary[asyncio.AbstractEventLoop, Watches] = WeakKeyDictio
 
 
 def watches() -> Watches:
-    """Those of this process, which has one event loop."""
+    """Return the watches of this process, which has one event loop."""
     return _OF_LOOPS.setdefault(asyncio.get_running_loop(), Watches())

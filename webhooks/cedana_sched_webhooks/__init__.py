@@ -1,1 +1,1 @@
-"""The admission webhooks: they make pods ready for a checkpoint and a restore, and hold evictions."""
+"""Admission webhooks: prepare pods for checkpoint and restore, and hold evictions."""

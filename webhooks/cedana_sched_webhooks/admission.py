@@ -1,4 +1,4 @@
-"""The API server's question and our answer, `admission.k8s.io/v1`."""
+"""AdmissionReview requests and responses, `admission.k8s.io/v1`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cedana_sched.kube.client import Object
 API_VERSION: Final = "admission.k8s.io/v1"
 
 LONGEST_WARNING = 256
-"""Characters; the API server cuts longer ones off."""
+"""Characters; the API server truncates longer ones."""
 MOST_WARNINGS = 32
-"""It takes 4,096 characters in all."""
+"""The API server accepts 4,096 characters in all."""
 LARGEST_BYTES: Final = 512 << 10
-"""Of an object that is looked at as a whole, as JSON. Nobody means a larger one: Kubernetes allows 256 KiB of
-annotations, and Linux 128 KiB of each argument and variable."""
+"""Size limit, as JSON, of an object that is decoded whole. No legitimate object is larger: Kubernetes allows 256 KiB of
+annotations, and Linux 128 KiB per argument and variable."""
 
 
 class UserInfo(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class UserInfo(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, rename="camel"):
-    """What is about to happen. `object` is None for DELETE, `old_object` for CREATE."""
+    """An admission request. `object` is None for DELETE, `old_object` for CREATE."""
 
     uid: str
     namespace: str = ""
@@ -37,13 +37,13 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
     old_object: Object | None = None
     dry_run: bool | None = None
     is_large: bool = False
-    """Whether only as much was decoded as `Shape.large` says."""
+    """Whether the objects were decoded only as far as `Shape.large`."""
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What is looked at of an object and of the one before, as types that msgspec decodes to dictionaries.
+    """The decoded parts of the object and the old object, as types that msgspec decodes to dictionaries.
 
-    `large`: the same two where one of the objects is larger than `largest_bytes`; None: such ones are not looked at.
+    `large`: the same two if one of the objects is larger than `largest_bytes`; None: such objects are not decoded.
     """
 
     object: Any
@@ -56,7 +56,7 @@ WHOLE: Final = Shape(dict)
 
 
 class _Asked(msgspec.Struct, frozen=True, rename="camel"):
-    """As `Request`; the objects are not decoded yet."""
+    """Like `Request`, with the objects still raw."""
 
     uid: str
     namespace: str = ""
@@ -72,17 +72,17 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why not: an HTTP status, Kubernetes' own word for it (`reason` of metav1.Status) and a sentence for people."""
+    """A refusal: HTTP status, `reason` of metav1.Status, and a message for the user."""
 
     code: int
     reason: str
     message: str
     retry_after_seconds: int | None = None
-    """For clients that repeat the request themselves; the API server makes the header `Retry-After` of it."""
+    """For clients that retry; the API server sends it as the header `Retry-After`."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Allowed unless there is a refusal. `patch` is a JSON patch; `decision` is a word for the metrics."""
+    """Allowed unless `refusal` is set. `patch` is a JSON patch; `decision` is a metric label."""
 
     decision: str
     patch: Sequence[Object] = ()
@@ -94,10 +94,10 @@ _reviews = msgspec.json.Decoder(_Review)
 
 
 def read(body: bytes | bytearray, shape: Shape = WHOLE) -> Request:
-    """The question in a request's body.
+    """Decode a request body.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no AdmissionReview.
         RecursionError: it nests too deep.
     """
     asked = _reviews.decode(body).request
@@ -110,14 +110,14 @@ def read(body: bytes | bytearray, shape: Shape = WHOLE) -> Request:
     return Request(asked.uid, asked.namespace, asked.name, asked.user_info, now, before, asked.dry_run, is_large)
 
 
-@lru_cache(maxsize=64)  # as many as there are shapes
+@lru_cache(maxsize=64)  # one per shape
 def _decoder(type_: Any) -> msgspec.json.Decoder[Object | None]:
-    """Of an object that may be absent."""
+    """Return a decoder for an object that may be absent."""
     return msgspec.json.Decoder(type_ | None)
 
 
 def write(request: Request, answer: Answer) -> bytes:
-    """The body of the response."""
+    """Encode the response body."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": answer.refusal is None}
     if answer.refusal is not None:
         refusal = answer.refusal

@@ -1,4 +1,4 @@
-"""The secret by which callers are known, as it stands in a Secret that replicas share."""
+"""The secret that authenticates callers, stored in a Secret that replicas share."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cedana_sched.service.callers import SHORTEST_SECRET
 from cedana_sched_webhooks.certificate_secret import Secret
 
 CALLERS: Final = "callers.key"
-"""Where it stands in the Secret's `data`: whoever empties it gets another one."""
+"""Key in the Secret's `data`; emptying its value rotates the secret."""
 
 
 def caller_secret_in(secret: Secret | None) -> str | None:
-    """None when there is none yet, or it is none that we would make, or use."""
+    """Return the stored caller secret; None if it is absent, malformed or too short."""
     try:
         found = base64.b64decode(secret.data.get(CALLERS, "") if secret is not None else "", validate=True).decode()
     except ValueError:
@@ -23,5 +23,5 @@ def caller_secret_in(secret: Secret | None) -> str | None:
 
 
 def encoded(text: str) -> str:
-    """As it stands in a Secret's `data`."""
+    """Encode text for a Secret's `data` (base64)."""
     return base64.b64encode(text.encode()).decode()

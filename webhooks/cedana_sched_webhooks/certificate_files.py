@@ -1,6 +1,6 @@
-"""Certificates that somebody else renews, in files: read again whenever their folder changes.
+"""Certificate files that another program renews; reloaded whenever their folder changes.
 
-A Secret that is mounted changes by one rename in its folder, so that the certificate and its key change together.
+A mounted Secret changes by one rename in its folder, so the certificate and its key change together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHANGES = Mask.CREATE | Mask.MOVED_TO | Mask.CLOSE_WRITE
 
 
 class CertificateFileKeeper:
-    """Run `run` as a task."""
+    """Reloads certificate files on change. Run `run` as a task."""
 
     def __init__(self, files: CertificateFiles, serving: ServingCertificate, metrics: Metrics) -> None:
         self._files = files
@@ -28,10 +28,10 @@ class CertificateFileKeeper:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Serve with what the files hold, for ever.
+        """Load the files now and after each change, forever.
 
         Raises:
-            OSError: their folders are not there.
+            OSError: a folder of the files does not exist.
         """
         with watches().changes() as changes:
             for folder in {self._files.certificate.parent, self._files.key.parent}:
@@ -42,7 +42,7 @@ class CertificateFileKeeper:
                 self._read()
 
     def _read(self) -> None:
-        """A pair that is not complete yet is read again with the next change."""
+        """Load the pair; an incomplete pair is loaded again at the next change."""
         try:
             certificate, key = self._files.certificate.read_bytes(), self._files.key.read_bytes()
             if self._serving.load(certificate, key):

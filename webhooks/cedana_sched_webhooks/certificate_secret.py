@@ -21,10 +21,10 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 def issued_in(secret: Secret) -> Issued | None:
-    """None when somebody has emptied it.
+    """Decode the certificates of the Secret; None if a value is empty.
 
     Raises:
-        UnreadableCertificatesError: it is not base64.
+        UnreadableCertificatesError: a value is not base64.
     """
     if not all(secret.data.get(key) for key in _KEYS.values()):
         return None
@@ -36,5 +36,5 @@ def issued_in(secret: Secret) -> Issued | None:
 
 
 def data_of(issued: Issued) -> Object:
-    """What stands in the Secret's `data`."""
+    """Encode the certificates for a Secret's `data`."""
     return {key: base64.b64encode(getattr(issued, field)).decode() for field, key in _KEYS.items()}

@@ -1,7 +1,7 @@
-"""Our authority and our serving certificate, and when which is made anew. Pure: no clock, no client, no file.
+"""Our CA and serving certificate, and when each is renewed. Pure: no clock, no client, no file.
 
-An authority is replaced in two steps, so that nobody ever sees a certificate that he does not trust: first the new
-one stands beside the old one in every `caBundle`, later a certificate is issued by it.
+A CA is replaced in two steps, so that no client ever gets a certificate that it does not trust: first the new CA is
+added beside the old one in every `caBundle`, later it issues a certificate.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from cedana_sched.model.errors import CedanaSchedError
 AUTHORITY_LIFE: Final = dt.timedelta(days=365)
 CERTIFICATE_LIFE: Final = dt.timedelta(days=90)
 RENEWED_AFTER: Final = 2 / 3
-"""Of a certificate's life."""
+"""Fraction of a certificate's lifetime."""
 BACKDATED: Final = dt.timedelta(minutes=5)
-"""For clocks that are slow."""
+"""Tolerance for slow clocks."""
 SPREAD: Final = dt.timedelta(minutes=5)
-"""From a new authority's first day in `caBundle` until a certificate is issued by it: every API server has seen it."""
+"""From the addition of a new CA to `caBundle` until it issues a certificate, so that every API server has read it."""
 
 _AUTHORITY_NAME = "cedana-sched webhooks"
 
 
 class UnreadableCertificatesError(CedanaSchedError):
-    """What should be certificates and keys is none, or they do not belong together."""
+    """Stored data is no certificate or key, or these do not belong together."""
 
 
 class Issued(msgspec.Struct, frozen=True):
-    """All in PEM. `authorities` are those to be trusted, the newest first; `authority_key` is of that one."""
+    """All in PEM. `authorities` are the trusted CAs, newest first; `authority_key` belongs to the newest."""
 
     authorities: bytes
     authority_key: bytes
@@ -44,17 +44,17 @@ class Issued(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """`issued` is what is to be kept now, None when nothing changes; `due` is when to look again."""
+    """`issued` is the new state, None if nothing changes; `due` is when to plan again."""
 
     issued: Issued | None
     due: dt.datetime
 
 
 def plan(current: Issued | None, service_names: tuple[str, ...], *, trusted: bool, now: dt.datetime) -> Plan:
-    """The next step.
+    """Plan the next step.
 
     Args:
-        current: what is kept now, None when there is nothing yet.
+        current: the stored state, None if there is none yet.
         service_names: DNS names of the Service.
         trusted: whether every webhook configuration has all of `current.authorities` in its `caBundle`.
         now: with a time zone.
@@ -78,10 +78,10 @@ def plan(current: Issued | None, service_names: tuple[str, ...], *, trusted: boo
 
 
 def expiry(certificate: bytes) -> dt.datetime:
-    """When the first certificate of a PEM file expires.
+    """Return when the first certificate of a PEM file expires.
 
     Raises:
-        UnreadableCertificatesError: there is none.
+        UnreadableCertificatesError: it contains none.
     """
     return _load(certificate)[0].not_valid_after_utc
 
@@ -127,7 +127,7 @@ def _renewal(certificate: x509.Certificate) -> dt.datetime:
 
 
 def _issue_at(read: _Read, service_names: tuple[str, ...]) -> dt.datetime:
-    """When another certificate is to be issued; a moment in the past means at once."""
+    """Return when to issue the next certificate; a time in the past means at once."""
     newest = read.authorities[0]
     if not _is_issued_by(read.certificate, newest):
         return newest.not_valid_before_utc + BACKDATED + SPREAD
@@ -153,7 +153,7 @@ def _names_of(certificate: x509.Certificate) -> set[str]:
 
 
 def _with_new_authority(read: _Read, current: Issued, now: dt.datetime) -> Issued:
-    """A new one beside those that are valid still; the certificate stays what it is."""
+    """Add a new CA beside those that are still valid; the certificate stays."""
     authority, key = _new_authority(now)
     still_valid = [one for one in read.authorities if one.not_valid_after_utc > now]
     return Issued(_pem([authority, *still_valid]), _key_pem(key), current.certificate, current.key)

@@ -1,6 +1,6 @@
-"""What an installation says to the webhooks: one JSON file, which the chart writes from its values.
+"""Webhook configuration of an installation: one JSON file, which the chart writes from its values.
 
-The keys are the fields below in camelCase; `webhooks/README.md` lists them.
+Keys are the fields below in camelCase; `webhooks/README.md` lists them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ class RestoreContainer(Written):
     image: str
     image_pull_policy: str = "IfNotPresent"
     user: Annotated[int, Field(gt=0, le=2**31 - 1)] = 1001380016
-    """Never root, so that Pod Security `restricted` admits it. And nobody else's: what the kernel counts per user of
-    the node, inotify instances for one, would be shared with all pods that run as the same."""
+    """Never root, so that Pod Security `restricted` admits it. Unique: all pods that run as the same user share the
+    per-user kernel limits of a node, such as inotify instances."""
 
 
 class Asking(Written):
-    """Which pods ask before their end, because their deletion may be a preemption that is told a moment later."""
+    """Pods whose preStop hook calls the agent, because their deletion may be a preemption reported a moment later."""
 
     schedulers: frozenset[str] = frozenset()
-    """Names of schedulers: their pods ask when they are evicted."""
+    """Scheduler names: their pods' hooks call when the pods are evicted."""
     labels: frozenset[str] = frozenset()
-    """Labels: pods that have one ask always."""
+    """Label keys: the hooks of pods with one of these labels always call."""
 
 
 class CertificateFiles(Written):
-    """Certificates that somebody else makes and renews, as cert-manager does.
+    """Certificates that another program issues and renews, such as cert-manager.
 
-    Nothing is patched then, so that no secret stands in the paths: ask for client certificates.
+    The webhook configurations are not patched then, so the paths contain no secret: require client certificates.
     """
 
     certificate: Path
@@ -44,49 +44,49 @@ class CertificateFiles(Written):
 
 
 class ClientCertificates(Written):
-    """What the API server must prove itself with, where it is given one (its `--admission-control-config-file`)."""
+    """Client certificates of the API server, if it has one (its `--admission-control-config-file`)."""
 
     authorities: Path
-    """PEM file of those who sign it; read at the start."""
+    """PEM file of the client CAs; read at start."""
     names: frozenset[str] = frozenset()
-    """Common names that are an API server's; empty: whatever they have signed."""
+    """Common names of API servers; empty: any certificate of these CAs."""
 
 
 class OwnCertificates(Written):
-    """Certificates of our own authority, kept in a Secret of our namespace."""
+    """Certificates of our own CA, stored in a Secret of our namespace."""
 
     secret: str = "cedana-sched-webhooks"  # noqa: S105  # a Secret's name
     mutating_configuration: str = "cedana-sched"
     validating_configuration: str = "cedana-sched"
-    """The webhook configurations whose `caBundle` and paths are kept; an empty name means there is none."""
+    """Webhook configurations whose `caBundle` and paths we maintain; an empty name means none."""
 
 
 class Configuration(PodsConfiguration):
     """One replica of the webhooks."""
 
     service: str = "cedana-sched-webhooks"
-    """The Service by which the API server reaches us: the certificate is made out to it."""
+    """Service through which the API server calls; the certificate is issued for its name."""
     port: Port = 9443
     operations_port: Port = 8081
     """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
     drain_seconds: Annotated[float, Field(ge=0)] = 5.0
-    """Between SIGTERM and the end of listening: as long as the cluster needs to send requests elsewhere."""
+    """Between SIGTERM and closing the listener: the time that the cluster needs to route requests elsewhere."""
     agent_port: Port = 10352
     """Port of the node's `holds` pod, which forwards the kubelet's preStop calls to the agent."""
     restore: RestoreContainer
     kueue_users: frozenset[str] = frozenset({"system:serviceaccount:kueue-system:kueue-controller-manager"})
-    """Whose suspensions of Jobs are held."""
+    """Users whose suspensions of Jobs are held."""
     scheduler_users: frozenset[str] = frozenset()
-    """Whose evictions of pods are held: schedulers that ask again, by the condition `DisruptionTarget`."""
+    """Users whose evictions of pods are held: schedulers that retry and write the condition `DisruptionTarget`."""
     asking: Asking = Asking()
     adapters: tuple[str, ...] = ()
-    """Schedulers that have admission calls of their own, by the names of their adapters."""
+    """Adapter names of the schedulers that have admission calls of their own."""
     adapter_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """By name of the adapter, which says itself what may stand there."""
+    """By adapter name; each adapter defines its own settings."""
     shared_namespaces: frozenset[str] = frozenset()
-    """Names of namespaces that are no more than names, as the agents keep their snapshots; `*`: all."""
+    """Names of namespaces whose snapshots the agents key by name instead of uid; `*`: all."""
     certificates: OwnCertificates = OwnCertificates()
     certificate_files: CertificateFiles | None = None
-    """Where it is given, `certificates` is not used."""
+    """If set, `certificates` is not used."""
     client_certificates: ClientCertificates | None = None
-    """Where it is given, nobody without one is answered."""
+    """If set, only callers with a client certificate are answered."""

@@ -1,4 +1,4 @@
-"""What a new pod is to continue from."""
+"""The snapshot that a new pod restores."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.objects import Checkpoint
 
 _SHOWN = 100
-"""Characters of what a person wrote where a name was expected."""
+"""Characters of a malformed snapshot name that an error shows."""
 
 
 class Continuation(msgspec.Struct, frozen=True):
-    """`generation` is None while the snapshot is in flight. `source` is None when we know no Checkpoint of it.
+    """Snapshot to restore; `generation` is None while the snapshot is in flight, `source` if no Checkpoint is cached.
 
-    `any_of_id`: from whichever of the id's snapshots nobody else continues; the coordinator chooses.
+    `any_of_id`: any unclaimed snapshot of the id; the coordinator chooses.
     """
 
     replica: Replica
@@ -35,7 +35,7 @@ class Continuation(msgspec.Struct, frozen=True):
 
 
 def continuation_of(namespace: str, replica: Replica, knowledge: Knowledge) -> Continuation | None:
-    """The snapshot in flight if there is one, else the newest; None for a first start."""
+    """Return the snapshot in flight if there is one, else the newest; None for a first start."""
     checkpoints = knowledge.checkpoints_of(namespace, replica)
     if flying := next((one for one in checkpoints if one.in_flight), None):
         return Continuation(replica, None, flying)
@@ -46,17 +46,17 @@ def continuation_of(namespace: str, replica: Replica, knowledge: Knowledge) -> C
 
 
 def continuation_among(namespace: str, replica: Replica, knowledge: Knowledge) -> Continuation | None:
-    """What one of several pods that nothing tells apart continues, if the id has any snapshot, or one in flight."""
+    """Return `any_of_id` for one of several indistinguishable pods; None if the id has no snapshot or checkpoint."""
     checkpoints = knowledge.checkpoints_of_id(namespace, replica.id)
     some = any(one.in_flight or one.generation is not None for one in checkpoints)
     return Continuation(replica, None, any_of_id=True) if some else None
 
 
 def asked_for(namespace: str, annotations: Mapping[str, str]) -> SnapshotRef | None:
-    """The very snapshot of this namespace that a person wants a pod to continue; None: whichever is the newest.
+    """Return the snapshot of this namespace that the user chose for a pod; None: the newest.
 
     Raises:
-        UsageError: what stands there names none.
+        UsageError: the annotation names no snapshot.
     """
     if not (text := annotations.get(names.RESTORE_FROM)):
         return None
@@ -71,7 +71,7 @@ def asked_for(namespace: str, annotations: Mapping[str, str]) -> SnapshotRef | N
 
 
 def continuation_from(snapshot: SnapshotRef, knowledge: Knowledge) -> Continuation:
-    """The very snapshot that a person chose, of the pod's own namespace."""
+    """Return the continuation for a snapshot chosen by the user, in the pod's own namespace."""
     namespace = snapshot.identity.namespace
     replica = Replica(snapshot.identity.id, snapshot.identity.index)
     known = knowledge.checkpoints_of(namespace, replica)

@@ -1,4 +1,4 @@
-"""Who a pod is: the id that opts it in, and its number among the replicas of that id."""
+"""Identity of a pod: the id that opts it in, and its number among the replicas of that id."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cedana_sched.model.objects import names
 
 _JOB: Final = ("batch/v1", "Job")
 ALIKE: Final = frozenset({("apps/v1", "ReplicaSet"), ("v1", "ReplicationController")})
-"""Controllers any of whose pods can take the place of any other one, and of which two can always run at a time: also
-where one is wanted, while it is replaced."""
+"""Controllers whose pods are interchangeable, and of which two can always run at a time: even with one replica, while
+it is being replaced."""
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -29,16 +29,16 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 def replica_of(pod: Object, by_chance: int | None = None, job: str = "") -> Replica | None:
-    """Who this pod, or a pod of this template, is; None when nobody asked for its protection.
+    """Return the identity of this pod, or of a pod of this template; None if it requests no protection.
 
     Args:
-        pod: as it is to be created.
-        by_chance: its number, if it is one of several that nothing tells apart.
-        job: the name of its Job, where several Jobs share the id.
+        pod: as it will be created.
+        by_chance: random number, if the pod is one of several indistinguishable ones.
+        job: name of its Job, if several Jobs share the id.
 
     Raises:
-        UsageError: somebody asked, and not clearly: a malformed id or index, or containers that disagree; or nothing
-            tells the pod from others of its id.
+        UsageError: it requests protection ambiguously: a malformed id or index, or containers that disagree; or nothing
+            distinguishes the pod from others of its id.
     """
     identifier = _identifier(pod)
     if identifier is None:
@@ -55,22 +55,22 @@ def replica_of(pod: Object, by_chance: int | None = None, job: str = "") -> Repl
 
 
 def place_in(pod: Object) -> Place:
-    """Where its labels say that it stands among those of its id.
+    """Return the pod's place among those of its id, by its labels.
 
     Raises:
-        UsageError: a number is none.
+        UsageError: a label that must be a number is none.
     """
     return place_of(_texts(pod, "labels"), _texts(pod, "annotations"))
 
 
 def _role(pod: Object, place: Place) -> tuple[str, ...]:
-    """An id that is made of a Job's own name and uid is no other Job's."""
+    """Return the pod's role; empty if its id derives from its Job's own name and uid, which no other Job shares."""
     is_own = _texts(pod, "annotations").get(names.DERIVED_ID) == "true" and kind_of(controller_of(pod)) == _JOB
     return () if is_own else place.role
 
 
 def _refuse_unnumbered(pod: Object) -> None:
-    """A controller that we do not know may run several pods, which would continue each other's memory."""
+    """Refuse pods of unknown controllers: these may run several pods, which would continue each other's memory."""
     owner = controller_of(pod)
     kind = kind_of(owner)
     if not owner or kind == _JOB or kind in ALIKE:
@@ -83,25 +83,25 @@ def _refuse_unnumbered(pod: Object) -> None:
 
 
 def controller_of(pod: Object) -> dict[str, Any]:
-    """The owner that controls an object; empty where there is none."""
+    """Return the owner reference with `controller: true`; empty if there is none."""
     owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
     return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def kind_of(owner: dict[str, Any]) -> tuple[str, str]:
-    """Its `apiVersion` and `kind`."""
+    """Return the owner's `apiVersion` and `kind`."""
     return str(owner.get("apiVersion")), str(owner.get("kind"))
 
 
 def _is_named_already(pod: Object, identifier: str, role: tuple[str, ...]) -> bool:
-    """Whether we wrote this id, with the role: the API server asks again when others have changed the pod."""
+    """Whether our webhook already wrote this id with the role: the API server may reinvoke it after others."""
     protected = _texts(pod, "labels").get(names.PROTECTED) == "true"
     is_ours = protected and _texts(pod, "annotations").get(names.ID) == identifier
     return is_ours and (identifier.endswith(f"-{'-'.join(role)}") or len(identifier) == LONGEST_ID)
 
 
 def is_unnamed(pod: Object) -> bool:
-    """Whether nobody has said who it is: an empty variable says that it is not to be protected."""
+    """Whether the pod has no id at all: an empty variable opts it out."""
     if names.ID in _texts(pod, "annotations"):
         return False
     variables = (one for container in _containers(pod) for one in container.get("env") or ())
@@ -109,7 +109,7 @@ def is_unnamed(pod: Object) -> bool:
 
 
 def asks_for_protection(pod: Object) -> bool:
-    """Whether somebody has named an id for it, be it one that cannot be read: then `replica_of` says what is wrong."""
+    """Whether the pod names an id, valid or not; `replica_of` reports what is wrong."""
     try:
         return _identifier(pod) is not None
     except UsageError:
@@ -117,7 +117,7 @@ def asks_for_protection(pod: Object) -> bool:
 
 
 def without_other_variables(pod: Object) -> Object:
-    """The same pod, whose containers have no variables but those that name a workload."""
+    """Return the pod with all variables of its containers removed except those that name a workload."""
     containers = [
         {**one, "env": [variable for variable in one["env"] if variable.get("name") == CHECKPOINT_VARIABLE]}
         if one.get("env")
@@ -128,17 +128,17 @@ def without_other_variables(pod: Object) -> Object:
 
 
 def is_numbered(pod: Object) -> bool:
-    """Whether its controller, or whoever asked for its protection, numbered it."""
+    """Whether the pod's controller or user numbered it."""
     place = place_in(pod)
     return place.index is not None or place.is_only
 
 
 def _identifier(pod: Object) -> str | None:
-    """The containers' variable wins over the annotation, an empty one says nothing."""
+    """Return the id: a container variable takes precedence over the annotation; an empty variable does not count."""
     found: dict[str, str] = {}
     for position, container in enumerate(_containers(pod)):
         field = f"spec.containers[{position}].env[{CHECKPOINT_VARIABLE}]"
-        for variable in container.get("env") or ():  # of two variables of one name the kubelet takes the last
+        for variable in container.get("env") or ():  # of two variables of one name the kubelet uses the last
             if variable.get("name") == CHECKPOINT_VARIABLE:
                 found.pop(field, None)
                 if value := _value(field, variable):

@@ -1,6 +1,6 @@
-"""What is written on a pod. Each function changes the pod that it is given, and changes nothing the second time.
+"""Mutations of a pod. Each function changes the given pod in place, and is idempotent.
 
-Of that pod they change what `opened` has copied, and put new values in place of others.
+They change only what `opened` has copied, and replace other values instead of changing them.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.reserved import put_ours
 
 GRACE_MARGIN_SECONDS: Final = 30
-"""For what follows the longest hold: the frozen container's end, and the pod's."""
+"""For the steps after the longest hold: the end of the frozen container and of the pod."""
 
 DEFAULT_GRACE_SECONDS: Final = 30
-"""Kubernetes' own."""
+"""Kubernetes' default."""
 
 LONGEST_REASON: Final = 1_024
-"""Characters: as many as an Event has; it may quote what stands in the pod."""
+"""Characters, as for an Event; the reason may quote fields of the pod."""
 SAID_LATER: Final = (
     names.NOT_PROTECTED, names.EVICTION_REQUESTED, names.RELEASED_HOLD, names.NOT_PREEMPTED, names.CONFIRM_DELETION,
     names.NAMESPACE_UID, names.MISSED_BY_WEBHOOK,
 )  # fmt: skip
-"""Annotations that ours write on a pod, and never on the template of one."""
+"""Annotations that our components write on a pod, and never on a pod template."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,64}")
 
 
 def opened(pod: Object) -> Object:
-    """The same pod, for the functions below to change. What they leave alone is not copied, however much it is."""
+    """Copy the pod for the functions below, except the parts that they do not change, which may be large."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     containers = [dict(one) for one in spec.get("containers") or ()]
     return {**pod, "metadata": dict(metadata), "spec": {**spec, "containers": containers} if containers else dict(spec)}
 
 
 def identity(pod: Object, replica: Replica, namespace_uid: str) -> None:
-    """Say who it is, so that everybody else need not find out; `namespace_uid` is empty where it does not count."""
+    """Write the pod's identity as label and annotations; `namespace_uid` is empty for shared names."""
     metadata = pod["metadata"]
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "true"}
     told = {names.ID: replica.id, names.INDEX: str(replica.index)}
@@ -55,13 +55,13 @@ def identity(pod: Object, replica: Replica, namespace_uid: str) -> None:
 
 
 def policy(pod: Object, name: str | None) -> None:
-    """Say which policy it has, for good; None where nobody named one."""
+    """Write the pod's policy; None if neither the queue nor the pod names one."""
     if name is not None:
         pod["metadata"]["annotations"][names.POLICY] = name
 
 
 def refusal(pod: Object, why: str) -> None:
-    """Say that it is not protected although somebody asked; the coordinator tells its owner of the label."""
+    """Mark the pod as unprotected, with the reason; the coordinator publishes an Event for pods with this label."""
     metadata = pod["metadata"]
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "false"}
     metadata["annotations"] = dict(metadata.get("annotations") or {})
@@ -70,13 +70,13 @@ def refusal(pod: Object, why: str) -> None:
 
 
 def _take_off(annotations: dict[str, str]) -> None:
-    """What nobody of ours has said of this pod, which is only now created."""
+    """Remove annotations that no component of ours can have written, because the pod is only being created."""
     for key in SAID_LATER:
         annotations.pop(key, None)
 
 
 def unmark(pod: Object) -> None:
-    """Take away what would have others take it for a pod of ours."""
+    """Remove marks that would make other components treat the pod as ours."""
     metadata, spec = pod["metadata"], pod["spec"]
     for texts, key in (("labels", names.PROTECTED), ("annotations", names.RESTORE_IDENTITY)):
         if metadata.get(texts):
@@ -86,7 +86,7 @@ def unmark(pod: Object) -> None:
 
 
 def asking(pod: Object, asking: Asking) -> None:
-    """Say whether its preStop waits for word of what its deletion is."""
+    """Annotate whether the preStop hook waits for a confirmation of what the deletion is."""
     labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
     if asking.labels & labels.keys():
         annotations[names.CONFIRM_DELETION] = names.CONFIRM_ALWAYS
@@ -95,7 +95,7 @@ def asking(pod: Object, asking: Asking) -> None:
 
 
 def hold(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:
-    """Have the kubelet call the node's `holds` pod before it ends a container that has no preStop of its own."""
+    """Make the kubelet call the node's `holds` pod before it ends a container without a preStop hook of its own."""
     annotations = pod["metadata"]["annotations"]
     token = annotations.get(names.PRESTOP_TOKEN, "")
     if not _TOKEN.fullmatch(token):
@@ -105,10 +105,10 @@ def hold(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:
     for container in pod["spec"]["containers"]:
         lifecycle = container.get("lifecycle") or {}
         if not lifecycle.get("preStop") or _is_ours(lifecycle["preStop"]):
-            path = f"/v1/hold/{token}/{container['name']}"  # the kubelet may end one container and leave the others
+            path = f"/v1/hold/{token}/{container['name']}"  # the kubelet may end one container and keep the others
             container["lifecycle"] = {**lifecycle, "preStop": {"httpGet": {**ask, "path": path}}}
             held = True
-    if held:  # else no call comes, and the agent must not wait for one
+    if held:  # without the hook no call comes, and the agent must not wait for one
         annotations[names.PRESTOP_TOKEN] = token
         _raise_grace(pod, math.ceil(policy.deadline_seconds) + GRACE_MARGIN_SECONDS)
 
@@ -119,7 +119,7 @@ def _is_ours(pre_stop: dict[str, Any]) -> bool:
 
 
 def _raise_grace(pod: Object, seconds: int) -> None:
-    """What its owner wanted is written down, and the agent keeps to it; who is called again finds it raised."""
+    """Raise the grace period; the annotation keeps the user's value, which the agent applies. Idempotent."""
     spec, annotations = pod["spec"], pod["metadata"]["annotations"]
     own = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
     if (own or 0) < seconds:
@@ -130,7 +130,7 @@ def _raise_grace(pod: Object, seconds: int) -> None:
 def restore(
     pod: Object, continuation: Continuation, configuration: Configuration, *, may_have_rules: bool = False
 ) -> None:
-    """Have it wait on its node until the snapshot is staged, and be continued by our runtime handler.
+    """Make the pod wait on its node until the snapshot is staged, and use our runtime handler for its restore.
 
     `may_have_rules`: see `restore_container.container`.
     """
@@ -140,7 +140,7 @@ def restore(
     require_label(spec, names.NODE_PREPARED, "true")
     put_ours(pod, configuration.restore, may_have_rules=may_have_rules)
     gates = spec.get("schedulingGates") or []
-    waits = continuation.generation is None and not spec.get("nodeName")  # who has a node cannot be gated any more
+    waits = continuation.generation is None and not spec.get("nodeName")  # a pod with a node can no longer be gated
     if waits and not _named(gates, names.RESTORE_GATE):
         spec["schedulingGates"] = [*gates, {"name": names.RESTORE_GATE}]
 

@@ -1,4 +1,4 @@
-"""What turns one object into another, as a JSON patch (RFC 6902)."""
+"""Compute a JSON patch (RFC 6902) from two versions of an object."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from cedana_sched.kube.client import Object
 
 
 def difference(before: object, after: object, path: str = "") -> Iterator[Object]:
-    """The operations that make `after` out of `before`, both as JSON says them.
+    """Yield the operations that turn `before` into `after`; both are decoded JSON.
 
-    Lists of equal length are compared one by one, and an element put before or behind the others is added; a list
-    that has changed otherwise is replaced. What is the very same object on both sides costs nothing.
+    Lists of equal length are compared element by element; one element prepended, or elements appended, become
+    additions; any other changed list is replaced. Parts that are the same Python object are skipped.
     """
     if before is after:
         return
@@ -47,5 +47,5 @@ def _of_lists(before: list[object], after: list[object], path: str) -> Iterator[
 
 
 def escape(key: str) -> str:
-    """A key as a segment of a JSON pointer (RFC 6901)."""
+    """Escape a key as a segment of a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")

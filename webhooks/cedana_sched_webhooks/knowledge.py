@@ -1,6 +1,6 @@
-"""What the webhooks know: mirrors of a few kinds, and what must be found by something else than its name.
+"""Caches of the webhooks: informers of a few kinds, with indices for lookups by anything but the name.
 
-An admission call only looks here, and nothing calls the API server for it; `siblings` alone does, for some pods' Jobs.
+Admission handlers read only these caches, and call no API server; except `siblings`, for the Jobs of some pods.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Shelf(Protocol[T_co]):
-    """Objects by name: a mirror."""
+    """Objects by name: an informer."""
 
     def get(self, name: str, namespace: str = "") -> T_co | None: ...
 
@@ -38,10 +38,10 @@ class Shelf(Protocol[T_co]):
 
 
 class Preemptions:
-    """Checkpoints and PreemptionHolds, by whom they are of. Whoever follows them notes their changes.
+    """Indices of Checkpoints and PreemptionHolds, fed by informers.
 
     Args:
-        longest_seconds: no hold counts for longer, whatever stands in it.
+        longest_seconds: cap on each hold, whatever its object contains.
     """
 
     def __init__(self, longest_seconds: float = LONGEST_DEADLINE_SECONDS) -> None:
@@ -64,12 +64,12 @@ class Preemptions:
         self._pods_being_saved = PodsBeingSaved()
 
     def note_checkpoint(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
-        """A mirror's sink."""
+        """Sink of an informer."""
         for index in (self._of_replica, self._of_id, self._of_pod):
             index.note(before, now)
 
     def note_hold(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
-        """A mirror's sink."""
+        """Sink of an informer."""
         if now is not None:
             now = HoldWithin(now.metadata, now.spec, now.status, self.longest_seconds)
         for index in (self._holds, self._holds_of_object):
@@ -83,22 +83,22 @@ class Preemptions:
         return self._of_id.of((namespace, identifier))
 
     def holds_of(self, namespace: str, uid: str) -> tuple[PreemptionHold, ...]:
-        """Holds of the object with this uid: they are in its namespace."""
+        """Return the holds of the object with this uid; they are in its namespace."""
         return self._holds_of_object.of((namespace, uid))
 
     def holds_of_pod(self, namespace: str, uid: str) -> tuple[PreemptionHold, ...]:
-        """Holds that wait, or have waited, for checkpoints of this pod: all of them are in its namespace."""
+        """Return holds that wait, or have waited, for checkpoints of this pod; all are in its namespace."""
         signals = {checkpoint.spec.hold_uid for checkpoint in self._of_pod.of((namespace, uid))}
         return tuple(hold for signal in signals for hold in self._holds.of((namespace, signal)))
 
     def saves_pods(self, now: datetime, began_before: timedelta) -> bool:
-        """Whether pods are being saved for a preemption that was taken up so long ago, or are just being evicted."""
+        """Whether pods are being saved or evicted for a preemption that began more than `began_before` ago."""
         since = self._pods_being_saved.since(now)
         return since is not None and now - since > began_before
 
 
 class Knowledge(Preemptions):
-    """All that an admission call may look at."""
+    """All caches that admission handlers may read."""
 
     def __init__(
         self,
@@ -112,15 +112,15 @@ class Knowledge(Preemptions):
         self.nodes = nodes
         self.policies = policies
         self.has_restart_rules = False
-        """Whether containers may have restart rules of their own; what nobody has said yet is not."""
+        """Whether containers may have restart rules of their own; False until the version is read."""
 
     def policy(self, name: str | None, namespace: str) -> Counting:
-        """The policy of that name, as far as the installation allows it, for pods of a namespace.
+        """Return the policy of that name for pods of a namespace, capped by the installation.
 
-        Without a name `default`, else what is built in.
+        Without a name: `default`, else the built-in policy.
 
         Raises:
-            UsageError: there is none of that name, it cannot be read, or it is not for that namespace.
+            UsageError: the policy does not exist, cannot be read, or is not allowed in that namespace.
         """
         if not name and self.policies.get(DEFAULT) is None:
             return Counting(capped(CheckpointPolicy(), self.longest_seconds))
@@ -128,10 +128,10 @@ class Knowledge(Preemptions):
         return Counting(capped(found.policy, self.longest_seconds), found.withheld)
 
     def policy_spec(self, name: str) -> CheckpointPolicySpec:
-        """What the policy of that name says.
+        """Return the spec of the policy of that name.
 
         Raises:
-            UsageError: there is none, or it cannot be read.
+            UsageError: it does not exist, or cannot be read.
         """
         if (found := self.policies.get(name)) is None:
             field, remedy = f"metadata.annotations[{names.POLICY}]", "name a CheckpointPolicy of this cluster"
@@ -140,7 +140,7 @@ class Knowledge(Preemptions):
 
 
 class Mirrors:
-    """Keeps the knowledge up to date: run `run` as a task."""
+    """Keeps the caches current. Run `run` as a task."""
 
     def __init__(
         self, api: Api, longest_seconds: float = LONGEST_DEADLINE_SECONDS, served: Served = EVERYWHERE
@@ -158,17 +158,17 @@ class Mirrors:
 
     @property
     def awaited(self) -> str | None:
-        """What is not listed yet, and why; None once every kind has been."""
+        """What has not synced yet, and why; None once every kind has."""
         return awaited(*self._informers)
 
     async def run(self) -> None:
-        """Follow the watches for ever."""
+        """Run the informers forever."""
         async with asyncio.TaskGroup() as tasks:
             for informer in self._informers:
                 tasks.create_task(informer.run(), name="mirror")
             tasks.create_task(self._read_version(), name="version of the API server")
 
     async def _read_version(self) -> None:
-        for informer in self._informers:  # then the API server has its roles, too
+        for informer in self._informers:  # a synced cache proves that RBAC is effective, too
             await informer.synced.wait()
         self.knowledge.has_restart_rules = await has_restart_rules(self._api)

@@ -1,4 +1,4 @@
-"""Wires one replica together, and ends it in good order."""
+"""Wiring and graceful shutdown of one replica."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class Keeper(Protocol):
-    """Keeps the certificate that is served."""
+    """Keeps the serving certificate current."""
 
     async def run(self) -> None: ...
 
@@ -49,7 +49,7 @@ class Keeper(Protocol):
 def handlers(
     knowledge: Knowledge, configuration: Configuration, siblings: Siblings, marker: Marker
 ) -> dict[str, Handler]:
-    """Who answers, by path."""
+    """Return the handlers by path."""
     jobs = JobHold(knowledge, configuration, first_requests=FirstRequests(time.monotonic), now=SERVER_TIME.now)
     persistent = FirstRequests(time.monotonic, longest_gap_seconds=LONGEST_GAP_SECONDS)
     statuses = PodHold(knowledge, configuration, marker, first_requests=persistent, now=SERVER_TIME.now)
@@ -64,7 +64,7 @@ def handlers(
 
 
 def _at_once(look: Callable[[Request], Answer]) -> Handler:
-    """Who only looks at what is known never waits."""
+    """Wrap a synchronous handler, which only reads caches and never waits."""
 
     async def answer(request: Request) -> Answer:
         return look(request)
@@ -73,7 +73,7 @@ def _at_once(look: Callable[[Request], Answer]) -> Handler:
 
 
 async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> None:
-    """One replica, until `stop` is set: then it is not ready, and a while later listens no more."""
+    """Run one replica until `stop` is set: it becomes unready first, and closes its listener later."""
     metrics, informers = Metrics(), Mirrors(api, configuration.longest_deadline_seconds, configuration.served)
     clients = configuration.client_certificates
     certificate = ServingCertificate(metrics, clients.authorities if clients is not None else None)
@@ -84,7 +84,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
     for scheduler in schedulers:
         answers |= scheduler.handlers()
     keeper = _keeper(configuration, api, certificate, callers, hooks(answers), metrics)
-    is_named_by_us = configuration.certificate_files is None  # else nobody writes configurations, nor a segment in them
+    is_named_by_us = configuration.certificate_files is None  # else we write no configurations
     admissions = admission_application(answers, stop, metrics, callers if is_named_by_us else None)
     ready: dict[str, Ready] = {
         "objects": lambda: informers.awaited,
@@ -100,7 +100,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
             *(tasks.create_task(keep_running(one), name=f"webhooks of {one.name}") for one in schedulers),
         ]
         async with (
-            listening(admissions, configuration.port, certificate.context) as port,  # before anybody calls it ready
+            listening(admissions, configuration.port, certificate.context) as port,  # before readiness is reported
             serving(
                 configuration.operations_port,
                 ready,
@@ -110,7 +110,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
         ):
             log.info("listening", port=port, operations_port=operations_port)
             await stop.wait()
-            await asyncio.sleep(configuration.drain_seconds)  # nobody tells us when the last one has looked elsewhere
+            await asyncio.sleep(configuration.drain_seconds)  # no signal tells when all API servers have switched
         for task in background:
             task.cancel()
 

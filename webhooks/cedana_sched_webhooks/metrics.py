@@ -1,4 +1,4 @@
-"""What the webhooks tell Prometheus."""
+"""Prometheus metrics of the webhooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1
 
 
 class Metrics:
-    """All metrics of one replica, in a registry of their own."""
+    """All metrics of one replica, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

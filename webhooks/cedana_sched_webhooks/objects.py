@@ -1,4 +1,4 @@
-"""Our objects as far as an admission call looks at them."""
+"""Our objects, reduced to the fields that admission handlers read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, HoldStep, Phase
 
 CLOCKS_DIFFER = timedelta(seconds=60)
-"""So much longer than any policy allows may a hold be, from its creation."""
+"""Tolerance added to the longest allowed hold, counted from its creation."""
 
 
 class _Read(msgspec.Struct, frozen=True, rename=api_name):
@@ -22,7 +22,7 @@ class _Read(msgspec.Struct, frozen=True, rename=api_name):
 
 
 def _check_moments(*texts: str | None) -> None:
-    """Raises ValueError, so that the object is not read, where one is no moment."""
+    """Raise ValueError for a timestamp that is invalid or has no time zone, so that the object is not read."""
     for text in texts:
         if text and datetime.fromisoformat(text).tzinfo is None:
             raise ValueError(f"{text!r} has no time zone")
@@ -39,7 +39,7 @@ class PodSpec(_Read, frozen=True):
 
 
 class CheckpointSpec(_Read, frozen=True):
-    """`hold` is the uid of the PreemptionHold that waits for it."""
+    """`hold_uid` is the uid of the PreemptionHold that waits for this checkpoint."""
 
     identity: IdentitySpec
     pod_ref: PodSpec = PodSpec()
@@ -67,7 +67,7 @@ class Checkpoint(_Read, frozen=True):
 
     @property
     def generation(self) -> int | None:
-        """What it made, once nothing is in the way of continuing it; None before, and when it failed or is deleted."""
+        """Generation of the snapshot once it can be restored; None before, and if it failed or is being deleted."""
         if self.metadata.deletion_timestamp is not None:
             return None
         if self.status.phase is Phase.READY and self.status.step is CheckpointStep.READY and self.status.snapshot:
@@ -114,7 +114,7 @@ class HoldStatus(_Read, frozen=True):
 
     @property
     def taken_back(self) -> bool:
-        """Whether the eviction was given up, or its victims ended: it says nothing of the next one."""
+        """Whether the eviction was cancelled, or its victims ended: the hold does not apply to the next eviction."""
         verdicts = {victim.verdict for victim in self.victims}
         return self.step is not HoldStep.HOLDING and verdicts == {Verdict.NOT_NEEDED}
 
@@ -126,21 +126,21 @@ class PreemptionHold(_Read, frozen=True):
 
     @property
     def longest_seconds(self) -> float:
-        """More than this no policy may say."""
+        """Upper bound of any policy."""
         return LONGEST_DEADLINE_SECONDS
 
     @property
     def over_at(self) -> datetime | None:
-        """When it counts for nothing any more, whatever stands in it; None where the API server has not dated it."""
+        """When the hold expires, whatever its object contains; None if the API server has not dated it."""
         created = self.metadata.creation_timestamp
         longest = timedelta(seconds=self.longest_seconds) + CLOCKS_DIFFER
         return datetime.fromisoformat(created) + longest if created else None
 
     @property
     def ends_at(self) -> datetime | None:
-        """Its deadline, but no later than is allowed here; None until the coordinator has written the status.
+        """Deadline, capped by the installation; None until the coordinator has written the status.
 
-        Whoever writes a hold, a forged one too, chooses what stands in it, and not when it was created.
+        The author of a hold, even of a forged one, controls its content, but not its creation time.
         """
         if self.status.deadline is None:
             return None
@@ -148,9 +148,9 @@ class PreemptionHold(_Read, frozen=True):
         return deadline if over is None else min(deadline, over)
 
     def dated(self, moment: str | None, now: datetime) -> str:
-        """The moment at which it was made, to be compared with others'; empty, and so the earliest, if unknown.
+        """Return the creation time for comparison with others'; empty, and so the earliest, if unknown.
 
-        The clock of who dates it may have been ahead: one that is over already was not made in the future.
+        The writer's clock may have been ahead: a hold that is over was not created in the future.
         """
         if not moment or self.status.step is HoldStep.HOLDING:
             return moment or ""
@@ -161,7 +161,7 @@ class PreemptionHold(_Read, frozen=True):
 
 
 class HoldWithin(PreemptionHold, frozen=True):
-    """A hold that counts for `allowed_seconds` at most: the installation says it, and not the object."""
+    """A hold capped at `allowed_seconds` by the installation instead of the object."""
 
     allowed_seconds: float = LONGEST_DEADLINE_SECONDS
 

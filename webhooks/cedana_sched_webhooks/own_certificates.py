@@ -1,8 +1,8 @@
-"""Keeps certificates of our own authority: in one Secret that all replicas share, and in the webhook configurations.
+"""Keeps certificates of our own CA: in one Secret that all replicas share, and in the webhook configurations.
 
-So it keeps the secret by which the API server is known (see `callers`). Whichever replica comes first makes them; the
-others find the Secret taken and read it. Every replica watches the Secret and the configurations, so that a change of
-either is seen at once, and what somebody has emptied is filled again.
+The Secret also contains the secret that authenticates the API server (see `callers`). The first replica creates the
+Secret; the others find that it exists and read it. Every replica watches the Secret and the configurations, so each
+change of either is seen at once, and emptied values are filled again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LONGEST_SETTLING: Final = dt.timedelta(seconds=SETTLE_SECONDS + 1)
 
 
 class _Trusting(msgspec.Struct, frozen=True):
-    """One webhook configuration, which is to trust our authority."""
+    """One webhook configuration whose `caBundle` contains our CA."""
 
     resource: Resource
     name: str
@@ -45,15 +45,15 @@ class _Trusting(msgspec.Struct, frozen=True):
 
 
 class OwnCertificateKeeper:
-    """Run `run` as a task.
+    """Reconciles the Secret and the configurations. Run `run` as a task.
 
     Args:
-        api: with the rights that webhooks/README.md lists.
+        api: with the permissions that webhooks/README.md lists.
         namespace: of the Secret.
-        service_names: by which the API server calls us.
-        serving: is given each new certificate.
-        callers: are told each new secret.
-        hooks: where each webhook is answered, behind the segment, by its name.
+        service_names: DNS names by which the API server calls us.
+        serving: gets each new certificate.
+        callers: get each new secret.
+        hooks: paths behind the secret segment, by webhook name.
         now: the time of day.
     """
 
@@ -94,7 +94,7 @@ class OwnCertificateKeeper:
         )
 
     async def run(self) -> None:
-        """Keep them, for ever."""
+        """Reconcile forever."""
         self._secrets.subscribe(lambda _before, _now: self._changed.set())
         for one in self._trusting:
             one.informer.subscribe(lambda _before, _now: self._changed.set())
@@ -110,7 +110,7 @@ class OwnCertificateKeeper:
         await look_in_turn("certificates", self._look, self._changed, self._metrics.certificate_problems, self._now)
 
     async def _look(self) -> dt.datetime:
-        """Do what is to be done now; the answer is when to look again, should nothing change before."""
+        """Reconcile once; return when to run again if nothing changes before."""
         secret = self._secrets.get(self._name, self._namespace)
         known = caller_secret_in(secret)
         if known is not None:
@@ -125,7 +125,7 @@ class OwnCertificateKeeper:
         return step.due if self._callers.is_settled else self._now() + LONGEST_SETTLING
 
     async def _write(self, secret: Secret | None, issued: Issued, known: str) -> None:
-        """The watch brings back what was written: by us, or by another replica that was faster."""
+        """Write the Secret; the watch delivers the result: ours, or that of a replica that was faster."""
         data = data_of(issued)
         data[CALLERS] = encoded(known)
         try:
@@ -141,14 +141,14 @@ class OwnCertificateKeeper:
             log.info("certificates made by another replica", secret=self._name)
 
     async def _spread(self, authorities: bytes, known: str) -> bool:
-        """Write what is not so yet in the configurations. Whether it was so everywhere already."""
+        """Patch the configurations where they differ; return whether none did."""
         hooks = self._hooks if self._callers.is_settled else {}
         paths = {name: f"/{segment_of(known, path)}{path}" for name, path in hooks.items()}
         registration = Registration(base64.b64encode(authorities).decode(), paths)
         trusted = True
         for one in self._trusting:
             configuration = one.informer.get(one.name)
-            if configuration is None:  # not installed, or being taken away
+            if configuration is None:  # not installed, or being removed
                 continue
             if patch := registration.patch(configuration):
                 await self._api.patch(one.resource, one.name, None, patch)

@@ -1,6 +1,6 @@
-"""What becomes of a pod at CREATE. A pod is never refused: whatever is unclear is a warning, and the pod starts.
+"""Mutation of a pod at CREATE. A pod is never refused: an ambiguous one gets a warning, and starts.
 
-A first start gets its identity, and the preStop by which it can be held; who has something to continue gets what a
+A first start gets its identity, and the preStop hook by which it can be held; a pod with a snapshot also gets what a
 restore needs.
 """
 
@@ -37,7 +37,7 @@ from cedana_sched_webhooks.siblings import Apart, Siblings
 
 ENFORCED: Final = kept("pod-security.kubernetes.io/enforce")
 FORBIDS_HOST: Final = frozenset({"baseline", "restricted"})
-"""Levels of Pod Security that forbid a lifecycle handler with `host`."""
+"""Pod Security levels that forbid a lifecycle handler with `host`."""
 MOST_CONTAINERS: Final = 256
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 TOO_LARGE: Final = (
@@ -47,7 +47,7 @@ TOO_LARGE: Final = (
 
 
 class PodAdmission:
-    """Answers for pods at CREATE."""
+    """Admission handler for pods at CREATE."""
 
     def __init__(self, knowledge: Knowledge, configuration: Configuration, siblings: Siblings) -> None:
         self._knowledge = knowledge
@@ -55,12 +55,12 @@ class PodAdmission:
         self._siblings = siblings
 
     async def answer(self, request: Request) -> Answer:
-        """What to change in the pod that is to be created."""
+        """Return the mutation of the pod."""
         pod, namespace = request.object, request.namespace
         is_ours = pod is not None and _concerns_us(pod, namespace, self._configuration)
         if pod is None or not is_ours or _is_large(request, pod) or not _is_protected(pod):
             return answer(request, self._knowledge, self._configuration)
-        # as an object it is many times larger, and others may wait as well, for as long as the API server likes
+        # kept encoded during the API call: decoded it is many times larger, and many requests may wait
         parked = msgspec.json.encode(msgspec.structs.replace(request, object=without_other_variables(pod)))
         asking = self._siblings.told_apart(pod, namespace)
         del pod, request
@@ -69,7 +69,7 @@ class PodAdmission:
 
 
 def answer(request: Request, knowledge: Knowledge, configuration: Configuration, apart: Apart | None = None) -> Answer:
-    """What to change in the pod that is to be created; `apart` tells it from others where its labels do not."""
+    """Return the mutation of the pod; `apart` distinguishes it from others if its labels do not."""
     pod = request.object
     if pod is None or not _concerns_us(pod, request.namespace, configuration):
         return Answer("not-ours")
@@ -94,19 +94,19 @@ def _is_large(request: Request, pod: Object) -> bool:
 
 
 def _large(pod: Object) -> Answer:
-    """Unprotected, and marked so: of a gate, too, only the place is looked at."""
+    """Mark the pod as unprotected; of a scheduling gate, too, only the position is read."""
     spec = pod.get("spec") or {}
     gates = [one.get("name") for one in spec.get("schedulingGates") or ()]
     answer = msgspec.structs.replace(_refused({**pod, "spec": {}}, TOO_LARGE), decision="large")
     if (ours := gates.count(names.RESTORE_GATE)) == 0:
         return answer
-    # no two gates have one name; where they do, the API server refuses the pod
+    # gate names are unique; otherwise the API server refuses the pod
     path = f"/spec/schedulingGates/{gates.index(names.RESTORE_GATE)}" if ours == 1 else "/spec/schedulingGates"
     return msgspec.structs.replace(answer, patch=(*answer.patch, {"op": "remove", "path": path}))
 
 
 def _refused(before: Object, why: str) -> Answer:
-    """Unprotected, and marked so, with the reason."""
+    """Mark the pod as unprotected, with the reason."""
     unmarked = _unmarked(before, Answer("unclear", warnings=(f"cedana: not protected: {why}",)))
     pod = injection.opened(before)
     injection.unmark(pod)
@@ -115,7 +115,7 @@ def _refused(before: Object, why: str) -> Answer:
 
 
 def _unmarked(before: Object, answer: Answer) -> Answer:
-    """Without the marks that only we write: nobody would ever open that gate, nor find out who the pod is."""
+    """Remove marks reserved for us: no component would lift that gate, nor identify the pod."""
     if not _is_marked(before):
         return answer
     pod = injection.opened(before)
@@ -137,7 +137,7 @@ def _concerns_us(pod: Object, namespace: str, configuration: Configuration) -> b
 
 
 def _is_protected(pod: Object) -> bool:
-    with suppress(UsageError):  # the answer says what is unclear
+    with suppress(UsageError):  # the answer reports what is ambiguous
         return replica_of(pod) is not None
     return False
 
@@ -169,7 +169,7 @@ def _prepare(
         injection.restore(pod, continuation, configuration, may_have_rules=knowledge.has_restart_rules)
         warnings = _keep_to_able_nodes(pod, continuation, knowledge)
         decision = "gated" if continuation.generation is None else "restores"
-    elif names.RESTORE_IDENTITY in annotations:  # of a first call, which knew that nothing told it apart
+    elif names.RESTORE_IDENTITY in annotations:  # from a first call, which classified the pod as indistinguishable
         put_ours(pod, configuration.restore, may_have_rules=knowledge.has_restart_rules)
     else:
         remove_ours(pod)
@@ -180,9 +180,9 @@ def _prepare(
 def _continuation(
     annotations: dict[str, str], namespace: str, replica: Replica, knowledge: Knowledge, *, alone: bool
 ) -> tuple[Continuation | None, tuple[str, ...]]:
-    """A snapshot that a person chose wins over the newest one; the warnings say where he names none.
+    """Return the continuation: a snapshot chosen by the user takes precedence; warn if the choice is malformed.
 
-    Such a pod returns all the same: the coordinator finds no snapshot for it, and its policy says what follows.
+    A pod with a malformed choice is still a restore: the coordinator finds no snapshot, and the policy decides.
     """
     try:
         wanted = asked_for(namespace, annotations)
@@ -200,12 +200,12 @@ def _newest(
         return continuation_among(namespace, replica, knowledge)
     known = continuation_of(namespace, replica, knowledge)
     if known is None and annotations.get(names.EXPECT_SNAPSHOT) == "true":
-        return Continuation(replica, None)  # which one it is, its node sees in the store
+        return Continuation(replica, None)  # the node finds the generation in the store
     return known
 
 
 def _namespace_uid(namespace: str, knowledge: Knowledge, configuration: Configuration) -> str:
-    """Empty where the name is all that counts, and where the namespace is not seen yet."""
+    """Return the namespace's uid; empty for shared names, and if the namespace is not cached yet."""
     known = knowledge.namespaces.get(namespace)
     return "" if known is None or is_shared(namespace, configuration.shared_namespaces) else known.metadata.uid
 
@@ -221,15 +221,15 @@ def _foreign_runtime_class(spec: dict[str, Any]) -> str | None:
 
 
 def _refuse_own_users(pod: Object) -> None:
-    """The kubelet maps them to ids of the node that nobody else has, and a restore compares both.
+    """Refuse user namespaces: the kubelet maps them to unique ids of the node, and a restore compares both.
 
     Raises:
-        UsageError: the pod has some.
+        UsageError: the pod has a user namespace.
     """
     if (pod.get("spec") or {}).get("hostUsers") is False:
         raise UsageError(
             "spec.hostUsers",
-            False,  # noqa: FBT003 - what the pod says
+            False,  # noqa: FBT003 - the pod's value
             "gives each pod other users of the node, so that no snapshot continues in another pod",
             remedy="leave it out",
         )
@@ -246,7 +246,7 @@ def _cannot_continue(runtime_class: str) -> str:
 
 
 def _keep_to_able_nodes(pod: Object, continuation: Continuation, knowledge: Knowledge) -> tuple[str, ...]:
-    """Restrict it to CPUs that can continue the snapshot; in flight, the coordinator does so when it lifts the gate."""
+    """Restrict the pod to CPUs that can restore the snapshot; if in flight, the coordinator does so at the gate."""
     if continuation.generation is None or continuation.source is None:
         return ()
     cpus = cpus_that_can_continue(continuation.source.spec.pod_ref.node_name, tuple(knowledge.nodes))

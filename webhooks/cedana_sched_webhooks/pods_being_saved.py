@@ -1,4 +1,4 @@
-"""Whether any pod is being saved just now: asked for every eviction, and so answered without looking at every hold."""
+"""Whether any pod is being saved now; checked at every eviction, so computed without a scan of all holds."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.objects import PreemptionHold
 
 EVICTION_TAKES = timedelta(seconds=5)
-"""From a release until the scheduler has tried again; it tries about once a second."""
+"""From a release until the scheduler has retried; it retries about once a second."""
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class PodsBeingSaved:
-    """Holds of single pods that are under way, by when they began and by when they end.
+    """In-flight holds of single pods, ordered by begin and by end.
 
-    Both are heaps from whose tops goes what has changed since or is over: each hold once, whoever asks how often.
+    Both orders are heaps; changed or ended entries are popped lazily from the tops, each hold once.
     """
 
     def __init__(self) -> None:
         self._noted = 0
         self._current: dict[Key, int] = {}
-        """By namespace and name of the hold: its last entry in the heaps; older ones count for nothing."""
+        """By namespace and name of the hold: its latest entry in the heaps; older entries are stale."""
         self._begun: list[tuple[datetime, int, Key]] = []
         self._ending: list[tuple[datetime, int, Key]] = []
 
     def note(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
-        """A mirror's sink."""
+        """Sink of an informer."""
         if before is not None:
             self._current.pop(name_of(before), None)
         if now is None or now.spec.held_object_ref is not None:
@@ -42,7 +42,7 @@ class PodsBeingSaved:
             heapq.heappush(self._begun, (datetime.fromisoformat(now.spec.creation_time), self._noted, name))
 
     def since(self, now: datetime) -> datetime | None:
-        """When the oldest one began that is under way still."""
+        """Return when the oldest in-flight hold began; None if there is none."""
         while self._ending and (self._ending[0][0] <= now or not self._is_current(self._ending[0])):
             over = heapq.heappop(self._ending)
             if self._is_current(over):
@@ -56,7 +56,7 @@ class PodsBeingSaved:
 
 
 def _ends_at(hold: PreemptionHold) -> datetime:
-    """When it is over, if nothing changes."""
+    """Return when the hold is over if nothing changes."""
     over_at = hold.over_at or _NEVER
     if hold.status.step is HoldStep.HOLDING:
         return hold.ends_at or over_at

@@ -1,4 +1,4 @@
-"""Which CheckpointPolicy a new pod has: its queue's, which an admin has chosen, or the one that the pod names."""
+"""CheckpointPolicy of a new pod: its queue's, chosen by an admin, or the one that the pod names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cedana_sched_webhooks.knowledge import Knowledge
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """`name` is None where nobody named one."""
+    """Chosen policy; `name` is None if neither the queue nor the pod names one."""
 
     name: str | None
     policy: CheckpointPolicy
@@ -23,10 +23,10 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def choose(annotations: Mapping[str, str], namespace: str, knowledge: Knowledge) -> Choice:
-    """The policy of a pod with these annotations.
+    """Return the policy of a pod with these annotations.
 
     Raises:
-        UsageError: there is none of that name, it cannot be read, or it is not for that namespace.
+        UsageError: the policy does not exist, cannot be read, or is not allowed in that namespace.
     """
     own, name = annotations.get(names.POLICY), chosen(annotations, knowledge.policy_spec)
     policy, withheld = knowledge.policy(name, namespace)
@@ -37,9 +37,10 @@ def choose(annotations: Mapping[str, str], namespace: str, knowledge: Knowledge)
 
 
 def choose_at_return(annotations: Mapping[str, str], namespace: str, knowledge: Knowledge) -> Choice:
-    """The policy of a pod that has a snapshot to continue from: `default` where its own is none for it.
+    """Return the policy of a pod that has a snapshot to restore: `default` if its own does not apply.
 
-    Without protection it would begin anew beside its snapshot. Who signals its next preemption does the same.
+    Without protection the pod would start cold despite its snapshot. The signal of its next preemption follows the
+    same rule.
     """
     try:
         return choose(annotations, namespace, knowledge)
@@ -49,17 +50,17 @@ def choose_at_return(annotations: Mapping[str, str], namespace: str, knowledge: 
 
 
 def _chosen(annotations: Mapping[str, str], knowledge: Knowledge) -> str | None:
-    """The name to write on the pod, so that nobody takes its own for one that may go before its queue's."""
+    """Return the name to write on the pod, so that the pod's own name does not take precedence over its queue's."""
     try:
         return chosen(annotations, knowledge.policy_spec)
-    except UsageError:  # its queue's does not say whether pods may choose
+    except UsageError:  # the queue's policy has no valid `podsMayChoose`
         return annotations[names.QUEUE_POLICY]
 
 
 def _default(namespace: str, knowledge: Knowledge) -> CheckpointPolicy:
     try:
         return knowledge.policy(None, namespace).policy
-    except UsageError:  # it cannot be read
+    except UsageError:  # the policy `default` cannot be read
         return capped(CheckpointPolicy(), knowledge.longest_seconds)
 
 

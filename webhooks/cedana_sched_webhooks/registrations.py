@@ -1,6 +1,6 @@
-"""The webhook configurations as we keep them: who signs our certificate, and at which path each webhook is answered.
+"""The fields of webhook configurations that we maintain: `caBundle`, and the path of each webhook.
 
-The chart leaves both out, so that an upgrade leaves both as they are.
+The chart omits both, so that an upgrade preserves both.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _OWN: Final = {PODS: "pods", JOBS: "jobs", STATUSES: "statuses"} | {
 
 
 def hooks(paths: Iterable[str]) -> dict[str, str]:
-    """Where each webhook is answered, by its name: `/volcano/pods` of an adapter is `volcano-pods.sched.cedana.ai`."""
+    """Map webhook names to paths: `/volcano/pods` of an adapter becomes `volcano-pods.sched.cedana.ai`."""
     return {f"{_OWN.get(path) or path.strip('/').replace('/', '-')}.{GROUP}": path for path in paths}
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What is to stand in each configuration: the bundle in base64, paths by the webhook's name."""
+    """Desired content of each configuration: the CA bundle in base64, paths by webhook name."""
 
     bundle: str
     paths: Mapping[str, str]
 
     def patch(self, configuration: WebhookConfiguration) -> list[Object]:
-        """One that fails when it is another configuration, or has changed meanwhile; empty when all is so already."""
+        """Return a patch, empty if nothing differs; it fails if the configuration was replaced or changed meanwhile."""
         changes: list[Object] = []
         for index, webhook in enumerate(configuration.webhooks):
             told, path = webhook.client_config, self.paths.get(webhook.name)

@@ -1,8 +1,8 @@
-"""Names of ours in a pod that somebody else wrote: what is ours is made so again, and what cannot be is refused.
+"""Reserved names in submitted pods: our own parts are overwritten, other uses are refused.
 
-The agent neither dumps the restore container nor doubts it. So nobody else's program may run under its name, and
-nobody else's container may reach its volume. A manifest of a running pod that is applied anew brings ours along.
-Where no webhook answers, the chart's policy (`reserved-names.yaml`) refuses the same.
+The agent neither dumps nor verifies the restore container. So no other program may run under its name, and no other
+container may mount its volume. A manifest of a running pod that is applied again contains our parts.
+While no webhook answers, the chart's policy (`reserved-names.yaml`) refuses the same uses.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _REMEDY: Final = "give it another name: this one is the restore container's"
 
 
 def refuse_foreign_use(pod: Object) -> None:
-    """Refuse to protect a pod whose own containers have the names of ours.
+    """Refuse to protect a pod whose own containers use reserved names.
 
     Raises:
-        UsageError: which field.
+        UsageError: names the field.
     """
     spec = pod["spec"]
     for kind in ("containers", "ephemeralContainers"):
@@ -38,7 +38,7 @@ def refuse_foreign_use(pod: Object) -> None:
 
 
 def remove_ours(pod: Object) -> None:
-    """Take the restore container and its volume out of a pod that does not continue: nobody would end its wait."""
+    """Remove the restore container and its volume from a pod without a restore: no component would end its wait."""
     spec = pod["spec"]
     pod["metadata"]["annotations"].pop(names.RESTORE_IDENTITY, None)
     for kind, name in (("initContainers", names.RESTORE_CONTAINER), ("volumes", names.RESTORE_VOLUME)):
@@ -47,7 +47,7 @@ def remove_ours(pod: Object) -> None:
 
 
 def put_ours(pod: Object, wanted: RestoreContainer, *, may_have_rules: bool = False) -> None:
-    """Have the restore container and its volume in the pod, as ours are; what others may add to ours stays.
+    """Set the restore container and its volume in the pod; permitted additions of others stay.
 
     `may_have_rules`: see `restore_container.container`.
     """
@@ -66,5 +66,5 @@ def put_ours(pod: Object, wanted: RestoreContainer, *, may_have_rules: bool = Fa
 
 
 def _in_place(before: list[Object], made: Object, others: list[Object]) -> list[Object]:
-    """Where it is right already, nothing moves: a webhook that is called again changes nothing."""
+    """Keep the order if the volume is already correct, so that a repeated webhook call changes nothing."""
     return before if made in before else [*others, made]

@@ -1,9 +1,9 @@
-"""Whether containers may have restart rules of their own (KEP 5307), as the API server's version says.
+"""Detect from the API server's version whether containers may have restart rules of their own (KEP 5307).
 
-Its feature gate `ContainerRestartRules` is on from Kubernetes 1.35. An API server of 1.34, or one whose gate is off,
-drops the fields (`dropContainerRestartRules` in pkg/api/pod/util.go); an older one refuses the pod, because it knows no
-`restartPolicy` of an init container but `Always`. While a control plane is upgraded its API servers are one minor
-version apart at most: where one is of 1.35, none refuses. A kubelet that is older does not look at them.
+The feature gate `ContainerRestartRules` is on from Kubernetes 1.35. An API server of 1.34, or one whose gate is off,
+drops the fields (`dropContainerRestartRules` in pkg/api/pod/util.go); an older one refuses the pod, because its
+validation allows no `restartPolicy` of an init container but `Always`. During an upgrade of the control plane, API
+servers are at most one minor version apart: if one is 1.35, none refuses. An older kubelet ignores the fields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VERSION: Final = re.compile(r"v(\d+)\.(\d+)\b")
 
 
 async def has_restart_rules(api: Api) -> bool:
-    """Retry until the API server answers; False where it refuses its version to us, or the version cannot be parsed."""
+    """Retry until the API server answers; False if it refuses its version, or the version cannot be parsed."""
     version = await until_answered("version of the API server", lambda: _version(api))
     found = _VERSION.match(version)
     if found is None:
@@ -36,7 +36,7 @@ async def has_restart_rules(api: Api) -> bool:
 
 
 async def _version(api: Api) -> str:
-    """Empty where it is refused."""
+    """Return the version; empty if the API server refuses it."""
     try:
         return await api.version()
     except RefusedByServerError as error:

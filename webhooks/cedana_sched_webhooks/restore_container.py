@@ -1,4 +1,4 @@
-"""The init container that waits until a snapshot is staged, and the volume by which the node's agent speaks to it."""
+"""The init container that waits until a snapshot is staged, and the volume through which the agent reaches it."""
 
 from __future__ import annotations
 
@@ -14,36 +14,35 @@ MOUNT_PATH: Final = "/run/cedana-restore"
 VOLUME_SIZE: Final = "1Mi"
 LEAST_MEMORY: Final = "64Mi"
 START_FAILED: Final = 128
-"""What containerd says of a container that it could not start, or whose start nobody waits for any more (`StartError`);
-our program ends with no such status."""
+"""Exit code that containerd reports for a container that it could not start, or whose start was abandoned
+(`StartError`); our program has no such exit code."""
 
 _KEPT = frozenset({"resources", "terminationMessagePath"})
 _LOADS = re.compile(r"LD_|PYTHON|GLIBC_TUNABLES$|GCONV_PATH$|BROWSER$|PATH$")
-"""Variables by which the dynamic loader or Python load something else, or start another program."""
+"""Variables that make the dynamic loader or Python load other code, or start another program."""
 
 _LED_ASTRAY = re.compile(r"(^|/)[.]{1,2}(/|$)|//")
 _OF_THE_IMAGE = re.compile(
     r"^/?($|(usr|bin|sbin|lib[0-9a-z]*|opt|etc|proc|sys|dev)(/|$)|(var/)?run/?$|(var/)?run/cedana-restore(/|$))"
 )
 _CERTIFICATES = re.compile(r"^/etc/(ssl|pki)(/|$)")
-"""Where mounts would hide our program, or what it loads; but for authorities' certificates, which it does not read. The
-chart's policy has the same three."""
+"""Mount paths that would hide our program or what it loads; except CA certificates, which it does not read. The chart's
+policy has the same three patterns."""
 
 _ADDED_UP = ("cpu", "memory", "ephemeral-storage")
 
 
 def container(wanted: RestoreContainer, spec: dict[str, Any], *, may_have_rules: bool = False) -> dict[str, Any]:
-    """For a pod of this `spec`: it satisfies Pod Security `restricted`, and asks for what the pod's first one asks for.
+    """Build the container for a pod of this `spec`: Pod Security `restricted`, resources of the pod's first container.
 
-    So the pod counts for as much as before (an init container counts only where it asks for more than the others
-    together), keeps its class of service, and satisfies the same quotas. Where its start has failed it is started
-    again, also in a pod with `restartPolicy: Never`, for nothing has run by then; that it has failed itself fails such
-    a pod, as a policy may want.
+    So the pod's effective request stays the same (an init container counts only if it requests more than the others
+    together), as do its QoS class and its quota use. A failed start is restarted, even with `restartPolicy: Never`,
+    because nothing has run by then; a failure of the program itself fails such a pod, as a policy may require.
 
     Args:
-        wanted: what an installation says.
+        wanted: the installation's configuration.
         spec: of the pod.
-        may_have_rules: the cluster knows restart rules of containers (see `restart_rules`).
+        may_have_rules: the cluster supports restart rules of containers (see `restart_rules`).
     """
     made: dict[str, Any] = {
         "name": names.RESTORE_CONTAINER,
@@ -63,17 +62,17 @@ def container(wanted: RestoreContainer, spec: dict[str, Any], *, may_have_rules:
         "volumeMounts": [{"name": names.RESTORE_VOLUME, "mountPath": MOUNT_PATH}],
     }
     if may_have_rules and spec.get("restartPolicy") == "Never":
-        made["restartPolicy"] = "Never"  # rules need one
+        made["restartPolicy"] = "Never"  # rules require a container restartPolicy
         exit_codes = {"operator": "In", "values": [START_FAILED]}
         made["restartPolicyRules"] = [{"action": "Restart", "exitCodes": exit_codes}]
     return made
 
 
 def made_ours(found: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
-    """A container of that name with our program in it, and nothing that could have it do something else.
+    """Rebuild a submitted container of that name around our program, without anything that could alter it.
 
     Resources, variables and read-only mounts stay: other webhooks, and the API server itself, add them to every
-    container, and have their turn before we are called again.
+    container before our webhook is called again.
     """
     mounts = [*made["volumeMounts"], *(one for one in found.get("volumeMounts") or () if _is_harmless(one))]
     variables = [one for one in found.get("env") or () if not _LOADS.match(str(one.get("name", "")))]

@@ -1,4 +1,4 @@
-"""What a scheduler's adapter adds to the webhooks: admission calls of its own kinds, and what they must know."""
+"""Webhook parts of scheduler adapters: admission calls of their own kinds, and the caches these need."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cedana_sched_webhooks.configuration import Configuration
 log = structlog.get_logger(__name__)
 
 GROUP = "cedana_sched.webhooks"
-"""Entry point group; the names are the adapters'."""
+"""Entry point group; names are adapter names."""
 MEMBERS = ("name", "connect", "handlers", "run")
 PAUSE_SECONDS = 10.0
 WELL_SECONDS = 60.0
-"""After a run as long as this a problem is a new one, and said again."""
+"""After a run of this length, a problem counts as new and is logged again."""
 
 Handler = Callable[[Request], Awaitable[Answer]]
 
 
 class Endpoint:
-    """A handler that looks at a part of objects: they are decoded no further. Any other one gets them whole."""
+    """A handler with a shape: objects are decoded only so far. Handlers without one receive whole objects."""
 
     def __init__(self, answer: Handler, shape: Shape) -> None:
         self.answer = answer
@@ -40,44 +40,45 @@ class Endpoint:
 
 
 class SchedulerWebhooks(Protocol):
-    """What is registered under an adapter's name."""
+    """The webhook part that an adapter registers under its name."""
 
     name: ClassVar[str]
 
     @classmethod
     def connect(cls, api: Api, configuration: Configuration) -> Self:
-        """Make it; nothing is asked of the API server yet."""
+        """Construct it; makes no API call."""
         ...
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Who answers, by path; each path begins with `/<name>/`. See `Endpoint`, also for objects of any size."""
+        """Return handlers by path; each path begins with `/<name>/`. For objects of any size see `Endpoint`."""
         ...
 
     async def run(self) -> None:
-        """Keep what it knows, for ever. Until it knows anything, it lets everything pass.
+        """Maintain the caches, forever. Until they have synced, the handlers allow every request.
 
         Raises:
-            AbsentError: the scheduler's kinds are not served. It is run again later, until they are.
-            ApiError: we may not read them. It is run again later, until we may.
+            AbsentError: the scheduler's kinds are not served. `run` is retried until they are.
+            ApiError: RBAC forbids reading them. `run` is retried until it allows that.
         """
         ...
 
 
 def load(name: str) -> type[SchedulerWebhooks]:
-    """Import the part of the adapter called `name`.
+    """Import the webhook part of the adapter `name`.
 
     Raises:
         NotFoundError: no installed distribution offers it.
-        AdapterLoadError: it cannot be imported, or lacks something.
+        AdapterLoadError: it cannot be imported, or lacks a member.
     """
     loaded: type[SchedulerWebhooks] = load_class(name, GROUP, MEMBERS, "cedana_sched_webhooks/schedulers.py")
     return loaded
 
 
 async def keep_running(webhooks: SchedulerWebhooks) -> None:
-    """Run it, for ever; while it cannot know its scheduler's objects, say so once and try again.
+    """Run it, forever; on failure, log the problem once and retry.
 
-    That must not cost the others: the scheduler is absent, or our rights do not cover a kind yet, as in an upgrade.
+    A failure does not affect the other webhooks: the scheduler is absent, or RBAC does not cover a kind yet, as during
+    an upgrade.
     """
     said = ""
     while True:
@@ -95,6 +96,6 @@ async def keep_running(webhooks: SchedulerWebhooks) -> None:
 
 
 def _first(group: BaseExceptionGroup[ApiError]) -> str:
-    """With what to do about it."""
+    """Return the message of the first error, with its remedy."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else str(error)

@@ -1,4 +1,4 @@
-"""When whoever keeps a Secret looks at it: at each change, when something is due, and after a problem again."""
+"""Reconcile loop of a kept Secret: at each change, when due, and with backoff after a failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
 LONGEST_WAIT: Final = dt.timedelta(days=1)
-"""Between two looks, so that a clock that was set does not matter for long."""
+"""Upper bound between two attempts, so that a changed system clock matters only briefly."""
 
 
 async def look_in_turn(
@@ -28,14 +28,14 @@ async def look_in_turn(
     problems: Counter,
     now: Callable[[], dt.datetime],
 ) -> None:
-    """Look, for ever.
+    """Reconcile forever.
 
     Args:
-        name: of what is kept, for the log.
-        look: does what is to be done, and returns when to look again, should nothing change before.
-        changed: set when there is something to look at.
-        problems: counts the looks that failed.
-        now: the time of day.
+        name: of the kept object, for the log.
+        look: reconciles, and returns when to run again if nothing changes before.
+        changed: set when there is a change to reconcile.
+        problems: counts failed attempts.
+        now: returns the time of day.
     """
     pause = FIRST_PAUSE_SECONDS
     while True:

@@ -1,4 +1,4 @@
-"""The server for the API server's questions, over HTTPS."""
+"""HTTPS server for admission reviews."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from cedana_sched_webhooks.schedulers import Endpoint, Handler
 log = structlog.get_logger(__name__)
 
 LONGEST_REQUEST_BYTES: Final = 8 << 20
-"""An UPDATE carries the object twice, and etcd takes 1.5 MiB of each."""
+"""An UPDATE contains the object twice, and etcd stores up to 1.5 MiB of each."""
 LARGE_BYTES: Final = 128 << 10
-"""A review that is larger takes one of the places of large ones."""
+"""Larger reviews need a slot of `LARGE_AT_ONCE`."""
 LARGE_AT_ONCE: Final = 8
-"""So that they take a bounded part of our memory, however many tenants have the API server send at once."""
+"""Bounds the memory of large reviews, however many tenants cause them at once."""
 READ_SECONDS: Final = 10.0
-"""For the body of a large one; the API server waits for 5 s."""
+"""For the body of a large review; the API server waits for 5 s."""
 REPEATED_SECONDS: Final = 60.0
-"""A refusal that comes again within so long is told of at `debug`."""
+"""A refusal repeated within this interval is logged at `debug`."""
 
 
 def admission_application(
     handlers: Mapping[str, Handler], ending: asyncio.Event, metrics: Metrics, callers: Callers | None = None
 ) -> web.Application:
-    """Answers reviews; `handlers` are by path. The API server waits while a handler does.
+    """Build the application that answers reviews; `handlers` are by path. The API server waits for each handler.
 
-    With `callers` each path stands behind a segment of its own that only the API server knows, and nobody else is
-    answered: what he sends is not even read. Without, whoever asks is believed.
+    With `callers`, each path has a secret segment as prefix that only the API server has, and other callers get no
+    answer: their bodies are not read. Without, callers are not authenticated.
 
-    Of large reviews a few are answered at a time. What is above `Shape.largest_bytes`, and is not looked at, is let
-    through with a warning.
+    The number of large reviews at a time is bounded. An object above `Shape.largest_bytes` whose shape has no `large`
+    is allowed with a warning.
 
-    Once `ending` is set, connections that are open are closed with their next answer.
+    Once `ending` is set, open connections are closed with their next response.
     """
     application = web.Application()
     asked = FirstRequests(time.monotonic, longest_gap_seconds=REPEATED_SECONDS)
@@ -63,7 +63,7 @@ def admission_application(
 
 
 def _in_turn(respond: Respond, large_ones: asyncio.Semaphore) -> Respond:
-    """The same, where a large review is not even read before it has a place."""
+    """Wrap `respond`: the body of a large review is read only once a slot is free."""
 
     async def respond_in_turn(received: web.Request) -> web.Response:
         size = received.content_length
@@ -97,14 +97,14 @@ def _endpoint(path: str, handler: Handler, ending: asyncio.Event, metrics: Metri
         request = _head(request)  # the handler alone keeps the objects
         try:
             answer = await answering
-        except Exception:  # the API server goes on without us (failurePolicy), and is told that it must
+        except Exception:  # failurePolicy makes the API server proceed; the error response triggers it
             metrics.requests.labels(path, "failed").inc()
             log.exception("admission", webhook=path, namespace=request.namespace, name=request.name)
             raise
         _tell(path, request, answer, metrics, asked)
         metrics.duration.labels(path).observe(time.perf_counter() - began)
         response = web.Response(body=admission.write(request, answer), content_type="application/json")
-        if ending.is_set():  # API servers keep connections open, and would come to us to the last moment
+        if ending.is_set():  # API servers keep connections open, and would use them until the end
             response.force_close()
         return response
 
@@ -112,7 +112,7 @@ def _endpoint(path: str, handler: Handler, ending: asyncio.Event, metrics: Metri
 
 
 def _head(request: Request) -> Request:
-    """The same without its objects, but for whose they are."""
+    """Return the request without its objects, except the old object's uid."""
     if request.old_object is None:
         return msgspec.structs.replace(request, object=None)
     metadata = request.old_object.get("metadata")
@@ -143,7 +143,7 @@ def _tell(path: str, request: Request, answer: Answer, metrics: Metrics, asked: 
 
 
 def _is_repeated(path: str, request: Request, answer: Answer, asked: FirstRequests) -> bool:
-    """Whether it is the same 429 again: a scheduler asks once a second for as long as it is held."""
+    """Whether this 429 was answered before: a held scheduler retries once a second."""
     if answer.refusal is None or answer.refusal.code != 429 or request.old_object is None:
         return False
     uid = request.old_object["metadata"].get("uid")

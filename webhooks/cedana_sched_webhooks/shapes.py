@@ -1,8 +1,8 @@
-"""What admission calls look at: types that msgspec decodes into dictionaries, skipping everything else.
+"""Shapes of admission objects: types that msgspec decodes into dictionaries, skipping all other fields.
 
-Any tenant may have the API server ask us about an object of some MiB, and with `dryRun` as often as he likes: what is
-decoded of it is what somebody looks at. A JSON patch that is made from so much of an object fits the whole object, as
-long as values that it replaces are decoded whole.
+Any tenant can make the API server send us an object of some MiB, with `dryRun` any number of times: so only fields that
+a handler reads are decoded. A JSON patch made from such a partial object applies to the whole object, as long as the
+values that it replaces are decoded whole.
 
 Every field may be null, and may be missing.
 """
@@ -16,7 +16,7 @@ from cedana_sched.model.objects import names
 from cedana_sched_webhooks.admission import Shape
 
 MIRROR: Final = kept("kubernetes.io/config.mirror")
-"""Annotation of a pod that a kubelet has made, and that the API server only shows."""
+"""Annotation of a mirror pod, which a kubelet made and the API server only shows."""
 
 
 class Owner(TypedDict, total=False):
@@ -95,7 +95,7 @@ class Pod(TypedDict, total=False):
     spec: PodSpec | None
 
 
-# labels have names that are no words, so that a class cannot have them
+# label names are no identifiers, so a class cannot have them as fields
 MarkedLabels = TypedDict("MarkedLabels", {names.PROTECTED: str}, total=False)  # type: ignore[misc]
 MarkedAnnotations = TypedDict("MarkedAnnotations", {names.RESTORE_IDENTITY: str, MIRROR: str}, total=False)  # type: ignore[misc]
 
@@ -110,7 +110,7 @@ class MarkedSpec(TypedDict, total=False):
 
 
 class MarkedPod(TypedDict, total=False):
-    """As much as tells whether somebody else has written what only we write."""
+    """The marks that only our components may write."""
 
     metadata: MarkedMetadata | None
     spec: MarkedSpec | None
@@ -125,7 +125,7 @@ class TemplateSpec(TypedDict, total=False):
 
 
 class Template(TypedDict, total=False):
-    """Of pods, as far as it says who they are."""
+    """A pod template, reduced to the fields that identify its pods."""
 
     metadata: Metadata | None
     spec: TemplateSpec | None
@@ -182,17 +182,17 @@ class StatusOfRunning(TypedDict, total=False):
 
 
 class RunningPod(TypedDict, total=False):
-    """As much as tells whether somebody evicts it, and whether that is held."""
+    """The fields that show whether the pod is being evicted, and whether that is held."""
 
     metadata: MetadataOfRunning
     status: StatusOfRunning | None
 
 
 POD = Shape(Pod, large=(MarkedPod, MarkedPod))
-"""A pod that is created."""
+"""A pod at CREATE."""
 UNMARKED_POD = Shape(Pod)
-"""The same; of a large one nothing is looked at."""
+"""The same; a large pod is not decoded at all."""
 JOB = Shape(Job, JobBefore, large=(Job, JobBefore))
-"""A Job that is changed: by its own controller, so that no tenant has it asked for."""
+"""A Job at UPDATE, by its own controller only, so that no tenant can cause such reviews."""
 STATUS = Shape(PodWithStatus, PodWithStatus, large=(RunningPod, RunningPod), largest_bytes=1 << 20)
-"""A pod whose status is written: by its scheduler. The coordinator reads no larger ones either (see `kube.bounds`)."""
+"""A pod whose scheduler writes its status. The coordinator reads no larger ones either (see `kube.bounds`)."""

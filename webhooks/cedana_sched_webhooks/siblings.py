@@ -1,9 +1,9 @@
-"""Whether a new pod has siblings that nothing tells apart: the pods of a Job without indices, or of a ReplicaSet.
+"""Whether a new pod has indistinguishable siblings: the pods of a Job without indices, or of a ReplicaSet.
 
-Each of them gets a number by chance, so that no two are saved under one name; which snapshot one of them continues is
-the coordinator's choice, who alone sees that no other one has it.
+Each of them gets a random number, so that no two are saved under one identity; the coordinator chooses which snapshot
+each one restores, because only the coordinator knows the claims.
 
-A Job that another object has made may have sister Jobs of the same id; where no label tells them apart, their names do.
+A Job with an owner may have sister Jobs of the same id; if no label distinguishes them, their names do.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from cedana_sched_webhooks.identity import ALIKE, controller_of, is_numbered, ki
 log = structlog.get_logger(__name__)
 
 LARGEST_NUMBER: Final = 2**31
-"""Of 1,000 siblings, two have the same number once in 4,000 times."""
+"""Among 1,000 siblings, the chance that two share a number is 1 in 4,000."""
 MOST_JOBS: Final = 10_000
 _JOB_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _ONE_AFTER_ANOTHER: Final = frozenset({"CronJob"})
-"""Kinds whose Jobs are meant to go on with each other's work."""
+"""Kinds whose Jobs continue each other's work."""
 
 
 class JobSpec(msgspec.Struct, frozen=True):
-    """How many pods it runs at a time; Kubernetes' default is 1."""
+    """Number of pods that run at a time; Kubernetes' default is 1."""
 
     parallelism: int | None = None
 
@@ -44,25 +44,25 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Apart(msgspec.Struct, frozen=True):
-    """What tells a pod from others of its id, beside its labels: see `identity.replica_of`."""
+    """What distinguishes a pod from others of its id, besides its labels: see `identity.replica_of`."""
 
     by_chance: int | None = None
     job: str = ""
 
 
 class Siblings:
-    """Asks the API server, and only for pods of Jobs whose labels do not say all."""
+    """Reads Jobs from the API server, only for pods whose labels are not sufficient."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._named: dict[str, str] = {}
-        """By uid of a Job: what its name adds to the id of its pods."""
+        """By uid of a Job: the part that its name adds to the id of its pods."""
 
     async def told_apart(self, pod: Object, namespace: str) -> Apart:
-        """Nothing for a pod that has no siblings, or whose labels say who it is.
+        """Return what distinguishes the pod; empty if it has no siblings, or its labels identify it.
 
         Raises:
-            UsageError: a number among its labels is none.
+            UsageError: a label that must be a number is none.
         """
         owner, numbered = controller_of(pod), is_numbered(pod)
         if kind_of(owner) in ALIKE:
@@ -72,13 +72,13 @@ class Siblings:
         if numbered and (known := self._named.get(str(owner.get("uid")))) is not None:
             return Apart(job=known)
         is_of_one_job = _is_of_one_job(pod)
-        del pod  # it may be large, and the answer long in coming
+        del pod  # free it: it may be large, and the call slow
         name = str(owner.get("name"))
-        if not _JOB_NAME.fullmatch(name):  # whoever writes the pod writes it, and it becomes a path
+        if not _JOB_NAME.fullmatch(name):  # the pod's author controls the name, and it becomes part of a path
             return Apart() if numbered else Apart(_by_chance())
         try:
             job = await self._api.get(JOBS, name, namespace, into=Job)
-        except ApiError as error:  # with siblings or without: a number by chance is wrong for nobody
+        except ApiError as error:  # a random number is right with and without siblings
             log.warning("controller not read", kind=JOBS.kind, name=name, problem=error.message)
             return Apart() if numbered else Apart(_by_chance())
         several = (job.spec.parallelism or 0) > 1
@@ -88,9 +88,9 @@ class Siblings:
         )
 
     def _note(self, job: Job) -> str:
-        """Who made a Job does not change: the rest of its numbered pods need not ask.
+        """Cache what the Job's name adds: its owner never changes, so its other numbered pods need no read.
 
-        It is noted under the uid that the API server says: a pod may name any.
+        The key is the uid that the API server returned: a pod may claim any uid.
         """
         name = job.metadata.name if _has_sisters(job) else ""
         self._named[job.metadata.uid] = name
@@ -104,7 +104,7 @@ def _by_chance() -> int:
 
 
 def _is_of_one_job(pod: Object) -> bool:
-    """Whether its id is its Job's own, or its labels tell which Job it is of."""
+    """Whether the pod's id is its Job's own, or its labels identify its Job."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     return annotations.get(names.DERIVED_ID) == "true" or bool(place_in(pod).role)
 

@@ -1,4 +1,4 @@
-"""The TLS side of the server: one context whose certificate may change while it is in use."""
+"""Server-side TLS: one context whose certificate can change while in use."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expi
 
 
 class Expiring(Protocol):
-    """Metrics of whoever serves with a certificate."""
+    """Metrics of a component that serves with a certificate."""
 
     certificate_expiry: Gauge
     """Seconds since the epoch."""
 
 
 class ServingCertificate:
-    """What new connections are served with, from `load` on; those that are open keep what they began with.
+    """Certificate for new connections, from `load` on; open connections keep theirs.
 
     Args:
-        client_authorities: a PEM file: only whom they have signed is served.
+        client_authorities: PEM file of client CAs; only clients with a certificate of theirs are served.
 
     Raises:
         UsageError: that file cannot be read.
@@ -42,15 +42,15 @@ class ServingCertificate:
         return self._loaded is not None
 
     def load(self, certificate: bytes, key: bytes) -> bool:
-        """Serve with this pair, both in PEM. False when it is the one in use.
+        """Serve new connections with this PEM pair; False if it is already in use.
 
         Raises:
-            UnreadableCertificatesError: they are no pair; what was in use stays in use.
+            UnreadableCertificatesError: they are no pair; the previous pair stays in use.
         """
         if self._loaded == (certificate, key):
             return False
         until = expiry(certificate)
-        _load(_empty(), certificate, key)  # tried on one that nobody uses: a failure may leave half of a pair
+        _load(_empty(), certificate, key)  # validated on a scratch context: a failure may leave half a pair
         _load(self.context, certificate, key)
         self._loaded = (certificate, key)
         self._metrics.certificate_expiry.set(until.timestamp())
@@ -74,10 +74,10 @@ def _ask_for_certificates(context: ssl.SSLContext, authorities: Path) -> None:
 
 
 def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """OpenSSL reads files only: this one is in memory, so that no key lies on a disk."""
+    """Load a pair through an in-memory file: OpenSSL reads only files, and no key may be on disk."""
     file = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
-        with open(file, "wb", closefd=False) as writer:  # a file that has no path
+        with open(file, "wb", closefd=False) as writer:  # the file has no path
             writer.write(key + b"\n" + certificate)
         context.load_cert_chain(f"/proc/self/fd/{file}")
     except (ssl.SSLError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What people write is refused at once, and with a remedy, where it cannot be meant so."""
+"""Validation of CheckpointPolicies and CheckpointStorages at admission; each refusal has a remedy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ M = TypeVar("M", bound=BaseModel)
 
 
 Check = Callable[[Object], tuple[str, ...]]
-"""Of an object. Returns warnings; raises UsageError where it is refused."""
+"""Validates an object. Returns warnings; raises UsageError to refuse it."""
 
 
 def check_policy(policy: Object, longest_seconds: float) -> tuple[str, ...]:
-    """Warns of what counts for nobody.
+    """Validate a policy; warn about fields without effect.
 
     Raises:
-        UsageError: a field is missing or out of range, or a deadline is above what is allowed here.
+        UsageError: a field is missing or out of range, or a deadline exceeds the installation's cap.
     """
     spec = _read(CheckpointPolicySpec, policy.get("spec") or {})
     check_deadlines(spec, longest_seconds)
@@ -40,10 +40,10 @@ def check_policy(policy: Object, longest_seconds: float) -> tuple[str, ...]:
 
 
 def check_storage(body: Object) -> tuple[str, ...]:
-    """Warns of nothing.
+    """Validate a storage; no warnings.
 
     Raises:
-        UsageError: as for a policy, or it names no storage, or two, or one that cannot be meant.
+        UsageError: as for a policy, or it names no storage, or two, or an endpoint that is invalid or unencrypted.
     """
     spec = body.get("spec") or {}
     storage = _read(CheckpointStorageSpec, spec)
@@ -64,7 +64,7 @@ def check_storage(body: Object) -> tuple[str, ...]:
 
 
 def checks(longest_seconds: float) -> dict[str, Check]:
-    """By the last segment of the path, the kind's plural name; policies may name deadlines up to that."""
+    """Return checks by the path's last segment, the kind's plural name; the argument caps policies' deadlines."""
     return {
         CHECKPOINT_POLICIES.plural: functools.partial(check_policy, longest_seconds=longest_seconds),
         CHECKPOINT_STORAGES.plural: check_storage,
@@ -72,7 +72,7 @@ def checks(longest_seconds: float) -> dict[str, Check]:
 
 
 def answer(request: Request, check: Check) -> Answer:
-    """Whether an object may be written. What is deleted is not looked at."""
+    """Decide whether an object may be written; deletions are not checked."""
     if request.object is None:
         return Answer("not-ours")
     try:

@@ -1,1 +1,1 @@
-"""The Armada adapter: hears of preemptions from Armada's event streams, and submits the preempted jobs again."""
+"""The Armada adapter: detects preemptions in Armada's event streams, and resubmits the preempted jobs."""

@@ -1,8 +1,8 @@
-"""Armada seen through the contract: what it has preempted, and how that comes back.
+"""Armada's implementation of the adapter contract: preemptions as signals, and resubmission of preempted jobs.
 
-Armada asks nobody before it preempts, and its deletion of a pod cannot be refused without end; the preStop hook of the
-pod holds it, on which the node's agent waits for the word that tells a preemption from a cancellation. Nothing is to be
-released in Armada: the release submits the job again.
+Armada makes no call before it preempts, and its deletion of a pod cannot be refused indefinitely; the pod's preStop
+hook holds it, in which the node's agent waits until events distinguish a preemption from a cancellation. Nothing must
+be released in Armada: the release resubmits the job.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ log = structlog.get_logger(__name__)
 _TOLD: dict[type[CedanaSchedError], str] = {
     ArmadaDeniedError: "ArmadaDenied",
     ArmadaUntrustedError: "ArmadaCertificateInvalid",
-    UsageError: "ArmadaDenied",  # a file that says who we are, a job set's name
+    UsageError: "ArmadaDenied",  # a credential file, or a job set's name
 }
-"""Why nothing is heard from Armada, where a person must act."""
+"""Reasons of Events for watch failures on which a user must act."""
 
 
 class ArmadaAdapter:
-    """Jobs of Armada whose pods are in this cluster.
+    """Adapter for Armada's jobs with pods in this cluster.
 
     Args:
-        cluster: what the coordinator shares.
-        settings: where Armada is, and who we are there.
+        cluster: shared access of the coordinator.
+        settings: Armada's address and our credentials.
         clock: seconds since the epoch.
         sleep: for so many seconds.
     """
@@ -94,10 +94,10 @@ class ArmadaAdapter:
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:
-        """Make it; nobody is asked yet.
+        """Construct it; makes no call.
 
         Raises:
-            UsageError: the section `armada` of the coordinator's file is missing or wrong.
+            UsageError: the section `armada` of the coordinator's file is missing or invalid.
         """
         return cls(cluster, ArmadaSettings.read(cluster.settings))
 
@@ -107,7 +107,7 @@ class ArmadaAdapter:
         return await diagnosis.look(api)
 
     async def run(self) -> None:
-        """Follow the job sets, for ever."""
+        """Watch the job sets, forever."""
         await self._cluster.pods.synced.wait()
         await until_done("notes of the Armada adapter", self._ledger.load)
         async with ArmadaServer.open(self._settings) as server:
@@ -136,7 +136,7 @@ class ArmadaAdapter:
             sinks = self._preemptions.changed, self._doubts.changed
             for sink in sinks:
                 self._cluster.pods.subscribe(sink)
-                for pod in self._cluster.pods:  # what has become of it while nobody listened
+                for pod in self._cluster.pods:  # changes since before the subscription
                     sink(pod, pod)
             try:
                 async with asyncio.TaskGroup() as group:
@@ -155,31 +155,31 @@ class ArmadaAdapter:
         return self._opt_in.given(pod)
 
     def on_more_opted_in(self, sink: Callable[[], None]) -> None:
-        """See `adapter.cluster.OptingIn`: its queues are settings."""
+        """See `adapter.cluster.OptingIn`: its queues are settings, which do not change."""
 
     async def reports(self) -> AsyncIterator[ArmadaReport]:
-        """What is pending, then what happens, until the reader goes away."""
+        """Report what is pending, then changes, until the reader stops."""
         await self._ready.wait()
         with self._readers.reading(self._preemptions.pending()) as queue:
             while True:
                 yield await queue.get()
 
     async def hold(self, signal: Signal) -> float | None:
-        """The preStop hook holds it already; until when, the pods' deletions say."""
+        """Return the hold's deadline, by the pods' deletions; the preStop hook already holds the pods."""
         return self._preemptions.until(signal.uid)
 
     async def release(self, release: Release) -> None:
-        """Submit the preempted job again, once, where there is something to continue from.
+        """Resubmit the preempted job, once, if it has a snapshot.
 
         Raises:
-            ArmadaError: it is not known whether that was done, or a person must act first.
+            ArmadaError: the outcome is unknown, or a user must act first.
         """
         await self._ready.wait()
         if self._resubmissions is not None:
             await self._resubmissions.conclude(release.signal_uid, release.verdicts)
 
     def report(self, report: ArmadaReport) -> None:
-        """See `preemptions.Effects`; so are those that follow."""
+        """See `preemptions.Effects`, also for the following methods."""
         self._readers.publish(report)
 
     def conclude(self, uid: str) -> None:
@@ -210,7 +210,7 @@ class ArmadaAdapter:
         self._preemptions.hear(job_set, heard, missed=missed)
 
     def _concluded(self, case: Case, outcome: Outcome) -> None:
-        """Say on the pods what has become of their jobs."""
+        """Publish on the pods what happened to their jobs."""
         self._preemptions.over(case.uid)
         for member in case.members:
             successor = outcome.successors.get(member.job)
@@ -233,7 +233,7 @@ class ArmadaAdapter:
             self._job_sets.review(case.job_set)
 
     def _not_yet_concluded(self, case: Case, error: ArmadaError) -> None:
-        """Say on the pods what keeps their jobs away; of those that were held the coordinator says it."""
+        """Publish on the pods why their jobs are not resubmitted yet; the coordinator publishes that for held ones."""
         for member in case.members if not case.held else ():
             text = f"Armada job {member.job} was preempted and cannot come back yet, trying again: {error}"
             self._say(member, "ResubmissionFailed", text, warning=True)
@@ -244,7 +244,7 @@ class ArmadaAdapter:
             self._cluster.events.tell(ObjectEvent(involved, reason, text, warning=warning))
 
     def _not_followed(self, pods: tuple[Pod, ...], error: CedanaSchedError) -> None:
-        """What a person must act on, he finds on the pods that are not saved because of it."""
+        """Publish failures on which a user must act, on the pods that are not saved because of them."""
         reason = _TOLD.get(type(error))
         if reason is None:
             return

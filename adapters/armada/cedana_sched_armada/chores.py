@@ -1,7 +1,7 @@
-"""What is to be done on the side, each thing under its name and until it is done.
+"""Named background jobs, each retried until it succeeds.
 
-Each has a task of its own, and no worker of a few (`kube.work_queue`): a job that was preempted again waits for minutes
-before it is submitted, and pods that are being deleted have seconds to be let go.
+Each has a task of its own instead of one of a few workers (`kube.work_queue`): a job that was preempted again waits for
+minutes before it is resubmitted, while terminating pods must be released within seconds.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ log = structlog.get_logger(__name__)
 
 
 class _DefectError(CedanaSchedError):
-    """What should never have happened."""
+    """An unexpected exception."""
 
 
 class Chores:
-    """Tasks of one owner; what is started before `run` waits for it."""
+    """Background tasks of one owner; those started before `run` wait for it."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[tuple[str, Callable[[], Awaitable[None]]]] = asyncio.Queue()
         self._known: set[str] = set()
 
     def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Have it done, unless it is under way; returns at once."""
+        """Start `work` unless one of that name is in progress; returns at once."""
         if name not in self._known:
             self._known.add(name)
             self._waiting.put_nowait((name, work))
 
     async def run(self) -> None:
-        """Do them, for ever."""
+        """Run the tasks, forever."""
         async with asyncio.TaskGroup() as group:
             while True:
                 name, work = await self._waiting.get()
@@ -49,7 +49,7 @@ class Chores:
 
 
 async def _guarded(name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """A defect that one job shows would end the coordinator for every scheduler, and again whenever it is started."""
+    """Convert defects, which would end the coordinator for every scheduler, and again after each restart."""
     try:
         await work()
     except CedanaSchedError:

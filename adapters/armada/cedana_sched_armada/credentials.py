@@ -1,4 +1,4 @@
-"""Who we are to Armada, as metadata of each call; secrets are read from their files each time."""
+"""Credentials for Armada, as metadata of each call; secrets are read from their files each time."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from cedana_sched_armada.settings import (
 REQUEST_SECONDS = 30.0
 EXPIRY_MARGIN_SECONDS = 30.0
 LONGEST_ANSWER = 1 << 20
-"""Bytes of a provider's answer that are read."""
+"""Maximum bytes read of a provider's response."""
 
 Metadata = tuple[tuple[str, str], ...]
 
 
 class Credentials(Protocol):
-    """What proves who we are."""
+    """Provides call metadata for authentication."""
 
     async def metadata(self) -> Metadata:
-        """For one call."""
+        """Return the metadata for one call."""
         ...
 
     def rejected(self) -> None:
-        """Armada did not accept the last one."""
+        """Invalidate cached credentials after Armada rejected them."""
         ...
 
 
 class Anonymous:
-    """For an Armada that asks nobody."""
+    """No authentication."""
 
     async def metadata(self) -> Metadata:
         return ()
@@ -53,7 +53,7 @@ class Anonymous:
 
 
 class Basic:
-    """Name and password."""
+    """User name and password."""
 
     def __init__(self, settings: BasicSettings) -> None:
         self._settings = settings
@@ -66,7 +66,7 @@ class Basic:
 
 
 class BearerToken:
-    """A token that somebody else keeps fresh."""
+    """A token in a file that another program refreshes."""
 
     def __init__(self, settings: TokenSettings) -> None:
         self._settings = settings
@@ -91,7 +91,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class ClientCredentials:
-    """A token of an OpenID provider, kept until shortly before it expires."""
+    """A token of an OpenID provider, cached until shortly before it expires."""
 
     def __init__(self, settings: OidcSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -101,7 +101,7 @@ class ClientCredentials:
         self._asking = asyncio.Lock()
 
     async def metadata(self) -> Metadata:
-        async with self._asking:  # thousands of streams begin at once
+        async with self._asking:  # thousands of streams start at once
             if self._clock() >= self._until:
                 token = await self._ask()
                 self._token = token.access_token
@@ -150,7 +150,7 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def credentials_of(settings: AuthSettings) -> Credentials:
-    """What the settings say."""
+    """Return the configured credentials."""
     if settings.basic is not None:
         return Basic(settings.basic)
     if settings.token is not None:
@@ -161,7 +161,7 @@ def credentials_of(settings: AuthSettings) -> Credentials:
 
 
 def channel_credentials(settings: TlsSettings) -> grpc.ChannelCredentials:
-    """For an encrypted channel.
+    """Build TLS channel credentials.
 
     Raises:
         UsageError: a file cannot be read.

@@ -1,6 +1,6 @@
-"""Whether Armada's jobs in this cluster are saved when Armada preempts them, as far as the cluster shows it.
+"""Whether Armada's jobs in this cluster are saved on preemption, as far as the cluster shows it.
 
-Armada itself is elsewhere, and only the coordinator calls it: what Armada refused stands in Events.
+Armada runs elsewhere, and only the coordinator calls it: Armada's refusals are found in Events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cedana_sched_armada.marks import JOB_LABEL
 
 CHECK: Final = "armada"
 DENIED, NOT_TRUSTED = "ArmadaDenied", "ArmadaCertificateInvalid"
-"""Reasons of Events on pods whose preemptions Armada's event stream does not show."""
+"""Reasons of Events on pods whose preemptions are invisible because the event stream cannot be watched."""
 _MOST_NAMES: Final = 5
 _LONGEST_MESSAGE: Final = 300
 
@@ -42,7 +42,7 @@ async def look(api: Api) -> list[Finding]:
 
 
 def _unheld(protected: list[PartialObject]) -> Iterator[Finding]:
-    """Armada makes no call that could be refused: nothing but the preStop hook holds a pod that it preempts."""
+    """Yield pods without our preStop hook, which alone holds a preempted pod: Armada makes no call to refuse."""
     bare = [pod.metadata.namespace for pod in protected if names.PRESTOP_TOKEN not in pod.metadata.annotations]
     if bare:
         where = sorted(set(bare))

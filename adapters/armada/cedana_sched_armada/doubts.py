@@ -1,8 +1,8 @@
-"""Pods that are being deleted while Armada says nothing of their jobs.
+"""Terminating pods whose deletion Armada has not explained.
 
-Its executor deletes the pod of a preempted job as it does a cancelled one's; which of both it was, the event stream
-tells, which may be broken or behind just then. The node's agent waits about 15 s for a word. So where there is none
-by then, the pod is saved as if its job were preempted, and Armada decides afterwards whether the job comes back.
+Armada's executor deletes the pod of a preempted job like that of a cancelled one; only the event stream distinguishes
+them, and the stream may be broken or delayed. The node's agent waits about 15 s for a decision. So without an event by
+then, the pod is saved as if its job were preempted, and later events decide whether the job is resubmitted.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from cedana_sched_armada.jobs import job_of
 WORD_SECONDS = 8.0
 """From a deletion until it counts as unexplained."""
 FIRST_SECONDS = 2.0
-"""Who has just begun to listen waits so long at least."""
+"""Minimum delay after start, so that pending events arrive."""
 
 
 class Doubts:
-    """A sink of the mirror of protected pods.
+    """Sink of the informer of protected pods.
 
     Args:
-        doubted: told a job and its pod's uid whose deletion is so old; whether it is explained by then, it knows.
+        doubted: called with job and pod uid after that delay; it checks whether the deletion is explained by then.
         clock: seconds since the epoch.
     """
 
@@ -33,7 +33,7 @@ class Doubts:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def changed(self, before: Pod | None, now: Pod | None) -> None:
-        """Take in a change of a pod."""
+        """Process a change of a pod."""
         if before is not None and (now is None or now.metadata.uid != before.metadata.uid):
             self._forget(before.metadata.uid)
         job = job_of(now) if now is not None else None
@@ -47,7 +47,7 @@ class Doubts:
         self._timers[uid] = asyncio.get_running_loop().call_later(pause, self._doubted, job, uid)
 
     def stop(self) -> None:
-        """Forget all."""
+        """Cancel all timers."""
         for uid in tuple(self._timers):
             self._forget(uid)
 

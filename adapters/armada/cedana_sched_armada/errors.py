@@ -1,10 +1,10 @@
-"""What Armada answers when it says no, as errors of ours.
+"""Armada's error answers as exceptions of ours.
 
 ArmadaError
-├── ArmadaUnavailableError   not reachable, overloaded, not ready yet: the same call may work later
-│   └── ArmadaUntrustedError who answers is not whom we were told of: mostly a person must act
-├── ArmadaDeniedError        who we are is not known, or may not do that: a person must act
-└── ArmadaRefusedError       what was asked is not valid, or does not exist: a person must act
+├── ArmadaUnavailableError   unreachable, overloaded, not ready yet: a retry may succeed
+│   └── ArmadaUntrustedError the server fails TLS verification: usually an admin must act
+├── ArmadaDeniedError        unauthenticated, or not permitted: an admin must act
+└── ArmadaRefusedError       the request is invalid, or its object does not exist: a user or admin must act
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _DISTRUST = {
     "WRONG_VERSION_NUMBER": "nothing is encrypted there: leave armada.tls out, or correct armada.url",
     "Failed to create security handshaker": "see whether the files of armada.tls hold certificates and a key, as PEM",
 }
-"""What to do, by what gRPC says of a connection that was not made."""
+"""Remedies by gRPC's message about a failed connection."""
 _HUNG_UP = ("Socket closed", "Connection reset by peer", "Broken pipe")
-"""Who wants a certificate hangs up, and it depends on the moment what gRPC says of that."""
+"""gRPC's messages when a server requires a client certificate and closes the connection, depending on timing."""
 _UNKNOWN_QUEUE = "could not find queue"
-"""Said as PERMISSION_DENIED until the server's cache of queues knows a new one."""
+"""Returned as PERMISSION_DENIED until the server's cache of queues contains a new queue."""
 
 
 class ArmadaError(CedanaSchedError):
-    """`undecided`: it may have been done all the same."""
+    """`undecided`: the call may have succeeded nevertheless."""
 
     def __init__(self, message: str, *, remedy: str = "", undecided: bool = False) -> None:
         super().__init__(message, remedy=remedy)
@@ -44,28 +44,28 @@ class ArmadaError(CedanaSchedError):
 
 
 class ArmadaUnavailableError(ArmadaError, RetryableError):
-    """Not reachable or not ready: the same call may succeed later."""
+    """Unreachable or not ready: a retry may succeed."""
 
 
 class ArmadaUntrustedError(ArmadaUnavailableError):
-    """It is not, or does not speak, as the configuration says; it may while certificates are replaced."""
+    """The server's TLS does not match the configuration; it may while certificates are replaced."""
 
 
 class ArmadaDeniedError(ArmadaError):
-    """Not allowed."""
+    """Not permitted."""
 
 
 class ArmadaRefusedError(ArmadaError):
-    """Not valid, or not there."""
+    """Invalid, or not found."""
 
 
 def error_of(call: str, error: grpc.RpcError, *, needs: str = "") -> ArmadaError:
-    """The error that an answer stands for.
+    """Convert a gRPC error.
 
     Args:
-        call: what was asked, for people.
+        call: description of the call, for users.
         error: of `grpc.aio`.
-        needs: the permissions that the call needs, for people.
+        needs: permissions that the call needs, for users.
     """
     code, details = error.code(), error.details() or ""
     message = f"{call}: {code.name} {details}".rstrip()

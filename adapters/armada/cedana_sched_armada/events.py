@@ -1,4 +1,4 @@
-"""What a job set's event stream says, as far as it concerns us."""
+"""Relevant events of a job set's event stream."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from armada_client.armada.event_pb2 import EventMessage, EventStreamMessage
 from armada_client.armada.submit_pb2 import Job
 
 EARLIER_SECONDS = 60.0
-"""The clocks of Armada's servers, of its event store and ours may differ by this much."""
+"""Maximum clock skew between Armada's servers, its event store and us."""
 ULID_TIME_DIGITS = 10
 _CROCKFORD = {digit: value for value, digit in enumerate("0123456789abcdefghjkmnpqrstvwxyz")}
 
 
 class JobSet(msgspec.Struct, frozen=True, order=True):
-    """Where a job belongs; its events are in one stream."""
+    """The job set of a job; its events are in one stream."""
 
     queue: str
     name: str
@@ -25,24 +25,24 @@ class JobSet(msgspec.Struct, frozen=True, order=True):
 
 
 class Kind(StrEnum):
-    """What an event means to us."""
+    """Meaning of an event to this adapter."""
 
     SUBMITTED = "submitted"
     RUNNING = "running"
     PREEMPTED = "preempted"
     CANCEL_ASKED = "cancel asked"
-    """Somebody named this very job."""
+    """A user cancelled this very job."""
     SET_CANCELLED = "job set cancelled"
-    """It goes with its job set, whose cancellation has no event of its own."""
+    """Cancelled with its job set, whose cancellation has no event of its own."""
     CANCELLED = "cancelled"
     RETURNED = "returned"
-    """This run is over, the job may run again."""
+    """This run ended, the job may run again."""
     OVER = "over"
-    """Succeeded or failed, or rejected."""
+    """Succeeded, failed or rejected."""
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """One event. `id` is where a stream goes on after it, `at` seconds since the epoch."""
+    """One event. `id` is its stream position, `at` seconds since the epoch."""
 
     id: str
     kind: Kind
@@ -51,11 +51,11 @@ class Heard(msgspec.Struct, frozen=True):
     run: str = ""
     reason: str = ""
     pod: str = ""
-    """Uid of the run's pod, where Armada names it."""
+    """Uid of the run's pod, if the event has it."""
     preemptor: str = ""
-    """Id of the job that takes the place, where Armada names one."""
+    """Id of the preempting job, if the event has it."""
     submitted: Job | None = None
-    """With SUBMITTED: what was submitted, with the server's defaults in it."""
+    """For SUBMITTED: the submission, with the server's defaults."""
 
 
 _KINDS = {
@@ -72,7 +72,7 @@ _KINDS = {
 
 
 def read_event(told: EventStreamMessage) -> Heard | None:
-    """None where it does not concern us: it was queued, leased, uses so much memory."""
+    """Convert a stream message; None if it is irrelevant: queued, leased, utilisation."""
     message: EventMessage = told.message
     name = message.WhichOneof("events")
     kind = _KINDS.get(name or "")
@@ -80,7 +80,7 @@ def read_event(told: EventStreamMessage) -> Heard | None:
         return None
     event = getattr(message, name)
     if kind is Kind.CANCEL_ASKED and not event.requestor:
-        kind = Kind.SET_CANCELLED  # the scheduler says it itself, of each job that it cancels with its job set
+        kind = Kind.SET_CANCELLED  # the scheduler cancels each job of a cancelled job set without a requestor
     if name == "failed" and event.retryable:
         kind = Kind.RETURNED
     return Heard(
@@ -97,17 +97,17 @@ def read_event(told: EventStreamMessage) -> Heard | None:
 
 
 def id_at(seconds: float) -> str:
-    """Where a stream stood then: ids are `milliseconds:sequence:part:last` (Armada's server/event/sequence)."""
+    """Return the position at a time; ids are `milliseconds:sequence:part:last` (Armada's server/event/sequence)."""
     return f"{max(int(seconds * 1000), 0)}:0:0:1"
 
 
 def id_before(seconds: float) -> str:
-    """Where a stream surely stood before that moment, of whichever clock it is."""
+    """Return a stream position certainly before that time, whichever clock it is from."""
     return id_at(seconds - EARLIER_SECONDS)
 
 
 def position(identifier: str) -> tuple[int, ...]:
-    """Ids in the order of their events; the beginning for what is none."""
+    """Return a sort key of event ids; the lowest for an invalid id."""
     try:
         return tuple(map(int, identifier.split(":")[:3]))
     except ValueError:
@@ -115,7 +115,7 @@ def position(identifier: str) -> tuple[int, ...]:
 
 
 def submitted_at(job: str) -> float:
-    """When a job was submitted, in seconds since the epoch: job ids are ULIDs. 0 where this one is none."""
+    """Return a job's submission time in seconds since the epoch, from its ULID; 0 if the id is no ULID."""
     milliseconds = 0
     for digit in job[:ULID_TIME_DIGITS].lower():
         if digit not in _CROCKFORD:

@@ -1,4 +1,4 @@
-"""What Armada still knows of jobs: what was submitted, and who was preempted together."""
+"""History of jobs from Armada: submissions, and jobs preempted together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cedana_sched_armada.server import ArmadaServer
 
 
 async def preempted_since(server: ArmadaServer, case: Case) -> set[str]:
-    """Jobs that were preempted with it, or after it."""
+    """Return the jobs preempted with the case or after it."""
     found = {case.job}
     async for heard in server.events(case.job_set, case.since, watch=False):
         if heard.kind is Kind.PREEMPTED:
@@ -24,15 +24,15 @@ async def preempted_since(server: ArmadaServer, case: Case) -> set[str]:
 
 
 async def submissions(server: ArmadaServer, job_set: JobSet, jobs: Collection[str]) -> dict[str, Job]:
-    """What was submitted, by the ids of jobs that were submitted together.
+    """Return the submissions of jobs that were submitted together, by job id.
 
     Raises:
-        ArmadaError: Armada does not know one of them any more.
+        ArmadaError: Armada no longer has one of them.
     """
     details = await server.details(jobs)
     found = {job: one.job_spec for job, one in details.items() if one.HasField("job_spec")}
     missing = set(jobs) - found.keys()
-    if missing:  # its database is behind, or was pruned
+    if missing:  # Armada's database lags, or was pruned
         async with aclosing(server.events(job_set, _before(min(missing)), watch=False)) as events:
             async for heard in events:
                 if heard.submitted is not None and heard.job in missing:
@@ -46,7 +46,7 @@ async def submissions(server: ArmadaServer, job_set: JobSet, jobs: Collection[st
 
 
 async def gang_members(server: ArmadaServer, job_set: JobSet, gang: Gang, job: str, cardinality: int) -> set[str]:
-    """All jobs of the gang that `job` is in: they were submitted with it."""
+    """Return all jobs of the gang of `job`, which were submitted with it."""
     members: set[str] = set()
     async with aclosing(server.events(job_set, _before(job), watch=False)) as events:
         async for heard in events:

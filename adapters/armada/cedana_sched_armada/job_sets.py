@@ -1,7 +1,7 @@
-"""Which job sets are followed: those with protected pods here, with an open preemption, or with a job that comes back.
+"""Watched job sets: those with protected pods here, with an open preemption, or with a resubmitted job.
 
-The others cost nothing. A stream begins shortly before its first pod was made, and goes on where it stood, over
-broken connections and the death of the coordinator.
+Others cost nothing. A stream starts shortly before its first pod was created, and resumes at its last position after
+broken connections and coordinator restarts.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from cedana_sched_armada.server import ArmadaServer
 log = structlog.get_logger(__name__)
 
 LINGER_SECONDS = 600.0
-"""Events of a job whose pod is gone may come this late."""
+"""Events of a job whose pod is gone may be this late."""
 LONGEST_PAUSE_SECONDS = 5.0
-"""A deletion waits about 15 s for the word that says what it is."""
+"""A preStop hook waits about 15 s for the event that explains the deletion."""
 SHORTEST_SECONDS = 60.0
-"""A watch that is over before is not over by our own deadline."""
+"""A watch that ends sooner was not ended by our own timeout."""
 TOLD_AGAIN_SECONDS = 300.0
-"""Why a job set cannot be followed is told on all its pods; attempts are far more frequent."""
+"""A watch failure is published on all pods of the job set; retries are far more frequent."""
 _LAST = {Kind.PREEMPTED, Kind.CANCELLED, Kind.OVER}
 
 
 class JobSets:
-    """Follows what is to be followed.
+    """Watches job sets.
 
     Args:
         server: Armada's.
-        pods: protected ones; the mirror is in sync.
-        ledger: where the streams stand, and what is open.
+        pods: protected ones; must have synced.
+        ledger: stream positions and open preemptions.
         opted_in: whether a queue is.
-        hear: takes in an event; `missed` when a pod of its job may have been here, and be gone.
-        failed: hears why a job set cannot be followed now, and which pods are concerned.
+        hear: processes an event; `missed` if a pod of its job may have been here, and be gone.
+        failed: called with the pods concerned and the error if a job set cannot be watched now.
         clock: seconds since the epoch.
     """
 
@@ -72,9 +72,9 @@ class JobSets:
         self._group: asyncio.TaskGroup | None = None
         self._followed: dict[JobSet, asyncio.Task[None]] = {}
         self._unended: dict[JobSet, dict[str, asyncio.TimerHandle | None]] = {}
-        """Jobs whose end was not heard of yet; with a timer once their pod is gone."""
+        """Jobs without a terminal event yet; with a timer once their pod is gone."""
         self._complained: dict[JobSet, tuple[type[CedanaSchedError], float]] = {}
-        """Of what, and until when it is not said again."""
+        """Last published error type, and until when it is not repeated."""
         self._resumed: set[JobSet] = set()
         self._began_at = 0.0
 
@@ -83,7 +83,7 @@ class JobSets:
         return tuple(sorted(self._followed))
 
     async def run(self) -> None:
-        """Follow, for ever."""
+        """Watch, forever."""
         self._began_at = self._clock()
         self._resumed = set(self._ledger.streams)
         try:
@@ -117,7 +117,7 @@ class JobSets:
             return
         if before is None and now is not None and not now.finished:
             jobs = self._unended.setdefault(job_set, {})
-            if (timer := jobs.get(job)) is not None:  # it was given back, and has another pod now
+            if (timer := jobs.get(job)) is not None:  # the lease was returned, and the job has another pod now
                 timer.cancel()
             jobs[job] = None
         elif now is None and job in self._unended.get(job_set, {}):
@@ -125,17 +125,17 @@ class JobSets:
         self.review(job_set)
 
     async def catch_up(self, job_set: JobSet) -> None:
-        """Take in all that Armada shows by now, however its stream is.
+        """Process all events that Armada has now, whatever the state of the watch.
 
         Raises:
-            ArmadaError: it cannot be read now.
+            ArmadaError: they cannot be read now.
         """
         since = self._ledger.streams.get(job_set) or self._beginning(job_set)
         async for heard in self._server.events(job_set, since, watch=False):
             self._take_in(job_set, heard)
 
     def review(self, job_set: JobSet) -> None:
-        """Begin or end following it."""
+        """Start or stop watching the job set."""
         if self._group is None:
             return
         task = self._followed.get(job_set)
@@ -171,9 +171,9 @@ class JobSets:
         log.info("job set is followed", queue=job_set.queue, job_set=job_set.name)
         if job_set not in self._ledger.streams:
             self._ledger.streams[job_set] = self._beginning(job_set)
-            self._ledger.changed()  # who comes after us goes on with it, whatever is gone by then
+            self._ledger.changed()  # a successor resumes it, even if the pods are gone by then
         what = f"events of job set {job_set}"
-        while True:  # each time anything was heard, the pauses between attempts begin anew
+        while True:  # each received event resets the backoff
             await until_done(
                 what,
                 lambda: self._listen(job_set),
@@ -189,7 +189,7 @@ class JobSets:
             self._failed(self._pods.of(job_set), error)
 
     async def _listen(self, job_set: JobSet) -> None:
-        """Until the stream breaks; without having heard anything that is a failure."""
+        """Watch until the stream breaks; raise if no event was received."""
         begun_at = self._ledger.streams[job_set]
         begun = self._clock()
         try:
@@ -204,14 +204,14 @@ class JobSets:
             raise ArmadaUnavailableError(f"events of job set {job_set} ended", remedy="they are asked for again")
 
     def _take_in(self, job_set: JobSet, heard: Heard) -> None:
-        """Each event once, whoever has read it."""
+        """Process each event once, whichever call read it."""
         if position(heard.id) <= position(self._ledger.streams.get(job_set, "")):
             return
         while_away = job_set in self._resumed and heard.at < self._began_at
         missed = while_away or heard.job in self._unended.get(job_set, {})
         try:
             self._hear(job_set, heard, missed)
-        except Exception:  # a defect that one job shows must not have its event read again and again
+        except Exception:  # a defect triggered by one job must not make its event repeat forever
             log.exception("event of Armada not taken in", job_set=job_set.name, job=heard.job, kind=heard.kind)
         self._ledger.progressed(job_set, heard.id)
         if heard.kind in _LAST:
@@ -220,7 +220,7 @@ class JobSets:
             self.review(job_set)
 
     def _beginning(self, job_set: JobSet) -> str:
-        """Where a stream begins that was not followed before."""
+        """Return the start position of a stream that was not watched before."""
         made = (pod.metadata.creation_timestamp for pod in self._pods.of(job_set))
         times = [datetime.fromisoformat(time).timestamp() for time in made if time]
         return id_before(min([self._clock(), *times]))

@@ -1,4 +1,4 @@
-"""Where Armada's jobs are in pods: which job and job set a pod belongs to, and its gang."""
+"""Job, job set and gang of a pod, by the executor's labels and annotations."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ CARDINALITY = kept("armadaproject.io/gangCardinality")
 EXTERNAL_URI = "armadaproject.io/externalJobUri"
 
 PREVIOUS = f"{GROUP}/armada-previous-job"
-"""Annotation of a job that we have submitted: the job whose place it takes."""
+"""Annotation of a resubmitted job: the job that it replaces."""
 FIRST = f"{GROUP}/armada-first-job"
-"""Annotation of such a job: the job that a person has submitted."""
+"""Annotation of a resubmitted job: the job that the user submitted."""
 NUMBER = f"{GROUP}/armada-resubmissions"
-"""Annotation of such a job: how many times in a row."""
+"""Annotation of a resubmitted job: its number of consecutive resubmissions."""
 
 LONGEST_NAME = 512
-"""Of a job set or gang, in characters. Armada has no bound of its own, and each name is kept in our notes."""
+"""Characters of a job set or gang name. Armada has no limit, and each name is stored in our notes."""
 _NUMBER = re.compile("[0-9]{1,6}")
 
 
 class Gang(msgspec.Struct, frozen=True, order=True):
-    """Jobs that Armada starts together, and preempts together. Ids are unique within a queue while one is active."""
+    """Jobs that Armada starts and preempts together. Ids are unique within a queue while a gang is active."""
 
     queue: str
     id: str
 
 
 def job_of(pod: Pod) -> str | None:
-    """None where it is no pod of Armada's."""
+    """Return the pod's job; None if it is no pod of Armada's."""
     return pod.metadata.labels.get(JOB_LABEL)
 
 
@@ -50,13 +50,13 @@ def queue_of(pod: Pod) -> str:
 
 
 def job_set_of(pod: Pod) -> JobSet | None:
-    """None where it is no pod of Armada's, or names a job set that is not followed, for its name is too long."""
+    """Return the pod's job set; None if it is no pod of Armada's, or the name is too long to be watched."""
     queue, name = queue_of(pod), pod.metadata.annotations.get(JOB_SET_ANNOTATION, "")
     return JobSet(queue, name) if queue and 0 < len(name) <= LONGEST_NAME and job_of(pod) else None
 
 
 def has_too_long_name(pod: Pod) -> bool:
-    """Whether the name of its job set is longer than those that are followed."""
+    """Whether the name of its job set exceeds `LONGEST_NAME`."""
     return len(pod.metadata.annotations.get(JOB_SET_ANNOTATION, "")) > LONGEST_NAME
 
 
@@ -67,12 +67,12 @@ def gang_of(pod: Pod) -> Gang | None:
 
 
 def gang_id(annotations: Mapping[str, str]) -> str | None:
-    """None where it is alone: Armada takes a gang of one for a job."""
+    """Return the gang's id; None without a gang: Armada treats a gang of one as a single job."""
     identifier = annotations.get(GANG, "")
     return identifier if 0 < len(identifier) <= LONGEST_NAME and number_in(annotations, CARDINALITY) > 1 else None
 
 
 def number_in(annotations: Mapping[str, str], name: str) -> int:
-    """The number that an annotation holds; 0 where it holds none, or one that no job has: whoever may write it."""
+    """Return the number in an annotation; 0 if it has none, or an impossible one: its author may write anything."""
     text = annotations.get(name, "")
     return int(text) if _NUMBER.fullmatch(text) else 0

@@ -1,7 +1,7 @@
-"""What Armada cannot tell again: where each stream stood, what is open, and which jobs come back.
+"""State that Armada does not publish twice: stream positions, open preemptions, and jobs being resubmitted.
 
-It is one text, written before anybody acts on what is in it. So after the death of the coordinator at any instant the
-streams go on where they stood, and whatever was open is open still.
+It is one text, written before its content takes effect. So after a coordinator crash at any time, streams resume at
+their positions, and open preemptions stay open.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from cedana_sched_armada.retrying import until_done
 log = structlog.get_logger(__name__)
 
 VERSION = 1
-"""Of what is written; notes of another one mean something else."""
+"""Format version; other versions are incompatible."""
 MOST_BYTES = 640 << 10
-"""Of the text; a ConfigMap holds 1 MiB at most."""
+"""Limit of the compressed text; a ConfigMap holds 1 MiB at most."""
 MOST_BYTES_UNPACKED = 64 << 20
-"""It is JSON, mostly ids, and shrinks to a fifth; somebody else may have written what shrinks to a thousandth."""
+"""JSON, mostly ids, which compresses to a fifth; text of another writer may compress to a thousandth."""
 PROGRESS_SECONDS = 30.0
-"""Where a stream stands is written this often at most; what is read again after a restart changes nothing."""
+"""Minimum interval of writes of stream positions; events processed again after a restart are idempotent."""
 
 
 class Member(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One preempted job, and its pod where there was one. `id` is empty where the pod was not protected."""
+    """One preempted job, and its pod if there was one. `id` is empty if the pod was not protected."""
 
     job: str
     run: str = ""
@@ -48,50 +48,50 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     policy: str | None = None
     started_at: float | None = None
     runs: bool = False
-    """There is something to save."""
+    """Has state to save."""
     namespace_uid: str = ""
-    """As of `WorkloadRef`."""
+    """As in `WorkloadRef`."""
 
     @property
     def seen(self) -> bool:
-        """Whether it had a pod here, or was submitted by us: else nobody here knows more than its job."""
+        """Whether it had a pod here, or was submitted by us: otherwise only its job is known."""
         return self.namespace != ""
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One preemption that is not over: of a job, or of a gang. Its uid is the signal's."""
+    """One open preemption, of a job or a gang. Its uid is the signal's."""
 
     uid: str
     job_set: JobSet
     since: str
-    """The stream stood here when it was preempted."""
+    """Stream position at the preemption."""
     job: str
-    """The one that Armada named first."""
+    """The job of the first event."""
     members: tuple[Member, ...]
-    """In our cluster, and protected; a gang may have others."""
+    """Protected members in our cluster; a gang may have others."""
     at: float
-    """When Armada decided it, in seconds since the epoch."""
+    """Armada's time of the decision, in seconds since the epoch."""
     observed_at: float
     not_after: float
     reason: str = ""
     preemptor: str = ""
     gang: Gang | None = None
     others: tuple[str, ...] = ()
-    """Jobs of the gang that are not ours, and come back with it."""
+    """Other jobs of the gang, which are resubmitted with it."""
     successors: dict[str, str] = {}
-    """By old job: what Armada has shown in its place."""
+    """By old job: the successor shown by Armada."""
     finished: tuple[str, ...] = ()
-    """Pods (by uid) whose work was done before they could be saved."""
+    """Uids of pods that completed before they could be saved."""
     cancelled: str = ""
-    """Why nothing comes back."""
+    """Why nothing is resubmitted."""
     doubtful: bool = False
-    """Its pods are deleted, and Armada has not said yet that it has preempted it."""
+    """Its pods are terminating, and no event has confirmed a preemption yet."""
     submitting_since: float | None = None
-    """A submission was begun then, and its outcome is not known."""
+    """Start of a submission with unknown outcome."""
 
     @property
     def namespace(self) -> str:
-        """Of its pods, of which a doubtful one has some."""
+        """Namespace of its pods; a doubtful case has some."""
         return self.members[0].namespace
 
     @property
@@ -100,7 +100,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def held(self) -> bool:
-        """Whether there is something to save: then the coordinator was told, and will say when it is over."""
+        """Whether there is state to save: then the coordinator has a signal, and will release it."""
         return any(member.runs for member in self.members)
 
 
@@ -115,7 +115,7 @@ class Awaited(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _Version(msgspec.Struct, omit_defaults=True):
     version: int = 1
-    """The first is not named."""
+    """Version 1 is omitted."""
 
 
 class _State(_Version, omit_defaults=True):
@@ -125,10 +125,10 @@ class _State(_Version, omit_defaults=True):
 
 
 class Ledger:
-    """What is noted, in memory; `run` writes it.
+    """The state in memory; `run` persists it.
 
     Args:
-        notes: where it is kept.
+        notes: persistent storage.
     """
 
     def __init__(self, notes: Notes) -> None:
@@ -140,21 +140,21 @@ class Ledger:
         self._stale = asyncio.Event()
         self._waiting: list[Callable[[], None]] = []
         self._uids_of: dict[str, set[str]] = {}
-        """By id of a job: the open preemptions that it is part of, as their pods say."""
+        """By job id: open preemptions that contain it according to their pods."""
         self.doubtful: Counter[str] = Counter()
-        """By namespace: how many open preemptions are doubtful."""
+        """By namespace: number of open, doubtful preemptions."""
         self.on_doubt_over: Callable[[str], None] = lambda _: None
-        """Called with the namespace of one that is over, or not doubtful any more."""
+        """Called with the namespace of a preemption that ended, or is no longer doubtful."""
 
     async def load(self) -> None:
-        """Read what an earlier coordinator, or an earlier run of this one, has left; it replaces what is here.
+        """Load the state of an earlier coordinator, or an earlier run of this one; it replaces the current state.
 
         Raises:
             RetryableError: it cannot be read now.
         """
         written = await self._notes.read()
         state = _read(written) if written else _State()
-        self._waiting.clear()  # what was not written is heard again
+        self._waiting.clear()  # unwritten state is rebuilt from events
         self._uids_of.clear()
         self.doubtful.clear()
         self.cases.clear()
@@ -165,12 +165,12 @@ class Ledger:
         log.info("armada's notes read", job_sets=len(self.streams), open=len(self.cases), awaited=len(self.awaited))
 
     def put(self, case: Case, then: Callable[[], None] | None = None) -> None:
-        """Note it at once; `then` is called when it is written."""
+        """Record a case at once; `then` is called once it is persisted."""
         self._keep(case)
         self.changed(then)
 
     def drop(self, uid: str) -> None:
-        """It is over."""
+        """Drop a case that has ended."""
         case = self.cases.pop(uid, None)
         self._count(case, None)
         for job in case.jobs if case is not None else ():
@@ -181,24 +181,24 @@ class Ledger:
         self.changed()
 
     def forget(self, job_set: JobSet) -> None:
-        """Its stream is not followed any more."""
+        """Drop the position of a stream that is no longer watched."""
         if self.streams.pop(job_set, None) is not None:
             self._stale.set()
 
     def changed(self, then: Callable[[], None] | None = None) -> None:
-        """Something that may not get lost is different."""
+        """Schedule a prompt write."""
         if then is not None:
             self._waiting.append(then)
         self._stale.set()
         self._urgent.set()
 
     def progressed(self, job_set: JobSet, position: str) -> None:
-        """A stream stands there; written when it is convenient."""
+        """Record a stream position; written with the next write, or after `PROGRESS_SECONDS`."""
         self.streams[job_set] = position
         self._stale.set()
 
     async def written(self) -> None:
-        """Wait until everything that is noted now is written."""
+        """Wait until the current state is persisted."""
         done = asyncio.Event()
         self.changed(done.set)
         await done.wait()
@@ -207,19 +207,19 @@ class Ledger:
         return [case for case in self.cases.values() if case.job_set == job_set]
 
     def concerns(self, job_set: JobSet) -> bool:
-        """Whether anything of it is open."""
+        """Whether the job set has an open preemption or an awaited job."""
         return job_set in self.job_sets()
 
     def job_sets(self) -> set[JobSet]:
-        """All of which anything is open."""
+        """Return all such job sets."""
         return _open_job_sets(self.cases.values(), self.awaited)
 
     def cases_with(self, job: str) -> list[Case]:
-        """The open preemptions that this job is part of: one, but pods of others may say that they are the job's."""
+        """Return the open preemptions with this job: one, unless other tenants' pods claim to be the job's."""
         return [case for uid in self._uids_of.get(job, ()) if (case := self.cases.get(uid)) is not None]
 
     async def run(self) -> None:
-        """Write, for ever."""
+        """Persist changes, forever."""
         while True:
             await self._stale.wait()
             with contextlib.suppress(TimeoutError):
@@ -254,16 +254,16 @@ class Ledger:
             then()
 
     async def _write_text(self) -> None:
-        """In a thread: whoever may create pods decides how much there is, and the lease is renewed on this loop."""
+        """Encode in a thread: tenants determine the size, and this event loop renews the Lease."""
         content = dict(self.streams), list(self.cases.values()), dict(self.awaited)
         await self._notes.write(await asyncio.to_thread(packed, *content))
 
 
 def packed(streams: Mapping[JobSet, str], cases: Sequence[Case], awaited: dict[str, Awaited]) -> bytes:
-    """The text of all; where that is too much, without streams in which nothing is open, and with less that is open.
+    """Encode the state; if too large, without streams that have nothing open, then with fewer open cases.
 
-    Whoever may create pods, or submit jobs, decides how much there is, and how large. After a restart a stream that was
-    left out begins with its pods, a case is seen again while its pods are there, and an awaited job once it has a pod.
+    Tenants who create pods or submit jobs determine its size. After a restart an omitted stream starts with its pods, a
+    case is detected again while its pods exist, and an awaited job once it has a pod.
     """
     text = _encode(streams, cases, awaited)
     if _fits(text):
@@ -282,7 +282,7 @@ def packed(streams: Mapping[JobSet, str], cases: Sequence[Case], awaited: dict[s
         text = _encode(_streams_of(streams, some, others), some, others)
         if _fits(text) or not chosen:
             break
-        room = room * 3 // 4  # how far a text shrinks, nobody can say of its parts
+        room = room * 3 // 4  # the compression ratio of a part is unknown
     counts = {"open": len(cases), "noted": len(some), "awaited": len(awaited), "awaited_noted": len(others)}
     log.warning("too many open preemptions for armada's notes", **counts)
     return text.packed
@@ -306,7 +306,7 @@ def _fits(text: _Text) -> bool:
 def _streams_of(
     streams: Mapping[JobSet, str], cases: Iterable[Case], awaited: Mapping[str, Awaited]
 ) -> Mapping[JobSet, str]:
-    """Those in which any of this is open."""
+    """Return the positions of streams with any of these."""
     return {job_set: streams[job_set] for job_set in _open_job_sets(cases, awaited) & streams.keys()}
 
 
@@ -315,19 +315,19 @@ def _open_job_sets(cases: Iterable[Case], awaited: Mapping[str, Awaited]) -> set
 
 
 _Open = Case | tuple[str, Awaited]
-"""A preemption that is not over, or a job that comes back."""
+"""An open preemption, or a job being resubmitted."""
 
 
 class _Turn(NamedTuple):
     open: _Open
     bytes: int
-    """Of its text, packed alone; and of its text unpacked, in proportion to what may be unpacked."""
+    """Size compressed alone, plus its uncompressed size scaled to that limit."""
 
 
 def _in_turns(everything: Iterable[_Open]) -> list[_Turn]:
-    """Whose owner has least comes first; then doubtful ones, likewise. Of one owner the order stays.
+    """Order fairly: owners with least first, doubtful cases last; within an owner the order is kept.
 
-    So who has many, or large ones, keeps none of another's out.
+    So an owner of many or large items displaces none of another's.
     """
     taken: Counter[tuple[bool, str]] = Counter()
     ranked: list[tuple[bool, int, _Turn]] = []
@@ -341,14 +341,14 @@ def _in_turns(everything: Iterable[_Open]) -> list[_Turn]:
 
 
 def _owner(one: _Open) -> tuple[bool, str]:
-    """Its queue; of a doubtful case, which anybody may make of anybody's queue, the namespace."""
+    """Return its queue; for a doubtful case, which any tenant can cause for any queue, the namespace."""
     if not isinstance(one, Case):
         return False, one[1].job_set.queue
     return one.doubtful, one.namespace if one.doubtful else one.job_set.queue
 
 
 def _as_fit(turns: Iterable[_Turn], room: int) -> list[_Open]:
-    """What is open in its turns, passing over that for which there is no room."""
+    """Return the items that fit, in order, skipping those that do not."""
     chosen = []
     for turn in turns:
         if turn.bytes <= room:
@@ -358,7 +358,7 @@ def _as_fit(turns: Iterable[_Turn], room: int) -> list[_Open]:
 
 
 def _unpacked(written: bytes) -> bytes:
-    """Raises zlib.error, and ValueError for more than we ever write."""
+    """Decompress; raises zlib.error, and ValueError above the size limit."""
     unpacking = zlib.decompressobj()
     text = unpacking.decompress(written, MOST_BYTES_UNPACKED)
     if unpacking.unconsumed_tail:
@@ -376,7 +376,7 @@ def _read(written: bytes) -> _State:
             return msgspec.json.decode(text, type=_State)
         problem = f"another version of the adapter has written them: version {version}, not {VERSION}"
     except (zlib.error, ValueError, RecursionError) as error:
-        # a coordinator that ends by it would end for every scheduler
+        # an exception here would end the coordinator for every scheduler
         problem = str(error)
     log.warning(
         "armada's notes cannot be read, and are begun anew: jobs that were to come back stay away",

@@ -1,6 +1,6 @@
-"""What Armada's executor writes on pods (Armada's internal/executor/domain).
+"""Labels and annotations that Armada's executor writes on pods (Armada's internal/executor/domain).
 
-A pod is called `armada-<job id>-<pod number>`.
+A pod's name is `armada-<job id>-<pod number>`.
 """
 
 from __future__ import annotations

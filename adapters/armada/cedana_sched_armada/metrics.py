@@ -1,4 +1,4 @@
-"""What Prometheus hears of Armada, beside what it hears of every adapter; one adapter runs in a process."""
+"""Prometheus metrics of the Armada adapter, besides those of every adapter; a process runs one Armada adapter."""
 
 from __future__ import annotations
 

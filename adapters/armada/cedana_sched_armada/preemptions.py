@@ -1,7 +1,7 @@
-"""Which of Armada's preemptions are ours, as reports, from what the streams say and the mirror of pods holds: no I/O.
+"""Armada's preemptions of our jobs, from events and the cache of pods, as reports: no I/O.
 
-A preempted job is over for Armada before its pod is touched, and never comes back by itself. So a preemption is open
-from Armada's word for it until the job was submitted again, or left.
+A preempted job is terminal in Armada before its pod is touched, and Armada never restarts it. So a preemption is open
+from its event until the job was resubmitted, or left.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from cedana_sched_armada.successor import id_of, predecessor
 log = structlog.get_logger(__name__)
 
 REMEMBERED = 10_000
-"""Successors of which a second one would be noticed, and preempted jobs whose pod may show yet: within minutes both."""
-
+"""Limit of tracked successors, to detect a second one, and of preempted jobs whose pod may show yet: both take
+minutes."""
 MOST_DOUBTS = 1_000
-"""Of a namespace, at once: whoever may create pods decides how many there are."""
+"""Maximum concurrent ones per namespace: tenants who create pods determine their number."""
 
 ArmadaReport = Preempted | PreemptionCancelled
 
 
 class Effects(Protocol):
-    """What follows from an event. Nothing of it waits."""
+    """Effects of an event. None of them blocks."""
 
     def report(self, report: ArmadaReport) -> None:
-        """Tell the coordinator."""
+        """Report to the coordinator."""
 
     def conclude(self, uid: str) -> None:
-        """End a preemption that the coordinator does not know."""
+        """End a preemption that the coordinator has no signal of."""
 
     def surplus(self, job_set: JobSet, job: str) -> None:
-        """Cancel a job: another one takes the same job's place."""
+        """Cancel a job: another one already replaces the same job."""
 
     def locate(self, job_set: JobSet, heard: Heard) -> None:
-        """Find out into which namespace a preempted job was submitted, and call `Preemptions.located`."""
+        """Look up the namespace of a preempted job's submission, and call `Preemptions.located`."""
 
 
 class Preemptions:
-    """Takes in one event after the other.
+    """Processes events one at a time.
 
     Args:
         pods: protected ones.
-        ledger: what is open.
+        ledger: open preemptions.
         policies: of the cluster.
-        settings: which queues, and how long is held.
+        settings: queues and hold duration.
         clock: seconds since the epoch.
-        effects: what follows.
+        effects: called for each event's effects.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class Preemptions:
         self._effects = effects
         self._told: set[str] = set()
         self._successors: dict[tuple[JobSet, str], str] = {}
-        """By job set and client id of ours: the job that Armada made first of it."""
+        """By job set and client id of ours: the first job that Armada created for it."""
         self._unseen: dict[str, tuple[JobSet, Heard]] = {}
-        """By id: preempted jobs of which no pod has shown. It is another cluster's, or the watch of pods is behind."""
+        """By id: preempted jobs without a cached pod: another cluster's, or the watch of pods is stale."""
         self._without_room: dict[str, deque[tuple[str, str]]] = {}
-        """By namespace: jobs and uids of pods whose deletion nobody has explained, and that wait for `MOST_DOUBTS`."""
+        """By namespace: jobs and pod uids of unexplained deletions that wait because of `MOST_DOUBTS`."""
         ledger.on_doubt_over = self._doubt_next
 
     def hear(self, job_set: JobSet, heard: Heard, *, missed: bool) -> None:
-        """Take in one event; `missed`: a pod of its job may have been here. Hearing one again changes nothing."""
+        """Process one event; `missed`: a pod of its job may have been here. Idempotent."""
         match heard.kind:
             case Kind.PREEMPTED:
                 self._preempted(job_set, heard, missed=missed)
@@ -101,31 +101,31 @@ class Preemptions:
             case Kind.RETURNED:
                 self._is_over(heard.job, heard.pod)
             case Kind.RUNNING:
-                self._arrived(heard.job)  # here, or in another cluster, whose coordinator knows it then
+                self._arrived(heard.job)  # here, or in another cluster, whose coordinator then tracks it
             case Kind.SUBMITTED:
                 self._submitted(job_set, heard)
 
     def located(self, job_set: JobSet, heard: Heard, namespace: str) -> None:
-        """The preempted job was submitted into this namespace; pods of others only say that they are its."""
+        """Continue with the namespace of the preempted job's submission; pods elsewhere only claim to be its."""
         if self._unseen.pop(heard.job, None) is not None:
             self._preempted(job_set, heard, missed=False, namespaces=frozenset({namespace}))
 
     def _arrived(self, job: str, namespace: str = "") -> None:
-        """A job has a pod, in this namespace; empty: Armada says so."""
+        """Record that a job has a pod in this namespace; empty: according to Armada."""
         awaited = self._ledger.awaited.get(job)
         if awaited is not None and namespace in {"", awaited.namespace}:
             del self._ledger.awaited[job]
             self._ledger.changed()
 
     def changed(self, before: Pod | None, now: Pod | None) -> None:
-        """A mirror's sink: a victim that is deleted has a deadline from then on, which `until` tells."""
+        """Sink of an informer: a deleted victim has a deadline from then on, which `until` returns."""
         if before is not None and (now is None or now.metadata.uid != before.metadata.uid):
             self._pods.gone(before.metadata.uid)
         job = job_of(now) if now is not None else None
         if now is None or job is None:
             return
         if not self._settings.opts_in(queue_of(now)):
-            if now.metadata.deletion_timestamp is not None:  # it asks before its end, and its events are not followed
+            if now.metadata.deletion_timestamp is not None:  # its preStop hook waits, and its events are not watched
                 self._pods.let_pod_go(now)
             return
         self._arrived(job, now.metadata.namespace)
@@ -142,12 +142,12 @@ class Preemptions:
             self._remind(case)
 
     def _remind(self, case: Case) -> None:
-        """Have the coordinator ask anew how long it is held."""
+        """Make the coordinator query the hold's deadline again."""
         if case.uid in self._told:
             self._effects.report(Preempted(signal_of(case, self._policies)))
 
     def until(self, uid: str) -> float | None:
-        """When the first victim is killed at the latest; None where nothing is known of it any more."""
+        """Return the earliest deadline of its victims; None if the preemption is not open."""
         case = self._ledger.cases.get(uid)
         if case is None:
             return None
@@ -157,11 +157,11 @@ class Preemptions:
         return min([case.not_after, *(end for end in ends if end is not None)])
 
     def over(self, uid: str) -> None:
-        """Nothing more is to be told of it."""
+        """Stop reporting it."""
         self._told.discard(uid)
 
     def pending(self) -> tuple[ArmadaReport, ...]:
-        """All that is open and was told."""
+        """Return reports of all open preemptions that were reported."""
         return tuple(one for case in self._ledger.cases.values() if case.uid in self._told for one in self._tale(case))
 
     def _tale(self, case: Case) -> Iterable[ArmadaReport]:
@@ -170,12 +170,12 @@ class Preemptions:
             yield PreemptionCancelled(case.uid, case.cancelled)
 
     def resume(self) -> None:
-        """What an earlier coordinator has noted counts as told, or is concluded."""
+        """Report or conclude what an earlier coordinator recorded."""
         for case in tuple(self._ledger.cases.values()):
             self._noted(case)
 
     def doubt(self, job: str, uid: str) -> None:
-        """A pod of this job is being deleted, and nobody has said why: what can be saved is saved."""
+        """Open a case for a deletion that no event explains: what can be saved is saved."""
         namespace = next((pod.metadata.namespace for pod in self._pods.of(job) if pod.metadata.uid == uid), "")
         if self._ledger.doubtful[namespace] >= MOST_DOUBTS:
             log.warning("too many deletions that armada does not explain: a pod waits", namespace=namespace, job=job)
@@ -187,13 +187,13 @@ class Preemptions:
         explained = self._pods.was_let_go(uid) or self._case_with(job, pods) is not None
         if own is None or job_set is None or explained or not self._settings.opts_in(job_set.queue):
             return
-        if len(members) < len(pods) or not own.runs:  # a gang is preempted as a whole
+        if len(members) < len(pods) or not own.runs:  # Armada preempts a gang as a whole
             return
         log.warning("pod is deleted and Armada does not say why: it is saved", job=job, job_set=str(job_set))
         now = self._clock()
         self._open(
             Case(
-                uid=f"{job}@{uid}",  # of a run that only its pod names
+                uid=f"{job}@{uid}",  # a run known only from its pod
                 job_set=job_set,
                 since=self._ledger.streams.get(job_set) or id_at(submitted_at(job)),
                 job=job,
@@ -208,7 +208,7 @@ class Preemptions:
         )
 
     def _doubt_next(self, namespace: str) -> None:
-        """There is room for one that waits."""
+        """Open a waiting case, now below the limit."""
         waiting = self._without_room.get(namespace, deque())
         while waiting and self._ledger.doubtful[namespace] < MOST_DOUBTS:
             self.doubt(*waiting.popleft())
@@ -218,7 +218,7 @@ class Preemptions:
     def _preempted(
         self, job_set: JobSet, heard: Heard, *, missed: bool, namespaces: frozenset[str] | None = None
     ) -> None:
-        """`namespaces`: where its pods may be; None: where some name its run."""
+        """Process a preemption. `namespaces`: where its pods may be; None: where pods are labelled with its run."""
         if not self._settings.opts_in(job_set.queue):
             return
         if namespaces is None:
@@ -255,7 +255,7 @@ class Preemptions:
         self._open(case)
 
     def _members(self, heard: Heard, pods: Collection[Pod], *, missed: bool) -> list[Member]:
-        """Of a preempted job, or its gang: as its pods say, else as we have submitted it, or as nobody has seen it."""
+        """Return members of a preempted job or gang: from pods, else from our resubmission, else as unseen."""
         awaited = self._ledger.awaited.pop(heard.job, None)
         if pods:
             left = (pod for pod in pods if pod.status.phase != "Succeeded")
@@ -265,9 +265,9 @@ class Preemptions:
         return [Member(heard.job, heard.run)] if missed else []
 
     def _case_with(self, job: str, pods: Collection[Pod], run: str = "") -> Case | None:
-        """The open preemption of a job of which one of these pods is a member's, or no pod is noted.
+        """Return the open preemption of a job with one of these pods, or without a recorded pod.
 
-        Without pods it is that in which the job is a member by this run, or one that is not ours.
+        Without pods: the one with the job as a member by this run, or with it among `others`.
         """
         uids = {pod.metadata.uid for pod in pods}
 
@@ -298,10 +298,10 @@ class Preemptions:
                 self._pods.let_go(member.job, namespace=member.namespace)
 
     def _is_over(self, job: str, pod_uid: str = "") -> None:
-        """`pod_uid`: of the run that is over; heard late, the job may have another run by now."""
+        """Process a job's end. `pod_uid`: of the ended run; after a late event the job may have another run by now."""
         self._arrived(job)
         cases = self._ledger.cases_with(job)
-        if not cases:  # a preempted job fails right after, and that is no news
+        if not cases:  # a preempted job fails right after: irrelevant
             self._pods.let_go(job, pod_uid=pod_uid)
         for case in cases:
             is_of_run = not pod_uid or any(member.pod_uid == pod_uid for member in case.members)
@@ -318,7 +318,7 @@ class Preemptions:
                 self._call_off(case, why)
 
     def _set_cancelled(self, job_set: JobSet) -> None:
-        """Armada says it of the jobs that it still has, and means those that it has preempted as well."""
+        """Cancel the set's preemptions: Armada sends this event only for jobs that are not terminal."""
         for job, (of, _) in tuple(self._unseen.items()):
             if of == job_set:
                 del self._unseen[job]
@@ -337,7 +337,7 @@ class Preemptions:
             self._pods.let_go(member.job, namespace=member.namespace)
 
     def _submitted(self, job_set: JobSet, heard: Heard) -> None:
-        """A job in the place of a preempted one; a second one in the same place is too many."""
+        """Record a successor of a preempted job; a second one for the same job is surplus."""
         made = heard.submitted
         followed = predecessor(made.client_id) if made is not None else None
         if made is None or followed is None:
@@ -360,11 +360,11 @@ class Preemptions:
 
 
 def _has(case: Case, job: str, namespace: str) -> bool:
-    """Whether a job that was submitted into this namespace is part of it."""
+    """Whether a job submitted into this namespace is part of the case."""
     return job in case.others or any(one.job == job and one.namespace in {"", namespace} for one in case.members)
 
 
 def _bound(remembered: dict[Any, Any]) -> None:
-    """Forget what was remembered first."""
+    """Drop the oldest entry above the limit."""
     if len(remembered) > REMEMBERED:
         del remembered[next(iter(remembered))]

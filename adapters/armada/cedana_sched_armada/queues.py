@@ -1,7 +1,7 @@
-"""Pods of queues that protect all of theirs: before the pod webhook sees them they get the id of their job.
+"""Pods of queues that protect all of their pods: they get their job's id before the pod webhook sees them.
 
-An admin names the queues; who submits jobs to them writes nothing. A job that takes a preempted one's place brings its
-id with it, so the id is a name for all that follow, and no derived one.
+An admin lists the queues; users change nothing. A resubmitted job keeps the id of the first job of its chain, so the id
+is not a derived one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NOT_OURS: Final = Answer("not-ours")
 
 
 class QueueOptIn:
-    """Answers for pods at CREATE.
+    """Admission handler for pods at CREATE.
 
     Args:
         queues: those that protect their pods.
-        served: whose pods are answered for.
+        served: namespaces whose pods are mutated.
     """
 
     def __init__(self, queues: frozenset[str], served: Served) -> None:
@@ -32,7 +32,7 @@ class QueueOptIn:
         self._served = served
 
     async def answer(self, request: Request) -> Answer:
-        """What to write on the pod."""
+        """Return the annotations for the pod as a patch."""
         pod = request.object
         if pod is None or not self._served.includes(request.namespace) or not (given := self.given(pod)):
             return NOT_OURS
@@ -40,7 +40,7 @@ class QueueOptIn:
         return Answer("protected", patch=tuple(difference(pod, {**pod, "metadata": metadata})))
 
     def given(self, pod: Object) -> dict[str, str]:
-        """The annotations that its queue gives a pod; empty where it gives none."""
+        """Return the annotations that its queue gives a pod; empty if none."""
         labels = _texts(pod, "labels")
         job = labels.get(JOB_LABEL)
         if not job or labels.get(QUEUE_LABEL) not in self._queues or not is_unnamed(pod):

@@ -1,7 +1,7 @@
-"""Armada says no to what would bring a job back: said, tried ever more slowly, and given up at last.
+"""Armada's refusals to resubmit a job: published, retried with backoff, and finally given up.
 
-A queue that was deleted, or a job that Armada does not know any more, may be there again when somebody mends it. An
-Armada that does not answer, or does not let us, says nothing of the job: for that no job is ever given up.
+A deleted queue, or a job unknown to Armada, may exist again once an admin has fixed that. Unavailability and denied
+access prove nothing about the job: no job is ever given up because of them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaError, ArmadaUna
 from cedana_sched_armada.ledger import Case
 
 REFUSED_SECONDS = 3_600.0
-"""For so long before it is given up a job has been refused, and nothing else: who has just come back may say no."""
+"""Minimum duration of uninterrupted refusals before a job is given up: a server that just restarted may refuse."""
 LONGEST_PAUSE_SECONDS = 300.0
 
 
 class Refusals:
-    """By preemption, since when Armada has refused.
+    """Tracks per preemption since when Armada has refused.
 
     Args:
-        tell: says of an open preemption what keeps it open.
+        tell: publishes what keeps a preemption open.
         clock: seconds since the epoch.
         sleep: for so many seconds.
-        give_up_seconds: from a preemption until its job is given up, at the earliest.
+        give_up_seconds: minimum time from a preemption until its job is given up.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Refusals:
         self._told_at: dict[str, float] = {}
 
     async def heard(self, case: Case, error: ArmadaError) -> bool:
-        """Take in a failed attempt, and wait before the next one: half as long as it is refused already, up to minutes.
+        """Record a failed attempt, and sleep before the next one: half the time since the first refusal, up to minutes.
 
         Returns:
-            Whether there should be no next one.
+            Whether to give up.
         """
         self._say(case, error)
         if isinstance(error, ArmadaUnavailableError | ArmadaDeniedError):
@@ -59,7 +59,7 @@ class Refusals:
         return False
 
     def over(self, uid: str) -> None:
-        """The preemption is not open any more."""
+        """Drop a preemption that is no longer open."""
         self._since.pop(uid, None)
         self._told_at.pop(uid, None)
 

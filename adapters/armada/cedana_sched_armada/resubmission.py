@@ -1,9 +1,9 @@
-"""Brings a preempted job back, once: Armada itself never does.
+"""Resubmits a preempted job, once: Armada itself never does.
 
-What proves that it was done is Armada's own word. The new job's client id follows from the old job's id, and Armada
-answers a client id that it knows with the job that it made of it. It learns a client id only after it has made the job,
-though, and not at all when its database fails; so before a submission is repeated whose outcome is not known, we wait
-until the job set's stream must show it, and read that.
+Armada is authoritative for whether that happened. The new job's client id derives from the old job's id, and Armada
+answers a known client id with the existing job. But Armada registers a client id only after it has created the job, and
+not at all if its database fails; so before a submission with unknown outcome is repeated, we wait until the job set's
+stream must show it, and read the stream.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from cedana_sched_armada.successor import NewGang, continues, id_of, next_gang, 
 log = structlog.get_logger(__name__)
 
 MOST_CHARACTERS = 400
-"""Of what Armada says."""
+"""Limit of Armada's message in an Event."""
 LONGEST_DOUBT_SECONDS = 3600.0
-"""So long Armada may be behind; later nobody waits any more for a job that nobody has said anything of. While Armada
-does not answer, it is waited for."""
+"""Maximum delay of Armada's events; later a job whose end no event explains is not waited for any longer. Time in
+which Armada does not answer does not count."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a preemption ended: by old job its successor, or why there is none."""
+    """How a preemption ended: successors by old job, or why there are none."""
 
     successors: Mapping[str, str] = {}
     why_none: str = ""
     given_up: bool = False
-    """Armada has refused it for so long that a person must bring the jobs back, who wants them."""
+    """Armada has refused for so long that a user must resubmit the jobs, if wanted."""
 
 
 class _Return(msgspec.Struct, frozen=True):
-    """What comes back: the members that are ours, all jobs, and which resubmission in a row it is."""
+    """What to resubmit: our members, all jobs, and the number of consecutive resubmissions."""
 
     members: tuple[Member, ...]
     jobs: Mapping[str, Job]
@@ -59,7 +59,7 @@ class _Return(msgspec.Struct, frozen=True):
 
 
 class _NoReturnError(Exception):
-    """Nothing comes back; says why."""
+    """Nothing is resubmitted; has the reason."""
 
 
 class Resubmissions:
@@ -67,12 +67,12 @@ class Resubmissions:
 
     Args:
         server: Armada's.
-        ledger: what is open.
-        settings: limits and pauses.
-        snapshots: what can be continued.
-        catch_up: has all taken in that Armada shows of a job set by now.
-        told: hears how each preemption has ended.
-        refused: hears now and then what keeps one open.
+        ledger: open preemptions.
+        settings: limits and backoff.
+        snapshots: restorable ones.
+        catch_up: processes all events that Armada has of a job set now.
+        told: called with how each preemption ended.
+        refused: called, rate-limited, with what keeps one open.
         clock: seconds since the epoch.
         sleep: for so many seconds.
     """
@@ -101,14 +101,14 @@ class Resubmissions:
         self._locks: WeakValueDictionary[JobSet, asyncio.Lock] = WeakValueDictionary()
 
     async def conclude(self, uid: str, verdicts: Mapping[str, Verdict]) -> None:
-        """End it: submit what comes back, and forget it. Called again, it does what is left to do.
+        """End a preemption: resubmit its jobs, and drop it. Idempotent: continues earlier attempts.
 
         Args:
-            uid: of the preemption; one that is not open has been ended before.
-            verdicts: the coordinator's, by the uid of the pod; empty when it does not know of it.
+            uid: of the preemption; one that is not open has already ended.
+            verdicts: the coordinator's, by uid of the pod; empty if the coordinator has no signal of it.
 
         Raises:
-            ArmadaError: it is not known whether it was done, or a person must act first.
+            ArmadaError: the outcome is unknown, or a user must act first.
         """
         case = self._ledger.cases.get(uid)
         if case is None:
@@ -121,7 +121,7 @@ class Resubmissions:
             made = self._current(case).successors
             for job in made.values():
                 self._ledger.awaited.pop(job, None)
-            problem = shorten(str(error), MOST_CHARACTERS)  # an Event must have room for what else is to be said
+            problem = shorten(str(error), MOST_CHARACTERS)  # an Event must have room for the rest of the text
             outcome = Outcome(made, f"it is given up, for Armada goes on refusing: {problem}", given_up=True)
         case = self._current(case)
         self._refusals.over(uid)
@@ -133,7 +133,7 @@ class Resubmissions:
         made: Mapping[str, str] = {}
         try:
             made = await self._bring_back(case, verdicts)
-            self._check_called_off(case)  # while it was submitted
+            self._check_called_off(case)  # cancelled during the submission
         except _NoReturnError as reason:
             await self._take_back(case, made)
             return Outcome(why_none=str(reason))
@@ -146,7 +146,7 @@ class Resubmissions:
             raise _NoReturnError("it has finished its work")
         back = await self._prepare(case, working, verdicts)
         await self._wait_until(max(self._due_at(case, back.number), self._shown_at(case)), case)
-        # Armada does not see that two submissions under way are the same
+        # Armada does not deduplicate concurrent submissions
         async with self._locks.setdefault(case.job_set, asyncio.Lock()):
             await self._catch_up(case.job_set)
             seen = self._current(case).successors
@@ -156,17 +156,17 @@ class Resubmissions:
                 successors |= await self._submit(case, back, successors)
         shown = self._current(case).successors
         for member in back.members:
-            if member.job not in shown:  # from now on its preemption is ours to end, until it has a pod
+            if member.job not in shown:  # from now on this adapter ends its preemption, until it has a pod
                 awaited = Awaited(case.job_set, member.namespace, member.id, member.index)
                 self._ledger.awaited[successors[member.job]] = awaited
         return successors
 
     def _current(self, case: Case) -> Case:
-        """As it is by now: events change it."""
+        """Return the current case: events change it."""
         return self._ledger.cases.get(case.uid, case)
 
     async def _check_preempted(self, case: Case) -> None:
-        """Nothing comes back that was cancelled; or of which Armada has not said why it has ended it."""
+        """Require that it was preempted: not cancelled, nor ended by Armada without an explaining event."""
         if self._current(case).doubtful:
             await self._catch_up(case.job_set)
         self._check_called_off(case)
@@ -182,7 +182,7 @@ class Resubmissions:
             raise _NoReturnError(why)
 
     def _check_saved(self, members: Iterable[Member], jobs: Mapping[str, Job], verdicts: Mapping[str, Verdict]) -> None:
-        """A job comes back when there is something to continue from; a gang when there is for each of its members."""
+        """Require a restorable snapshot; for a gang, one of each member."""
         for member in members:
             saved = verdicts.get(member.pod_uid) is Verdict.COMMITTED or continues(jobs[member.job])
             if not saved and not self._has_snapshot(member):
@@ -195,7 +195,7 @@ class Resubmissions:
     async def _prepare(self, case: Case, members: tuple[Member, ...], verdicts: Mapping[str, Verdict]) -> _Return:
         members, jobs = await self._submitted(case, members)
         ids = set(jobs)
-        # who was preempted while nobody listened, its submission says
+        # a member preempted without a coordinator is identified by its submission
         members = tuple(_identified(member, jobs[member.job]) for member in members)
         self._check_saved(members, jobs, verdicts)
         gang = None
@@ -212,11 +212,11 @@ class Resubmissions:
         return _Return(members, jobs, gang, number)
 
     async def _submitted(self, case: Case, members: tuple[Member, ...]) -> tuple[tuple[Member, ...], dict[str, Job]]:
-        """What was submitted as its members' jobs, without those of whom only a pod says that they are members.
+        """Return the submissions of its members, without members known only from a pod's labels.
 
         Raises:
-            _NoReturnError: so all of them are.
-            ArmadaError: Armada does not know one of them any more.
+            _NoReturnError: all members are of that kind.
+            ArmadaError: Armada no longer has one of them.
         """
         known = await submissions(self._server, case.job_set, {case.job})
         namespace = known[case.job].namespace
@@ -229,7 +229,7 @@ class Resubmissions:
         return own, {member.job: known[member.job] for member in own}
 
     async def _others(self, case: Case, gang: Gang, first: Job, ours: set[str]) -> dict[str, Job]:
-        """The rest of a gang: preempted as well, but not protected, or with no pod yet. They begin anew."""
+        """Return the rest of a gang: also preempted, but unprotected, or without a pod yet. They start cold."""
         cardinality = number_in(first.annotations, CARDINALITY)
         if len(ours) >= cardinality:
             return {}
@@ -246,13 +246,13 @@ class Resubmissions:
         return 1 if fresh else number_of(job) + 1
 
     def _due_at(self, case: Case, number: int) -> float:
-        """Later each time in a row. A job that nobody has seen here may have run in another cluster, which saves it."""
+        """Return the time of resubmission, with backoff. A job without a pod here may be another cluster's to save."""
         pause = self._settings.limits.pause(number)
         unseen = any(not member.seen for member in case.members)
         return case.at + (max(pause, self._settings.hold_seconds) if unseen else pause)
 
     def _shown_at(self, case: Case) -> float:
-        """When an attempt whose outcome is not known must have shown."""
+        """Return when an attempt with unknown outcome must be visible."""
         since = self._current(case).submitting_since
         return 0.0 if since is None else since + self._settings.settle_seconds
 
@@ -263,7 +263,7 @@ class Resubmissions:
             await self._sleep(pause)
 
     async def _take_back(self, case: Case, made: Mapping[str, str]) -> None:
-        """Cancel what an attempt has made before it was known that nothing comes back."""
+        """Cancel jobs of an attempt made before it was known that nothing is resubmitted."""
         now = self._current(case)
         if now.submitting_since is None and not now.successors:
             return
@@ -301,7 +301,7 @@ def _identified(member: Member, job: Job) -> Member:
 
 
 def by_hand(member: Member, snapshots: Snapshots) -> str:
-    """How a person brings back a job that was given up; the end of a sentence."""
+    """Return how a user resubmits a job that was given up; the end of a sentence."""
     known = snapshots.snapshots_of(member.namespace, member.id) if member.id else ()
     newest = max((one for one in known if one.identity.index == member.index), default=None)
     if newest is None:

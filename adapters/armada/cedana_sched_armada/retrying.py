@@ -1,4 +1,4 @@
-"""Attempts that go on until one succeeds, ever more slowly, each failure said."""
+"""Retries with exponential backoff; each failure is logged."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ async def until_done(
     longest: float = LONGEST_PAUSE_SECONDS,
     failed: Callable[[CedanaSchedError], None] | None = None,
 ) -> None:
-    """Do `work` until it returns; any other error than ours ends it.
+    """Retry `work` until it succeeds; an exception other than `CedanaSchedError` propagates.
 
     Args:
         what: for the log.
-        work: begins anew each time.
-        longest: seconds between two attempts, at most.
-        failed: hears of every failure.
+        work: one attempt.
+        longest: maximum seconds between two attempts.
+        failed: called with every failure.
     """
 
     def say(state: tenacity.RetryCallState) -> None:

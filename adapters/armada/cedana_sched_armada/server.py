@@ -1,7 +1,7 @@
-"""Armada's server: the few calls that we need, each with who we are, a deadline, and errors of ours.
+"""Client of Armada's server: the few calls needed, each with credentials, a timeout, and our exceptions.
 
-The stubs are those of `armada-client`; its own client is not used, for it has neither the submitted spec of a job nor
-metadata, and its event stream reconnects without telling.
+The stubs are those of `armada-client`; its own client is not used, because it supports neither the submitted spec of a
+job nor metadata, and its event stream reconnects silently.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from cedana_sched_armada.settings import ArmadaSettings
 
 CALL_SECONDS = 30.0
 READ_SECONDS = 120.0
-"""For reading what a stream has."""
+"""For reading a stream's existing events."""
 WATCH_SECONDS = 900.0
-"""A stream that is watched has no end, and does not say that its server is still well."""
+"""A watched stream is endless, and does not show whether its server is still healthy."""
 WATCHES_PER_CONNECTION = 50
-"""What stands before Armada may allow 100 calls at once over one connection (nginx: 128); all others would wait, and
-nobody would say so."""
+"""A proxy before Armada may allow 100 concurrent calls per connection (nginx: 128); further calls would queue
+silently."""
 DETAILS_AT_ONCE = 100
-"""Servers refuse to look up more than their `queryApi.maxQueryItems`, 500 by default."""
+"""Servers refuse lookups above their `queryApi.maxQueryItems`, 500 by default."""
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
-    ("grpc.keepalive_time_ms", 30_000),  # servers allow one in 10 s; their own is one in 120 s
+    ("grpc.keepalive_time_ms", 30_000),  # servers allow one per 10 s; gRPC's default is one per 120 s
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.max_reconnect_backoff_ms", 3_000),  # its own is two minutes; a deletion waits about 15 s for our word
+    ("grpc.max_reconnect_backoff_ms", 3_000),  # gRPC's default is two minutes; a preStop hook waits about 15 s
     ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.use_local_subchannel_pool", 1),  # channels would share one connection
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise channels share one connection
 )
 
 
 class _Connection:
-    """One, and how many streams are watched over it."""
+    """A connection, and its number of watched streams."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
@@ -53,11 +53,11 @@ class _Connection:
 
 
 class ArmadaServer:
-    """What is asked of it; every method raises `ArmadaError`.
+    """Client of Armada; every method raises `ArmadaError`.
 
     Args:
-        connect: makes a channel with a connection of its own.
-        credentials: who we are.
+        connect: creates a channel with a connection of its own.
+        credentials: for every call.
     """
 
     def __init__(self, connect: Callable[[], grpc.aio.Channel], credentials: Credentials) -> None:
@@ -71,10 +71,10 @@ class ArmadaServer:
     @classmethod
     @asynccontextmanager
     async def open(cls, settings: ArmadaSettings) -> AsyncIterator[ArmadaServer]:
-        """Connected inside the block; whether anybody answers there turns out with the first call.
+        """Open a client inside the block; the first call shows whether a server answers.
 
         Raises:
-            UsageError: a file that the settings name cannot be read.
+            UsageError: a file in the settings cannot be read.
         """
         options = list(_OPTIONS)
         if settings.tls is None:
@@ -92,9 +92,9 @@ class ArmadaServer:
                 await connection.channel.close()
 
     async def events(self, job_set: JobSet, since: str, *, watch: bool) -> AsyncGenerator[Heard, None]:
-        """What happened to the jobs of a job set after the event `since`; with `watch` also what happens, for a while.
+        """Yield events of a job set after the event `since`; with `watch` also new ones, for `WATCH_SECONDS`.
 
-        A job set that is not there has no events yet.
+        A nonexistent job set has no events yet.
         """
         request = JobSetRequest(id=job_set.name, queue=job_set.queue, from_message_id=since, watch=watch)
         timeout = WATCH_SECONDS if watch else READ_SECONDS
@@ -117,7 +117,7 @@ class ArmadaServer:
             connection.watches -= watch
 
     async def submit(self, job_set: JobSet, items: Sequence[JobSubmitRequestItem]) -> tuple[str, ...]:
-        """Submit jobs; their ids, in order. A client id that was used before has the id of the job from then.
+        """Submit jobs; return their ids, in order. A client id used before yields the id of the existing job.
 
         Raises:
             ArmadaRefusedError: one of them was not accepted.
@@ -135,7 +135,7 @@ class ArmadaServer:
         return tuple(item.job_id for item in answer.job_response_items)
 
     async def details(self, jobs: Iterable[str]) -> dict[str, JobDetails]:
-        """What Armada's database knows of jobs, by id: their state, and `job_spec`, what was submitted."""
+        """Return jobs from Armada's database, by id: their state, and `job_spec`, the submission."""
         wanted, found = sorted(set(jobs)), dict[str, JobDetails]()
         for start in range(0, len(wanted), DETAILS_AT_ONCE):
             request = JobDetailsRequest(job_ids=wanted[start : start + DETAILS_AT_ONCE], expand_job_spec=True)
@@ -147,7 +147,7 @@ class ArmadaServer:
         return found
 
     async def cancel(self, job_set: JobSet, job: str, reason: str) -> None:
-        """Cancel one job; one that is over stays as it is."""
+        """Cancel one job; a finished one is not changed."""
         request = JobCancelRequest(queue=job_set.queue, job_set_id=job_set.name, job_ids=[job], reason=reason)
         try:
             await self._submit.CancelJobs(request, metadata=await self._metadata(), timeout=CALL_SECONDS)

@@ -1,8 +1,8 @@
-"""What an admin tells the adapter: where Armada is, who we are there, which queues, and how often a job comes back.
+"""Settings of the adapter: Armada's address, credentials, queues, and limits of resubmission.
 
-It is the part `armada` of the coordinator's file. Names are camelCase, as in Kubernetes. Secrets are in files of their
-own. Passwords and tokens are read anew whenever they are used, so that they can be replaced; what `tls` names is read
-once, at the start.
+They are the section `armada` of the coordinator's file. Names are camelCase, as in Kubernetes. Secrets are in separate
+files. Passwords and tokens are read at each use, so that they can be rotated; the files of `tls` are read once, at the
+start.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ log = structlog.get_logger(__name__)
 
 SECTION = "armada"
 PENDING_CHECK_SECONDS = 300.0
-"""Armada's executor gives a pod back that has no node for this long, and the preemptor's pod waits for the victim's."""
+"""Armada's executor returns a pod that stays unbound this long, and the preemptor's pod waits for the victim's."""
 
 
 class TlsSettings(Written):
-    """How Armada's certificate is checked, and ours, where it asks for one. All are PEM files."""
+    """Verification of Armada's certificate, and our client certificate, if required. All are PEM files."""
 
     ca: Path | None = None
-    """Who signed Armada's certificate; None: whoever the machine trusts."""
+    """CA of Armada's certificate; None: the system's CAs."""
     certificate: Path | None = None
     key: Path | None = None
     server_name: str | None = None
-    """The name in Armada's certificate, where it is not that of the URL."""
+    """Name in Armada's certificate, if it differs from the URL's."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -55,7 +55,7 @@ class TokenSettings(Written):
 
 
 class OidcSettings(Written):
-    """Client credentials at an OpenID provider."""
+    """Client credentials of an OpenID provider."""
 
     provider_url: Annotated[str, Field(pattern=r"^https?://.+")]
     client_id: Annotated[str, Field(min_length=1)]
@@ -64,7 +64,7 @@ class OidcSettings(Written):
 
 
 class AuthSettings(Written):
-    """Who we are to Armada: one of these, or nobody."""
+    """Credentials for Armada: one of these, or none."""
 
     basic: BasicSettings | None = None
     token: TokenSettings | None = None
@@ -79,19 +79,19 @@ class AuthSettings(Written):
 
 
 class LimitSettings(Written):
-    """A job that is preempted again and again comes back ever later, and at last not at all."""
+    """Limits for jobs that are preempted repeatedly: backoff, then no further resubmission."""
 
     resubmissions: Annotated[int, Field(ge=0, le=10_000)] = 20
-    """In a row; a run of `freshAfterSeconds` begins a new row."""
+    """Maximum consecutive resubmissions; a run of `freshAfterSeconds` resets the count."""
     first_pause_seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0
-    """Between a preemption and the second resubmission in a row; it doubles from there. The first is not delayed."""
+    """Between a preemption and the second consecutive resubmission; doubles from there. The first is not delayed."""
     longest_pause_seconds: Annotated[float, Field(ge=0, le=86_400)] = 600.0
     fresh_after_seconds: Annotated[float, Field(gt=0)] = 3_600.0
     give_up_seconds: Annotated[float, Field(gt=0)] = 86_400.0
-    """From a preemption until its job is given up where Armada refuses every resubmission, at the earliest."""
+    """Minimum time from a preemption until its job is given up if Armada refuses every resubmission."""
 
     def pause(self, number: int) -> float:
-        """Seconds from the preemption to resubmission `number` of a row, which counts from 1."""
+        """Return the seconds from the preemption to consecutive resubmission `number`, which counts from 1."""
         if number <= 1:
             return 0.0
         return min(self.first_pause_seconds * 2.0 ** min(number - 2, 30), self.longest_pause_seconds)
@@ -106,14 +106,14 @@ class ArmadaSettings(Written):
     """None: unencrypted."""
     auth: AuthSettings = AuthSettings()
     only_queues: tuple[str, ...] | None = None
-    """Jobs of other queues are left alone, also where they are protected. None: of no queue."""
+    """Jobs of other queues are ignored, even protected ones. None: no queue is ignored."""
     queues: frozenset[str] = frozenset()
     """See `QueueSettings`."""
     hold_seconds: Annotated[float, Field(gt=0, lt=PENDING_CHECK_SECONDS)] = 240.0
-    """From a preemption until its victims are let go at the latest."""
+    """Maximum time from a preemption until its victims are released."""
     settle_seconds: Annotated[float, Field(ge=0, le=600)] = 10.0
-    """How long Armada may take to show a job in its event stream; so long we wait before a submission is repeated
-    whose outcome is not known."""
+    """Maximum delay until Armada shows a job in its event stream; we wait that long before a submission with unknown
+    outcome is repeated."""
     limits: LimitSettings = LimitSettings()
 
     @field_validator("url")
@@ -122,23 +122,23 @@ class ArmadaSettings(Written):
         if "://" in url:
             raise ValueError("write host:port without a scheme; `tls` says whether it is encrypted")
         host, _, port = url.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:  # gRPC would take 443
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:  # gRPC would default to 443
             raise ValueError("write host:port; Armada's server mostly listens on 50051")
         return url
 
     @classmethod
     def read(cls, section: Mapping[str, Any] | None) -> Self:
-        """Check the section of the coordinator's file.
+        """Validate the section of the coordinator's file.
 
         Raises:
-            UsageError: it is missing, or naming the field, its value and the remedy.
+            UsageError: it is missing, or a field is invalid: names the field, its value and the remedy.
         """
         if section is None:
             raise UsageError(SECTION, None, "is missing", remedy="say at least where Armada is: armada.url")
         return _checked(cls, section)
 
     def opts_in(self, queue: str) -> bool:
-        """Whether protected jobs of this queue are ours to save."""
+        """Whether the adapter saves protected jobs of this queue."""
         return self.only_queues is None or queue in self.only_queues
 
 
@@ -146,14 +146,14 @@ class QueueSettings(Written):
     """The section of that name in the webhooks' file."""
 
     queues: frozenset[str] = frozenset()
-    """All of whose jobs are protected, also where nobody names an id. Those of others are where somebody does."""
+    """Queues whose jobs are all protected, even without an id. In other queues, only jobs with an id are."""
 
     @classmethod
     def read(cls, section: Mapping[str, Any]) -> Self:
-        """Check it.
+        """Validate the section.
 
         Raises:
-            UsageError: naming the field, its value and the remedy.
+            UsageError: names the field, its value and the remedy.
         """
         return _checked(cls, section)
 

@@ -1,4 +1,4 @@
-"""Preemptions in the coordinator's words: pods as members of a case, and a case as a signal."""
+"""Conversion to the adapter contract: pods to members of a case, a case to a signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADAPTER = "armada"
 
 
 def signal_of(case: Case, policies: Policies) -> Signal:
-    """The same whenever it is told."""
+    """Return the case's signal; deterministic."""
     return Signal(
         uid=case.uid,
         adapter=ADAPTER,
@@ -52,12 +52,12 @@ def _workload_of(member: Member) -> WorkloadRef:
 
 
 def _name_of_policy(name: str | None) -> str | None:
-    """What is longer than a name of Kubernetes may be stays nobody's name."""
+    """Truncate names longer than Kubernetes allows to a length that stays invalid."""
     return None if name is None else name[: LONGEST_OBJECT_NAME + 1]
 
 
 def member_of(pod: Pod) -> Member | None:
-    """None where somebody else wrote what our webhook writes."""
+    """Return the pod's member; None if another writer damaged our webhook's annotations."""
     identity = find_identity(pod)
     metadata = pod.metadata
     if identity is None:

@@ -1,8 +1,8 @@
-"""The job that takes a preempted one's place: what was submitted, as Armada kept it, turned into a submission again.
+"""The job that replaces a preempted one: the stored submission, converted back to a submission request.
 
-Armada keeps what its server made of a submission: with defaults filled in, `{JobId}` replaced, and ingresses and
-services as Kubernetes' objects (Armada's internal/server/submit/conversion). Each of these is turned back, so that a
-job is the same after any number of returns.
+Armada stores submissions as processed by its server: with defaults filled in, `{JobId}` replaced, and ingresses and
+services as Kubernetes objects (Armada's internal/server/submit/conversion). Each of these is reverted, so that a job is
+the same after any number of resubmissions.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ _NO_CLUSTER_IP = "None"
 
 
 class NewGang(msgspec.Struct, frozen=True):
-    """The gang that a preempted one comes back as."""
+    """The gang as which a preempted one is resubmitted."""
 
     id: str
     cardinality: int
 
 
 def client_id(job: str) -> str:
-    """Under which the job that follows `job` is submitted; Armada accepts one once (at most 100 characters)."""
+    """Return the client id for the successor of `job`; Armada accepts each once (at most 100 characters)."""
     return f"{CLIENT_ID_PREFIX}{job}"
 
 
 def predecessor(client: str) -> str | None:
-    """The job that is followed by one with this client id; None where it is not ours."""
+    """Return the predecessor of the job with this client id; None if the id is not ours."""
     return client.removeprefix(CLIENT_ID_PREFIX) if client.startswith(CLIENT_ID_PREFIX) else None
 
 
 def next_gang(gang: Gang, job: str, cardinality: int) -> NewGang:
-    """A gang's id is never used twice. `job` is the member by which its preemption is known."""
+    """Return a new gang: gang ids are never reused. `job` is the member that identifies the preemption."""
     digest = hashlib.sha256(f"{gang.queue}/{gang.id}/{job}".encode()).hexdigest()[:20]
     return NewGang(f"cedana-sched-{digest}", cardinality)
 
 
 def id_of(job: Job) -> str:
-    """Who a job is: as its submitter says, else as it was called when it was submitted first."""
+    """Return a job's id: the submitter's, else the first job id of its chain."""
     named = (
         one.value
         for spec in pod_specs(job)
@@ -67,28 +67,28 @@ def id_of(job: Job) -> str:
 
 
 def first_of(job: Job) -> str:
-    """The job at the beginning of the chain."""
+    """Return the first job of the chain."""
     return job.annotations.get(FIRST) or job.id
 
 
 def continues(job: Job) -> bool:
-    """Whether it goes on from a snapshot, which may have been taken in another cluster."""
+    """Whether it restores a snapshot, possibly taken in another cluster."""
     return job.annotations.get(names.EXPECT_SNAPSHOT) == "true"
 
 
 def number_of(job: Job) -> int:
-    """How many times in a row it was submitted by us."""
+    """Return its number of consecutive resubmissions."""
     return number_in(job.annotations, NUMBER)
 
 
 def successor_of(job: Job, identifier: str | None, number: int, gang: NewGang | None) -> JobSubmitRequestItem:
-    """What to submit in the place of a preempted job.
+    """Build the submission that replaces a preempted job.
 
     Args:
-        job: as Armada has kept it.
-        identifier: under which its snapshots are found; None where nobody protects it.
-        number: which resubmission in a row it is, from 1.
-        gang: the one that its gang comes back as, if it is in one.
+        job: as stored by Armada.
+        identifier: id of its snapshots; None if it is not protected.
+        number: of this consecutive resubmission, from 1.
+        gang: the new gang, if it is in one.
     """
     item = JobSubmitRequestItem(
         priority=job.priority,
@@ -108,14 +108,14 @@ def successor_of(job: Job, identifier: str | None, number: int, gang: NewGang | 
     for spec in (item.pod_spec, *item.pod_specs):
         _without_repetition(spec)
     annotations = item.annotations
-    annotations.pop(names.RESTORE_FROM, None)  # the newest one goes on from what that one was asked for
+    annotations.pop(names.RESTORE_FROM, None)  # the newest snapshot continues the one requested then
     if identifier is not None:
         annotations[names.ID], annotations[names.EXPECT_SNAPSHOT] = identifier, "true"
     annotations[PREVIOUS], annotations[FIRST], annotations[NUMBER] = job.id, first_of(job), str(number)
     if EXTERNAL_URI not in annotations:
         annotations[EXTERNAL_URI] = f"{CLIENT_ID_PREFIX}{first_of(job)}"
     item.external_job_uri = annotations[EXTERNAL_URI]
-    item.labels.pop(GANG, None)  # the server adds it again where it is told to
+    item.labels.pop(GANG, None)  # the server adds it again if configured
     if gang is not None:
         annotations[GANG], annotations[CARDINALITY] = gang.id, str(gang.cardinality)
     return item
@@ -126,12 +126,12 @@ def pod_specs(job: Job) -> Iterable[PodSpec]:
 
 
 def _templated(values: Mapping[str, str], job: str) -> dict[str, str]:
-    """The server puts a job's id where its submitter wrote `{JobId}`; nobody else can have known it."""
+    """Restore `{JobId}` where the server inserted the job's id, which its submitter cannot have known."""
     return {key: value.replace(job, _JOB_ID) for key, value in values.items()}
 
 
 def _without_repetition(spec: PodSpec) -> None:
-    """The server appends its default tolerations to those that are there already."""
+    """Remove duplicates: the server appends its default tolerations at each submission."""
     seen: set[bytes] = set()
     kept = []
     for toleration in spec.tolerations:
@@ -164,7 +164,7 @@ def _ingresses(job: Job) -> list[IngressConfig]:
 
 
 def _services(job: Job) -> list[ServiceConfig]:
-    """Those that were asked for: a service that only one ingress needs comes with that ingress."""
+    """Return the requested services: a service that only one ingress needs is created with that ingress."""
     used = [name for ingress in job.k8s_ingress for name in _services_behind(ingress)]
     generated = f"armada-{job.id}-0-service-"
     configs = []

@@ -1,4 +1,4 @@
-"""What Armada adds to the webhooks: queues that protect their pods."""
+"""Armada's admission handlers: queues that protect their pods."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class ArmadaWebhooks:
 
     @classmethod
     def connect(cls, api: Api, configuration: Configuration) -> Self:
-        """See `SchedulerWebhooks`; who is in which queue, its pods say.
+        """See `SchedulerWebhooks`; makes no API call: pods have a label with their queue.
 
         Raises:
-            UsageError: the section `armada` of the adapters' settings is wrong.
+            UsageError: the section `armada` of the adapters' settings is invalid.
         """
         del api
         settings = QueueSettings.read(configuration.adapter_settings.get(SECTION, {}))
@@ -40,7 +40,7 @@ class ArmadaWebhooks:
         return {PODS: Endpoint(self._opt_in.answer, UNMARKED_POD)}
 
     async def run(self) -> None:
-        """See `SchedulerWebhooks`: there is nothing to keep."""
+        """See `SchedulerWebhooks`: there is no cache to run."""
         await asyncio.Event().wait()
 
 

@@ -1,1 +1,1 @@
-"""Kueue: its preemptions as signals, its suspension as the hold, its AdmissionCheck as the way back."""
+"""Kueue: preemptions become signals, the suspension of the Job is held, an AdmissionCheck prepares restores."""

@@ -1,4 +1,4 @@
-"""The holds of an earlier run of the coordinator: those that it has left standing, and whom the others were about."""
+"""Holds from before a coordinator restart: those still holding, and the victims of the released ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Hold(msgspec.Struct, frozen=True):
 
 
 async def holds_that_stand(api: Api, adapter: str) -> tuple[str, ...]:
-    """Uids of this adapter's signals whose PreemptionHold still waits.
+    """Return the uids of this adapter's signals whose PreemptionHold is still holding.
 
     Raises:
         ApiError: they cannot be read.
@@ -40,7 +40,7 @@ async def holds_that_stand(api: Api, adapter: str) -> tuple[str, ...]:
 
 
 async def victims_let_go(api: Api, adapter: str) -> dict[str, frozenset[str]]:
-    """Of this adapter's signals whose PreemptionHold waits no more: the uids of the pods that they were told of.
+    """Return the victims' pod uids of this adapter's released PreemptionHolds, by uid of the signal.
 
     Raises:
         ApiError: they cannot be read.

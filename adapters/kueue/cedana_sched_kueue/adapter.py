@@ -1,10 +1,10 @@
-"""Kueue seen through the contract: what it is about to stop, and how it is let go.
+"""Kueue's implementation of the adapter contract: pending evictions as signals, and their release.
 
-Kueue's suspension of a Job is held by the admission webhook, which reads the PreemptionHold; the release is an
-annotation on the Job, which the webhook recognises and on which Kueue tries again at once.
+The admission webhook holds Kueue's suspension of a Job by the PreemptionHold; the release is an annotation on the Job,
+which the webhook checks, and whose write makes Kueue retry at once.
 
-A pod that is being deleted waits in its preStop hook until its Job's eviction is taken up, or until it is let go here,
-because nobody evicts it.
+A terminating pod waits in its preStop hook until its Job's eviction is signalled, or until this adapter releases the
+pod because it is not evicted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 class KueueAdapter:
-    """Jobs that Kueue manages."""
+    """Adapter for Jobs that Kueue manages."""
 
     name: ClassVar[str] = ADAPTER
 
@@ -53,7 +53,7 @@ class KueueAdapter:
         self._pods = cluster.pods
         self._served = cluster.served
         self._jobs = Informer(Watch(cluster.api, JOBS, Job, within=cluster.served), cluster.unreadable)
-        # those of Jobs that we do not serve as well, which wait for our AdmissionCheck all the same
+        # includes Workloads in unserved namespaces, which wait for our AdmissionCheck all the same
         self._workloads = Informer(Watch(cluster.api, WORKLOADS, Workload), cluster.unreadable)
         self._synced = asyncio.Event()
         self._readers: Readers[KueueReport] = Readers()
@@ -76,7 +76,7 @@ class KueueAdapter:
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:
-        """Make it; nothing is asked of the API server yet."""
+        """Construct it; makes no API call."""
         return cls(cluster)
 
     @property
@@ -85,14 +85,14 @@ class KueueAdapter:
         return (self._jobs, self._workloads, *self._admission.informers)
 
     async def run(self) -> None:
-        """Keep the watches, answer for the AdmissionChecks, for ever."""
+        """Run the informers and reconcile AdmissionChecks, forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._jobs.run(), name="Jobs")
-            await self._jobs.synced.wait()  # first: an older Workload beside a newer Job would look evicted again
+            await self._jobs.synced.wait()  # first: an older Workload beside a newer Job looks like an eviction
             group.create_task(self._workloads.run(), name="Workloads")
             await self._workloads.synced.wait()
             group.create_task(self._admission.run(), name="admission checks")
-            for informer in self._admission.informers:  # by them a victim's queue has its policy
+            for informer in self._admission.informers:  # they determine the policy of a victim's queue
                 await informer.synced.wait()
             await self._pods.synced.wait()
             await self._remember()
@@ -105,7 +105,7 @@ class KueueAdapter:
             group.create_task(self._answering.run(), name="answers to pods")
 
     async def reports(self) -> AsyncIterator[KueueReport]:
-        """What is pending, then what happens, until the reader goes away."""
+        """Report what is pending, then changes, until the reader stops."""
         await self._synced.wait()
         with self._readers.reading(self._preemptions.pending()) as queue:
             for report in await self._taken_back_unseen():
@@ -114,12 +114,12 @@ class KueueAdapter:
                 yield await queue.get()
 
     async def release(self, release: Release) -> None:
-        """Let Kueue suspend the Job, whatever the verdicts are: it cannot be asked for another victim.
+        """Allow Kueue to suspend the Job, whatever the verdicts: Kueue cannot choose another victim.
 
-        What Kueue has taken back needs no mark: it would let the next eviction through.
+        A cancelled eviction gets no annotation: it would release the next eviction.
 
         Raises:
-            RetryableError: the API server could not be told.
+            RetryableError: the API server was unavailable.
         """
         await self._synced.wait()
         job_uid = job_uid_of(release.signal_uid)
@@ -139,7 +139,7 @@ class KueueAdapter:
         self._preemptions.released(release.signal_uid)
 
     def queue_policy(self, pod: Pod) -> str | None:
-        """See `adapter.cluster.QueuePolicies`: as our check says now, by which Kueue has admitted the pod's Job."""
+        """See `adapter.cluster.QueuePolicies`: by the current check, through which Kueue admitted the pod's Job."""
         workloads = self._preemptions.workloads_of(owner_uid(pod) or "", pod.metadata.namespace)
         return self._admission.policy_of(workloads[0]) if workloads else None
 
@@ -161,7 +161,7 @@ class KueueAdapter:
             self._annotating.add(job_uid)
 
     def _heard(self, before: Pod | None, now: Pod | None) -> None:
-        """A pod that is being deleted may tell of an eviction that nobody held."""
+        """Process a terminating pod, which may indicate an eviction that was not held."""
         if now is None or not is_being_asked(now) or (before is not None and is_being_asked(before)):
             return
         if (job_uid := owner_uid(now)) is not None:
@@ -169,7 +169,7 @@ class KueueAdapter:
             self._answering.add(f"{now.metadata.namespace}/{now.metadata.name}")
 
     async def _answer(self, pod_key: str) -> None:
-        """Let a pod go that Kueue does not evict; by what is written now, for our watches may be behind."""
+        """Release a pod that Kueue does not evict; based on current objects, because the caches may be stale."""
         namespace, _, name = pod_key.partition("/")
         pod = self._pods.get(name, namespace)
         if pod is None or not is_being_asked(pod) or (job_uid := owner_uid(pod)) is None:
@@ -181,10 +181,10 @@ class KueueAdapter:
         await let_go(self._api, pod)
 
     async def _is_evicted(self, pod: Pod, job_uid: str) -> bool:
-        """A Job is suspended before its pods are deleted, and its Workload says why before that.
+        """Whether the pod's Job is evicted; Kueue sets the Workload's condition, then suspends, then pods are deleted.
 
         Raises:
-            ApiError: nobody can say now.
+            ApiError: the API server cannot answer now.
         """
         owner = pod.metadata.owner
         job = await self._api.find(JOBS, owner.name if owner is not None else "", pod.metadata.namespace, into=Job)
@@ -193,7 +193,7 @@ class KueueAdapter:
         return any(map(is_evicted, (await self._workloads_now(job))[:1]))
 
     async def _workloads_now(self, job: Job) -> list[Workload]:
-        """Kueue's records of a Job, as they are written now; those that we know, if any are left."""
+        """Return Kueue's current Workloads of a Job: the cached ones if any still exist."""
         same = self._preemptions.workloads_of(job.metadata.uid, job.metadata.namespace)
         known = [one.metadata for one in same]
         found = [await self._api.find(WORKLOADS, one.name, one.namespace, into=Workload) for one in known]
@@ -211,14 +211,14 @@ class KueueAdapter:
             log.info(what, namespace=job.metadata.namespace, job=job.metadata.name)
 
     async def _release_unserved(self, job_uid: str, name: str) -> None:
-        """In a namespace that was excluded meanwhile: Kueue tries again when the Job changes, else ever later."""
+        """Release a Job in a namespace excluded meanwhile: without a change of the Job, Kueue's backoff grows."""
         for workload in self._preemptions.naming(job_uid):
             namespace, owner = workload.metadata.namespace, workload.metadata.owner
             if owner is not None and not self._served.includes(namespace) and is_evicted(workload):
                 await self._mark(Metadata(owner.name, namespace, job_uid), name)
 
     async def _mark(self, metadata: Metadata, name: str | None) -> None:
-        """Write the annotation on this very Job, or remove it; a Job that is gone needs none."""
+        """Set or remove the annotation on this very Job; a deleted Job needs none."""
         patch = {"metadata": {"uid": metadata.uid, "annotations": {names.RELEASED_HOLD: name}}}
         try:
             await self._api.patch(JOBS, metadata.name, metadata.namespace, patch)
@@ -229,7 +229,7 @@ class KueueAdapter:
             raise RetryableError(message, remedy="it is tried again") from error
 
     async def _remember(self) -> None:
-        """Who was told before this run of the coordinator: others of the same Job may still be to be told."""
+        """Load victims signalled before this run: other pods of the same Job may still need a signal."""
         try:
             told = await victims_let_go(self._api, ADAPTER)
         except ApiError as error:
@@ -239,7 +239,7 @@ class KueueAdapter:
             self._preemptions.told_before(signal_uid, victims)
 
     async def _taken_back_unseen(self) -> list[PreemptionCancelled]:
-        """Holds of Jobs that Kueue has stopped evicting while nobody looked."""
+        """Return cancellations of holds whose Jobs Kueue stopped evicting while no coordinator led."""
         try:
             standing = await holds_that_stand(self._api, ADAPTER)
         except ApiError as error:
@@ -254,8 +254,8 @@ class KueueAdapter:
             return eviction.uid != signal_uid
         if job is None:
             return True
-        # suspended: it went through, and its pods' ends are told. Kueue stops a Job without a Workload as well, and one
-        # that we cannot read says nothing
+        # suspended: the eviction went through, and other reports cover its pods' ends. Kueue also stops a Job without a
+        # Workload, and an unreadable Workload proves nothing
         return not job.spec.suspend and bool(self._preemptions.workloads_of(job_uid, job.metadata.namespace))
 
 

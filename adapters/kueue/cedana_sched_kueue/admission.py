@@ -1,4 +1,4 @@
-"""What our AdmissionCheck says, as plain values: of itself, and of the Workloads that ask it. Without I/O."""
+"""Decisions of our AdmissionCheck as plain values: its own state, and that of Workloads. Without I/O."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from cedana_sched_kueue.templates import annotations_of, is_named, named_id
 
 MESSAGE_LIMIT = 32_768
 _SHOWN = 253
-"""Characters of a policy's name: as many as one can have."""
+"""Characters; the maximum length of a policy's name."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a Workload's pods get, and what people read. `ids`: whose snapshots it continues from."""
+    """Updates for a Workload's pods, and the message. `ids`: whose snapshots the Workload restores."""
 
     pod_set_updates: tuple[Object, ...] = ()
     ids: tuple[str, ...] = ()
     note: str | None = None
-    """Said instead of what it continues from."""
+    """Message that replaces the one about snapshots."""
     obstacle: str | None = None
-    """Why it waits."""
+    """Why the Workload waits."""
 
 
 def is_ours(check: AdmissionCheck | None) -> bool:
@@ -50,9 +50,9 @@ def is_ours(check: AdmissionCheck | None) -> bool:
 
 
 def waits(workload: Workload) -> bool:
-    """Whether it has its quota and nothing but checks keep it from starting.
+    """Whether it has a quota reservation and only checks block its start.
 
-    An evicted Workload keeps its quota until its Job has stopped, and its checks are Pending already.
+    An evicted Workload keeps its quota until its Job has stopped, and its checks are already Pending.
     """
     return (
         workload.condition(QUOTA_RESERVED) is not None
@@ -63,22 +63,23 @@ def waits(workload: Workload) -> bool:
 
 
 def pending_checks(workload: Workload, ours: Iterable[str]) -> tuple[str, ...]:
-    """Names of those of our checks that it waits for."""
+    """Return the names of our checks that it waits for."""
     known = set(ours)
     states = workload.status.admission_checks if waits(workload) else ()
     return tuple(sorted(one.name for one in states if one.name in known and one.state == PENDING))
 
 
 def answer_of(workload: Workload, policy: str | None, is_saved: Callable[[str], bool]) -> Answer:
-    """Identities for all pods that have none, the queue's policy, and that one where the template names none.
+    """Compute updates: identities for pods without one, the queue's policy, also as the pods' own if these name none.
 
-    A key that a template has already is left alone: Kueue ends a Workload for good when an update changes one. Where
-    it says another policy of the queue than the check, the Workload waits, unless that one is of an earlier admission.
+    Existing keys of a template are kept: Kueue ends a Workload permanently if an update changes one. If the template
+    has another queue policy than the check, the Workload waits, unless the template's value is from an earlier
+    admission.
 
     Args:
         workload: waits for the check.
-        policy: the check's; None where it names none.
-        is_saved: whether there are snapshots of an id in its namespace.
+        policy: the check's; None if it names none.
+        is_saved: whether an id has snapshots in the Workload's namespace.
     """
     owner = workload.metadata.owner
     if owner is None or (owner.api_version, owner.kind) != (JOBS.group_version, JOBS.kind):
@@ -109,13 +110,13 @@ def answer_of(workload: Workload, policy: str | None, is_saved: Callable[[str], 
 
 
 def _other_policy(template: PodTemplate, policy: str | None) -> str | None:
-    """What a template says of its queue's policy where its check says another one."""
+    """Return the template's queue policy if it conflicts with the check's."""
     written = annotations_of(template).get(names.QUEUE_POLICY)
     return None if policy is None or written == policy else written
 
 
 def _is_named_by_us(template: PodTemplate, derived: str) -> bool:
-    """Whether it says what our updates say; its author can write the same, but no snapshot of that id."""
+    """Whether the template has our updates' values; its author can write these, but create no snapshots of that id."""
     return annotations_of(template).get(names.DERIVED_ID) == "true" and named_id(template) == derived
 
 
@@ -131,17 +132,17 @@ def _obstacle(pod_set: PodSet, written: str, policy: str | None) -> str:
 
 
 def waiting(workload: Workload, check: str, message: str, now: datetime) -> Object | None:
-    """The Workload's status with this check still pending, as `ready` has it; None where it says so already."""
+    """Return the status with this check still pending, like `ready`; None if the Workload already has it."""
     if any((one.name, one.state, one.message) == (check, PENDING, message) for one in workload.status.admission_checks):
         return None
     return _status(workload, check, PENDING, Answer(), message, now)
 
 
 def ready(workload: Workload, check: str, answer: Answer, message: str, now: datetime) -> Object:
-    """The Workload's status with this check passed, for server-side apply.
+    """Return the Workload's status with this check passed, for server-side apply.
 
-    Updates of an earlier admission are still there, ours by field ownership: so they are named even when there are
-    none. The version makes it fail when the Workload has changed: it may be evicted by now.
+    Updates of an earlier admission are still there, owned by our field manager: so the list is written even if empty.
+    The resourceVersion makes the apply fail if the Workload has changed: it may be evicted by now.
     """
     return _status(workload, check, READY, answer, message, now)
 
@@ -160,7 +161,7 @@ def _status(workload: Workload, check: str, state: str, answer: Answer, message:
 
 
 def parameters_problem(parameters: ParametersReference | None, policies: Iterable[str]) -> tuple[str, str] | None:
-    """Why an AdmissionCheck cannot be used: one word and a sentence. None: it can."""
+    """Return why an AdmissionCheck cannot be used, as reason and message; None if it can."""
     if parameters is None:
         return None
     kind = CHECKPOINT_POLICIES.kind
@@ -173,7 +174,7 @@ def parameters_problem(parameters: ParametersReference | None, policies: Iterabl
 
 
 def active(check: AdmissionCheck, policies: Iterable[str], now: datetime) -> Object | None:
-    """The condition `Active` as it should be, for server-side apply; None when it is so already."""
+    """Return the desired condition `Active`, for server-side apply; None if it is up to date."""
     problem = parameters_problem(check.spec.parameters, policies)
     reason, message = problem or ("Active", "Workloads of this check's queues are saved when they are preempted")
     status = "False" if problem else "True"
@@ -194,7 +195,7 @@ def active(check: AdmissionCheck, policies: Iterable[str], now: datetime) -> Obj
 
 
 def policy_of(check: AdmissionCheck, policies: Iterable[str]) -> str | None:
-    """The policy that its pods get; without one, or with one that does not exist, the default's name is not needed."""
+    """Return the policy for its pods; None without an existing one: `default` then applies by itself."""
     parameters = check.spec.parameters
     return None if parameters is None or parameters_problem(parameters, policies) else parameters.name
 

@@ -1,6 +1,7 @@
-"""The controller of our AdmissionCheck: every (re)admission of a Workload passes here and learns who its pods are.
+"""Controller of our AdmissionCheck: sets the identity of a Workload's pods at each admission.
 
-What cannot be determined passes without updates, and says so. What Kueue would end because of our updates waits.
+A Workload without a determinable identity passes without updates, and its message says so. A Workload that Kueue would
+end because of our updates waits.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS, AdmissionChe
 log = structlog.get_logger(__name__)
 
 MANAGER = names.ADMISSION_CHECK_CONTROLLER
-"""Field manager of what we write."""
+"""Field manager of our writes."""
 
 
 class AdmissionChecks:
-    """Answers for all AdmissionChecks whose `controllerName` is ours.
+    """Reconciles all AdmissionChecks whose `controllerName` is ours.
 
     Args:
-        api: with the rights of `rbac.yaml`.
-        workloads: all of the cluster; somebody else runs it.
-        snapshots: what they may continue from.
-        unreadable: hears of objects that cannot be read.
-        served: whose Workloads get the identity of their pods; others pass as they are.
+        api: with the permissions of `rbac.yaml`.
+        workloads: all of the cluster; not run here.
+        snapshots: restorable ones.
+        unreadable: called for objects that cannot be read.
+        served: namespaces whose Workloads get the identity of their pods; others pass without updates.
     """
 
     def __init__(
@@ -63,11 +64,11 @@ class AdmissionChecks:
 
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
-        """All that `run` keeps."""
+        """All informers that `run` runs."""
         return (self._checks, self._policies)
 
     async def run(self) -> None:
-        """Answer, for ever."""
+        """Reconcile forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._checks.run(), name="AdmissionChecks")
             group.create_task(self._policies.run(), name="CheckpointPolicies of AdmissionChecks")
@@ -81,7 +82,7 @@ class AdmissionChecks:
             group.create_task(self._declaring.run(), name="state of AdmissionChecks")
 
     def policy_of(self, workload: Workload) -> str | None:
-        """What the first of our checks of a Workload names, whether there is such a policy or not; None: nothing."""
+        """Return the policy name of the Workload's first check of ours, existing or not; None if it names none."""
         check = self._checks.get(min(self._ours_of(workload), default=""))
         return None if check is None or check.spec.parameters is None else check.spec.parameters.name
 
@@ -115,7 +116,7 @@ class AdmissionChecks:
         try:
             await self._api.apply(ADMISSION_CHECKS, body, manager=MANAGER, subresource="status")
         except (AbsentError, ConflictError):
-            return  # it has changed or is gone: the watch tells, and it is looked at again
+            return  # changed or deleted: the watch triggers another reconcile
         condition = body["status"]["conditions"][0]
         log.info("admission check declared", check=name, active=condition["status"], why=condition["message"])
 
@@ -128,7 +129,7 @@ class AdmissionChecks:
         for check in pending_checks(workload, all_ours):
             if check == min(all_ours):
                 answer, message = self._answer(workload, check)
-            else:  # two of ours that name different policies would end the Workload for good
+            else:  # Kueue would end a Workload with conflicting updates of two of our checks
                 answer, message = Answer(), f"AdmissionCheck {min(all_ours)!r} says what it continues from"
             if answer.obstacle is not None:
                 await self._keep_waiting(workload, check, answer.obstacle)
@@ -143,7 +144,7 @@ class AdmissionChecks:
             policy = policy_of(known, self._policy_names()) if known else None
             answer = answer_of(workload, policy, lambda one: any(self._snapshots_of(workload, (one,))))
             return answer, answer.note or in_words(self._snapshots_of(workload, answer.ids))
-        except Exception as error:  # a defect of ours must not keep a Workload from starting
+        except Exception as error:  # a defect of ours must not block a Workload
             log.exception("workload passes unprotected", namespace=workload.metadata.namespace, check=check)
             return Answer(), f"starts unprotected: {error!r}"
 
@@ -174,7 +175,7 @@ class AdmissionChecks:
                 bound.exception("updates refused, the workload passes unprotected")
                 await self._apply(workload, check, Answer(), f"starts unprotected: {error.message}")
         except (AbsentError, ConflictError):
-            return  # it has changed or is gone: the watch tells, and it is looked at again
+            return  # changed or deleted: the watch triggers another reconcile
         bound.info("workload passes", message=message)
 
     async def _apply(self, workload: Workload, check: str, answer: Answer, message: str) -> None:

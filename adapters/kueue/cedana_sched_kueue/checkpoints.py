@@ -1,4 +1,4 @@
-"""What an admitted Workload continues from, in words for people; nothing depends on it."""
+"""Message about the snapshots that an admitted Workload restores; for users only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 
 
 def in_words(snapshots: Iterable[SnapshotRef]) -> str:
-    """The newest snapshot of every replica: the first one by name, the others by their number."""
+    """Describe the newest snapshot of each replica: the first one by name, the others by count."""
     newest: dict[Identity, SnapshotRef] = {}
     for one in snapshots:
         newest[one.identity] = max(one, newest.get(one.identity, one))

@@ -1,4 +1,4 @@
-"""Kueue's kinds and the Job, as far as we read them; msgspec skips everything else.
+"""Kueue's kinds and the Job, reduced to the fields read here; msgspec skips all others.
 
 Field names and conditions are those of `kueue.x-k8s.io/v1beta2` (Kueue 0.19, apis/kueue/v1beta2) and `batch/v1`.
 """
@@ -31,7 +31,7 @@ PENDING: Final = "Pending"
 READY: Final = "Ready"
 
 ACTIVE: Final = "Active"
-"""Condition of an AdmissionCheck: a ClusterQueue that names one that is not active admits nothing."""
+"""Condition of an AdmissionCheck: a ClusterQueue with an inactive check admits nothing."""
 
 
 class _Kube(msgspec.Struct, frozen=True, rename="camel"):
@@ -39,24 +39,24 @@ class _Kube(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TemplateMetadata(_Kube, frozen=True):
-    """`annotations` are those that somebody reads."""
+    """`annotations` has only the keys read here."""
 
     annotations: dict[str, str] | None = None
 
     def __post_init__(self) -> None:
-        """Let go what nobody reads."""
+        """Drop all other annotations."""
         if self.annotations:
             msgspec.structs.force_setattr(self, "annotations", only_kept(self.annotations))
 
 
 class TemplateContainer(_Kube, frozen=True):
-    """`env` is the variable that names a workload, or empty."""
+    """`env` has only the variable that names a workload, or is empty."""
 
     name: str = ""
     env: tuple[EnvVar, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Let go what nobody reads."""
+        """Drop all other variables."""
         if self.env:
             msgspec.structs.force_setattr(self, "env", only_checkpoint_variable(self.env))
 
@@ -78,14 +78,14 @@ class PodSet(_Kube, frozen=True):
 
 
 class CheckState(_Kube, frozen=True):
-    """What an admission check says of a Workload; of `message` there is the beginning."""
+    """State of an admission check of a Workload; `message` is truncated."""
 
     name: str
     state: str = PENDING
     message: str = ""
 
     def __post_init__(self) -> None:
-        """Cut what nobody reads."""
+        """Truncate the message."""
         cut_message(self, self.message)
 
 
@@ -99,14 +99,14 @@ class WorkloadStatus(_Kube, frozen=True):
 
 
 class Workload(_Kube, frozen=True):
-    """Kueue's own record of a Job: queued, admitted, evicted, and admitted again, under one name."""
+    """Kueue's record of a Job: queued, admitted, evicted, and admitted again, under one name."""
 
     metadata: Metadata
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
 
     def condition(self, kind: str) -> Condition | None:
-        """The condition of this type where it is True."""
+        """Return the condition of this type if it is True."""
         return next((one for one in self.status.conditions if one.type == kind and one.status == "True"), None)
 
 

@@ -1,8 +1,8 @@
-"""Which Jobs Kueue is about to stop, as reports: from what the mirrors hold, without I/O.
+"""Detects Kueue's pending evictions of Jobs from caches, without I/O.
 
 Kueue sets `Evicted=True` on a Workload, whatever the cause, and then suspends its Job; the admission webhook refuses
 that suspension until the release. So an eviction is pending while its Workload is evicted and its Job still runs, or,
-where no webhook has answered, while its pods wait in their preStop hooks.
+if no webhook answered, while its pods wait in their preStop hooks.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ADAPTER = "kueue"
 KueueReport = Preempted | PreemptionCancelled
 
 _PREEMPTOR = re.compile(r"\(UID: ([^,)]+), JobUID: ")
-"""In the message of `Preempted`, since Kueue 0.9 (pkg/scheduler/preemption, preemptionMessage)."""
+"""Matches the message of `Preempted`, since Kueue 0.9 (pkg/scheduler/preemption, preemptionMessage)."""
 _UNKNOWN = "UNKNOWN"
 _LATER = "~"
-"""Between an eviction and the pod that it was told anew for, in the uid of a signal."""
+"""In a signal's uid: separates the eviction from the pod that caused a further signal."""
 
 
 class Eviction(msgspec.Struct, frozen=True):
-    """A stop that Kueue has decided for a Job that still runs. `uid` is the signal's."""
+    """A stop of a running Job that Kueue decided. `uid` is the signal's."""
 
     uid: str
     workload: Workload
@@ -49,7 +49,7 @@ class Eviction(msgspec.Struct, frozen=True):
 
 
 def eviction_of(workload: Workload, job: Job | None) -> Eviction | None:
-    """The stop that is due, if one is: a Job that is suspended, or has ended, is stopped already."""
+    """Return the pending eviction, if any: a suspended or ended Job is already stopped."""
     evicted = workload.condition(EVICTED)
     if evicted is None or workload.condition(FINISHED) is not None:
         return None
@@ -59,20 +59,20 @@ def eviction_of(workload: Workload, job: Job | None) -> Eviction | None:
 
 
 def eviction_uid_of(signal_uid: str) -> str:
-    """The stop that a signal of ours is about: what it is told by first; pods that come later are told by others."""
+    """Return the eviction of a signal: also the uid of its first signal; later pods get further signals."""
     return signal_uid.partition(_LATER)[0]
 
 
 def job_uid_of(signal_uid: str) -> str:
-    """The Job that a signal of ours is about."""
+    """Return the Job of a signal."""
     return signal_uid.partition("@")[0]
 
 
 class Preemptions:
-    """Tells what is new about Jobs, one at a time, and what is pending.
+    """Reports new and cancelled evictions of Jobs, one Job at a time, and pending ones.
 
-    It remembers only what it has told; told again after a restart, everything has the same uids. A hold that is over by
-    then takes nobody in any more: see `told_before`.
+    State is limited to what was reported; after a restart, the same evictions have the same uids. A hold that is over
+    by then gets no further victims: see `told_before`.
 
     Args:
         jobs: by their uid.
@@ -99,56 +99,56 @@ class Preemptions:
         self._policies = policies
         self._clock = clock
         self._told: dict[str, Signal] = {}
-        """By uid of the Job: signals that are neither released nor taken back."""
+        """By uid of the Job: signals neither released nor cancelled."""
         self._over: dict[str, str] = {}
-        """By uid of the Job: the last eviction that nothing more is to be told of, but of pods that came after it."""
+        """By uid of the Job: the last eviction that is over; only later pods can still cause signals."""
         self._victims_of: dict[str, tuple[str, frozenset[str]]] = {}
-        """By uid of the Job: its last eviction that was told, and the uids of all pods that were."""
+        """By uid of the Job: its last signalled eviction, and the uids of all its signalled pods."""
 
     def told_before(self, signal_uid: str, victims: frozenset[str]) -> None:
-        """An earlier run of the coordinator has told this signal, and its hold is over. `victims` are uids of pods."""
+        """Register a signal from before a restart whose hold is over. `victims` are uids of pods."""
         job_uid, eviction_uid = job_uid_of(signal_uid), eviction_uid_of(signal_uid)
         latest, known = self._victims_of.get(job_uid, ("", frozenset()))
-        if eviction_uid >= latest:  # what tells them apart is the time of the eviction
+        if eviction_uid >= latest:  # they differ in the time of the eviction
             told = known | victims if eviction_uid == latest else victims
             self._victims_of[job_uid] = (eviction_uid, told)
 
     def pending(self) -> tuple[Preempted, ...]:
-        """Every signal that was told and is not over."""
+        """Return every signal that is not over."""
         return tuple(map(Preempted, self._told.values()))
 
     def job(self, uid: str) -> Job | None:
-        """The Job of this uid, as long as it exists."""
+        """Return the Job of this uid while it exists."""
         return self._jobs.one(uid)
 
     def workloads_of(self, job_uid: str, namespace: str) -> list[Workload]:
-        """See `records_of`, also of a Job that is not cached."""
+        """See `records_of`; works for an uncached Job, too."""
         job = self.job(job_uid)
         metadata = Metadata("", namespace, job_uid) if job is None else job.metadata
         return records_of(metadata, self._by_job.of(job_uid)) if metadata.namespace == namespace else []
 
     def naming(self, job_uid: str) -> tuple[Workload, ...]:
-        """Workloads that name a Job as their owner, of whichever namespace."""
+        """Return Workloads of any namespace that have the Job as owner."""
         return self._by_job.of(job_uid)
 
     def _workload(self, job: Job | None) -> Workload | None:
-        """Kueue's record of a Job."""
+        """Return Kueue's Workload of a Job."""
         found = [] if job is None else self.workloads_of(job.metadata.uid, job.metadata.namespace)
         return next(iter(found), None)
 
     def _pods(self, job: Job) -> list[Pod]:
-        """Its pods. One of another namespace, which may name any owner, is none of them."""
+        """Return its pods, excluding those of other namespaces, which may claim any owner."""
         owned = self._pods_of.of(job.metadata.uid)
         return [pod for pod in owned if pod.metadata.namespace == job.metadata.namespace]
 
     def eviction(self, job_uid: str) -> Eviction | None:
-        """The stop of this Job that is due."""
+        """Return the pending eviction of this Job."""
         job = self.job(job_uid)
         workload = self._workload(job)
         return None if workload is None else eviction_of(workload, job)
 
     def review(self, job_uid: str) -> tuple[KueueReport, ...]:
-        """What is to be told now about this Job; nothing when nothing has changed."""
+        """Return what to report now about this Job; idempotent."""
         eviction, told = self.eviction(job_uid), self._told.get(job_uid)
         if eviction is None and told is None:
             eviction = self._torn(job_uid)
@@ -165,23 +165,23 @@ class Preemptions:
             return ()
         if job.ended:
             return self._taken_back(job_uid, "its Job has ended")
-        if job.spec.suspend:  # the eviction went through; its pods' ends are told by others
+        if job.spec.suspend:  # the eviction went through; other reports cover its pods' ends
             self._conclude(job_uid, told.uid)
             return ()
         workload = self._workload(job)
-        if workload is None:  # Kueue stops a Job without a Workload as well (jobframework, NoMatchingWorkload)
+        if workload is None:  # Kueue also stops a Job without a Workload (jobframework, NoMatchingWorkload)
             return ()
         return self._taken_back(job_uid, f"Kueue no longer evicts Workload {workload.metadata.name}")
 
     def is_evicted(self, job_uid: str, namespace: str) -> bool:
-        """Whether Kueue stops this Job, or has stopped it, as far as we have seen."""
+        """Whether Kueue evicts this Job, according to the cache."""
         return any(map(is_evicted, self.workloads_of(job_uid, namespace)[:1]))
 
     def _torn(self, job_uid: str) -> Eviction | None:
-        """The stop of this Job that went through unheld, while pods still wait that nothing was told of.
+        """Return this Job's eviction that was not held, while pods without a signal still wait.
 
-        All of them do where no webhook has answered. Where one has, those that were on their way back when Kueue
-        evicted their Job: there was nothing to save then, and they have run since.
+        If no webhook answered, all pods wait. Otherwise those that were being restored when Kueue evicted their Job:
+        there was nothing to save then, and they have run since.
         """
         job = self.job(job_uid)
         if job is None or not is_suspended(job):
@@ -198,19 +198,19 @@ class Preemptions:
         return Eviction(f"{uid}{_LATER}{first}" if told else uid, workload, job)
 
     def _told_of(self, signal_uid: str) -> frozenset[str]:
-        """Uids of the pods that were told for this eviction, by whichever signal."""
+        """Return the uids of pods signalled for this eviction, by any of its signals."""
         uid, victims = self._victims_of.get(job_uid_of(signal_uid), ("", frozenset()))
         return victims if uid == eviction_uid_of(signal_uid) else frozenset()
 
     def released(self, signal_uid: str) -> None:
-        """Nothing more is to be told of this signal."""
+        """Stop reporting this signal."""
         self._conclude(job_uid_of(signal_uid), signal_uid)
 
     def annotation(self, job_uid: str) -> tuple[bool, str | None]:
-        """Whether the Job's annotation `names.RELEASED_HOLD` must change without the coordinator, and to which value.
+        """Return whether the annotation `names.RELEASED_HOLD` must change without the coordinator, and to which value.
 
-        An eviction that saves nothing is let go at once, for the webhook may hold it already. What is left from an
-        earlier hold is removed, lest it lets the next eviction go.
+        An eviction that saves nothing is released at once, because the webhook may already hold it. The annotation of
+        an earlier hold is removed, because it would release the next eviction.
         """
         job = self.job(job_uid)
         if job is None or job.spec.suspend or job.ended or self._workload(job) is None:
@@ -226,7 +226,7 @@ class Preemptions:
 
     def _begun(self, job_uid: str, eviction: Eviction) -> tuple[KueueReport, ...]:
         if not eviction.job.spec.suspend:
-            if self._over.get(job_uid) == eviction.uid:  # the Workload's news are older than the Job's
+            if self._over.get(job_uid) == eviction.uid:  # the Workload's event is older than the Job's
                 return ()
             if eviction.job.metadata.annotations.get(names.RELEASED_HOLD) == hold_name(eviction.uid):
                 self._conclude(job_uid, eviction.uid)  # released before a restart
@@ -272,14 +272,14 @@ class Preemptions:
         )
 
     def _name_of(self, preemptor_uid: str, to_namespace: str) -> str:
-        """Its name where its victims may know it; to another namespace Kueue itself tells no more than its uid."""
+        """Return the preemptor's name if its victims may read it; Kueue discloses only its uid to another namespace."""
         preemptor = self._workloads.one(preemptor_uid)
         if preemptor is None or preemptor.metadata.namespace != to_namespace:
             return preemptor_uid
         return f"{preemptor.metadata.namespace}/{preemptor.metadata.name}"
 
     def _to_save(self, job: Job) -> list[Pod]:
-        """Its running pods, and of those that are being deleted the ones whose end waits for us."""
+        """Return its running pods; of terminating ones those whose preStop hook still waits."""
         running = (pod for pod in self._pods(job) if pod.status.phase == "Running")
         now = self._clock()
         return [pod for pod in running if pod.metadata.deletion_timestamp is None or still_asks(pod, now)]
@@ -302,7 +302,7 @@ class Preemptions:
 
 
 def reason_of(workload: Workload) -> tuple[str, str | None]:
-    """Why it is evicted, in Kueue's words, and the uid of the Workload that takes its place."""
+    """Return Kueue's reason for the eviction, and the uid of the preempting Workload."""
     evicted, preempted = workload.condition(EVICTED), workload.condition(PREEMPTED)
     reason = evicted.reason if evicted else ""
     if reason != PREEMPTED or preempted is None:

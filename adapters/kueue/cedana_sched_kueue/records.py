@@ -1,8 +1,8 @@
-"""Which Workload is Kueue's record of a Job.
+"""Selects Kueue's Workload of a Job.
 
-Whoever may write Workloads in his namespace can have one name any owner. Kueue counts those alone whose controller is
-the Job by kind, name and namespace, whatever its uid, and removes all but one (`FindMatchingWorkloads` in
-pkg/controller/jobframework); what it does not see as the Job's, nobody removes.
+A tenant who may write Workloads can set any owner reference. Kueue considers only Workloads whose controller is the Job
+by kind, name and namespace, whatever its uid, and deletes all but one (`FindMatchingWorkloads` in
+pkg/controller/jobframework); it does not delete Workloads that it does not consider the Job's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cedana_sched_kueue.objects import FINISHED, Workload
 
 
 def uid_of_job(workload: Workload) -> str | None:
-    """Of the Job that it is a record of; None: of none."""
+    """Return the uid of the Workload's Job; None if its controller is no Job."""
     owner = workload.metadata.owner
     if owner is None or (owner.api_version, owner.kind) != (JOBS.group_version, JOBS.kind):
         return None
@@ -23,12 +23,12 @@ def uid_of_job(workload: Workload) -> str | None:
 
 
 def records_of(job: Metadata, workloads: Iterable[Workload]) -> list[Workload]:
-    """Those that Kueue counts, whichever has changed last; the first is the one by which it goes.
+    """Return the Workloads that Kueue considers the Job's; the first is the authoritative one.
 
-    A finished one has been replaced, or its Job has ended. What is made beside Kueue's is younger.
+    A finished one was replaced, or its Job has ended. A Workload created besides Kueue's is younger.
 
     Args:
-        job: `name` may be empty where it is not known.
+        job: `name` may be empty if unknown.
         workloads: those of a Job of that uid.
     """
     return sorted((one for one in workloads if _belongs(one, job)), key=_rank)

@@ -1,4 +1,4 @@
-"""Who the pods of a template are: the id that a person wrote into it, or the one that is derived from its Job."""
+"""Identity of a template's pods: an id that the user wrote into it, or one derived from its Job."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cedana_sched_kueue.objects import PodTemplate
 
 
 def is_named(template: PodTemplate) -> bool:
-    """Whether its pods have an identity without us: by the annotation, or the variable, whatever its value."""
+    """Whether its pods have an id without us: the annotation or the variable, whatever its value."""
     return names.ID in annotations_of(template) or any(
         one.name == CHECKPOINT_VARIABLE for container in template.spec.containers for one in container.env or ()
     )
 
 
 def named_id(template: PodTemplate) -> str | None:
-    """The id that it names; None where there is none, or its value comes from elsewhere (`valueFrom`)."""
+    """Return the template's id; None if it has none, or the value comes from elsewhere (`valueFrom`)."""
     named = (
         one.value
         for container in template.spec.containers

@@ -1,7 +1,7 @@
-"""Torn evictions: those that went through unheld, mostly because no webhook answered when Kueue suspended the Job.
+"""Torn evictions: evictions that were not held, usually because no webhook answered when Kueue suspended the Job.
 
-The Job's controller deletes the pods of such a Job, and only their preStop hooks still wait: the hook of
-a pod with `names.CONFIRM_DELETION` waits until the adapter either publishes a signal or marks the pod as not preempted.
+The Job's controller deletes the pods of such a Job, and only their preStop hooks still wait: the hook of a pod with
+`names.CONFIRM_DELETION` waits until the adapter either publishes a signal or marks the pod as not preempted.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from cedana_sched.model.objects import names
 from cedana_sched_kueue.objects import EVICTED, FINISHED, Job, Workload
 
 ASKS_FOR_SECONDS: Final = 15.0
-"""How long an agent waits; SIGTERM comes then, and a program that ends is not worth saving."""
+"""How long an agent waits before SIGTERM; a program that already terminates is not worth saving."""
 
 POD_SET: Final = kept("kueue.x-k8s.io/podset")
-"""Label of every pod that Kueue has admitted."""
+"""Label of every pod that Kueue admitted."""
 _WITHOUT_A_HOLD: Final = frozenset({"", "default-scheduler"})
 
 
 def is_evicted(workload: Workload) -> bool:
-    """Whether Kueue stops its Job, or has stopped it: it says so before it suspends the Job."""
+    """Whether Kueue evicts its Job; Kueue sets the condition before it suspends the Job."""
     return workload.condition(EVICTED) is not None and workload.condition(FINISHED) is None
 
 
@@ -32,7 +32,7 @@ def is_suspended(job: Job | None) -> bool:
 
 
 def is_being_asked(pod: Pod) -> bool:
-    """Whether it is being deleted, and waits for our word: not for that of the scheduler that has chosen its node."""
+    """Whether the pod is terminating and waits for this adapter, not for that of the scheduler that bound it."""
     metadata = pod.metadata
     asks = metadata.annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS and POD_SET in metadata.labels
     if not asks or metadata.deletion_timestamp is None or pod.finished:
@@ -41,7 +41,7 @@ def is_being_asked(pod: Pod) -> bool:
 
 
 def still_asks(pod: Pod, now: float) -> bool:
-    """Whether its preStop waits at this moment (seconds since the epoch), so that its processes run as before."""
+    """Whether its preStop hook waits at this time (seconds since the epoch), so that its processes still run."""
     ends_at = pod.metadata.ends_at
     if ends_at is None or not is_being_asked(pod) or pod.status.phase != "Running":
         return False

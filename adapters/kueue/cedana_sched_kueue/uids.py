@@ -1,4 +1,4 @@
-"""Under which uid the adapter finds an object again: its own, or that of what controls it."""
+"""Index keys: an object's own uid, or that of its controller."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ def own_uid(one: HasMetadata) -> str:
 
 
 def owner_uid(one: HasMetadata) -> str | None:
-    """None where nothing controls it."""
+    """Return the uid of its controller; None if it has none."""
     owner = one.metadata.owner
     return owner.uid if owner else None

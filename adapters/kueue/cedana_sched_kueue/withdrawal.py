@@ -1,4 +1,4 @@
-"""Takes our AdmissionChecks out of the ClusterQueues: one that nobody answers for keeps every Workload waiting."""
+"""Removes our AdmissionChecks from ClusterQueues: a check without a controller blocks every Workload."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClusterQueue(msgspec.Struct, frozen=True):
-    """As far as checks go."""
+    """A ClusterQueue, reduced to its admission checks."""
 
     metadata: Metadata
     spec: _Spec = _Spec()
@@ -36,7 +36,7 @@ class ClusterQueue(msgspec.Struct, frozen=True):
     retry=tenacity.retry_if_exception_type(ConflictError), stop=tenacity.stop_after_attempt(20), reraise=True
 )
 async def withdraw_checks(api: Api) -> None:
-    """Take them out of all ClusterQueues; who names none of ours is left alone.
+    """Remove our checks from all ClusterQueues; others are not changed.
 
     Raises:
         ApiError: the API server refused.
@@ -44,7 +44,7 @@ async def withdraw_checks(api: Api) -> None:
     try:
         checks, _ = await api.list_all(ADMISSION_CHECKS, into=AdmissionCheck)
         queues, _ = await api.list_all(CLUSTER_QUEUES, into=ClusterQueue)
-    except AbsentError:  # Kueue is gone
+    except AbsentError:  # Kueue is not installed any more
         return
     ours = {check.metadata.name for check in checks if is_ours(check)}
     for queue in queues:
@@ -58,7 +58,7 @@ async def withdraw_checks(api: Api) -> None:
 
 
 def without(queue: ClusterQueue, ours: Collection[str]) -> Object | None:
-    """The merge patch that takes these checks out, if nobody has changed the queue; None where there are none."""
+    """Return the merge patch that removes these checks, with resourceVersion; None if there are none."""
     strategy = queue.spec.admission_checks_strategy
     rules = strategy.admission_checks if strategy is not None else None
     others = [rule for rule in rules or () if rule.get("name") not in ours]

@@ -1,1 +1,1 @@
-"""Volcano: its evictions of pods as signals, whole gangs together."""
+"""Volcano: evictions of pods become signals, of whole gangs together."""

@@ -1,7 +1,7 @@
-"""Volcano seen through the contract: which pods its scheduler is about to evict, and how the rest of a gang goes.
+"""Volcano's implementation of the adapter contract: marked evictions as signals, and eviction of the rest of a gang.
 
-The scheduler's write of `DisruptionTarget` is held by the admission webhook, which also marks the pod. Nothing of
-Volcano's configuration is needed for that.
+The admission webhook holds the scheduler's write of `DisruptionTarget`, and marks the pod. That needs no change of
+Volcano's configuration.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEEPING: Final = (
 
 
 class VolcanoAdapter:
-    """Pods that Volcano schedules, whoever controls them."""
+    """Adapter for pods that Volcano schedules, whatever their controller."""
 
     name: ClassVar[str] = "volcano"
 
@@ -58,7 +58,7 @@ class VolcanoAdapter:
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:
-        """Make it; nothing is asked of the API server yet."""
+        """Construct it; makes no API call."""
         return cls(cluster)
 
     @classmethod
@@ -72,10 +72,10 @@ class VolcanoAdapter:
         return (self._groups, self._queues, *self._nominations.informers)
 
     async def run(self) -> None:
-        """Keep the watches, for ever."""
+        """Run the informers, forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._groups.run(), name="PodGroups")
-            await self._groups.synced.wait()  # first: by them a Queue's pods are found
+            await self._groups.synced.wait()  # first: they determine the pods of a Queue
             group.create_task(self._queues.run(), name="Queues")
             await self._queues.synced.wait()
             group.create_task(self._evictions.run(), name="eviction marks")
@@ -103,10 +103,10 @@ class VolcanoAdapter:
         return self._evictions.reports()
 
     async def release(self, release: Release) -> None:
-        """Let the scheduler go on. A gang goes as a whole, whomever of it the scheduler would take.
+        """Release the eviction. A gang is evicted as a whole, whichever members the scheduler chose.
 
         Raises:
-            RetryableError: the API server could not be told.
+            RetryableError: the API server was unavailable.
         """
         await self._evictions.synced.wait()
         self._publish_kept(release)
@@ -116,12 +116,12 @@ class VolcanoAdapter:
         for pod in self._pods:
             metadata = pod.metadata
             if metadata.uid in committed and metadata.deletion_timestamp is None:
-                with suppress(ConflictError):  # it is gone, and another one has its name
+                with suppress(ConflictError):  # it is gone, and another pod has its name
                     await self._api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
                     log.info("member of an evicted gang deleted", namespace=metadata.namespace, pod=metadata.name)
 
     def _publish_kept(self, release: Release) -> None:
-        """Volcano may come back to its choice, and nothing of its own tells why that is refused."""
+        """Publish why an eviction is refused: Volcano may retry it, and does not report the reason."""
         for pod in self._pods:
             metadata = pod.metadata
             if release.verdicts.get(metadata.uid) is Verdict.KEEP_RUNNING:

@@ -1,7 +1,7 @@
-"""Which pods of a PodGroup are evicted together.
+"""Pods of a PodGroup that are evicted together.
 
-Volcano may evict single members of a gang (`minMember` of its PodGroup); the others could not go on without them, and
-would only burn their share. So all of them are saved, at one instant, and go.
+Volcano may evict single members of a gang (`minMember` of its PodGroup); the others could not continue without them,
+and would only waste their share. So all of them are saved at one instant, and evicted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cedana_sched_volcano.objects import GROUP_NAME, PodGroup
 
 
 class Gangs:
-    """Follows PodGroups and the protected pods of each.
+    """Resolves the gangs of protected pods.
 
     Args:
-        groups: all of them.
+        groups: all PodGroups.
         pods: protected ones.
         now: the time of day.
     """
@@ -38,9 +38,9 @@ class Gangs:
         self._now = now
 
     def family_of(self, pod: Pod) -> Family:
-        """The pod alone, where the rest of its group goes on without it; else every member that runs and stays so far.
+        """Return the pod alone if the rest of its group can run without it; else all running members but the spare.
 
-        Who was asked for first goes alone first. So it is the same whenever, and of whomever, it is asked.
+        Spare members are evicted alone, in the order of their marks. So the result is stable over time and members.
         """
         key = group_of(pod)
         group = None if key is None else self._groups.get(key[1], key[0])
@@ -58,7 +58,7 @@ class Gangs:
         )
 
     def _asked(self, running: Iterable[Pod], last: Pod) -> list[str]:
-        """Uids of those that the scheduler asks for by now, in that order; `last` comes last if it is none of them."""
+        """Return the uids of marked members in the order of their marks; `last` is last if unmarked."""
         now, since = self._now(), {last.metadata.uid: ""}
         for pod in running:
             if (mark := read_mark(pod.metadata.annotations)) is not None and mark.is_fresh(now):
@@ -67,7 +67,7 @@ class Gangs:
 
 
 def group_of(pod: Pod) -> tuple[str, str] | None:
-    """Namespace and name of a pod's PodGroup."""
+    """Return namespace and name of a pod's PodGroup."""
     name = pod.metadata.annotations.get(GROUP_NAME)
     return None if name is None else (pod.metadata.namespace, name)
 
@@ -77,5 +77,5 @@ def _runs(pod: Pod) -> bool:
 
 
 def _count(group: PodGroup, protected: Iterable[Pod]) -> int:
-    """Who runs, by the scheduler's own word: it knows those that are not protected, and is up to one cycle late."""
+    """Return the scheduler's count of running members: with unprotected pods, and up to one cycle stale."""
     return group.status.running - sum(pod.metadata.deletion_timestamp is not None for pod in protected)

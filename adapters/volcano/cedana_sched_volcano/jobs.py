@@ -1,6 +1,6 @@
-"""Volcano's jobs when they are created: people are warned of policies that make a loss of a preemption.
+"""vcjobs at CREATE: users are warned of policies that turn a preemption into a loss.
 
-On request (`HARMLESS` on the job) the policies are rewritten. Nobody is ever refused.
+On request (`HARMLESS` on the job) the policies are rewritten. No job is ever refused.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cedana_sched_webhooks.json_patch import difference
 from cedana_sched_webhooks.shapes import Metadata, Template
 
 HARMLESS: Final = f"{names.GROUP}/rewrite-policies"
-"""Annotation of a vcjob: `true` has its policies rewritten, so that preemptions cost nothing."""
+"""Annotation of a vcjob: `true` requests rewritten policies, so that preemptions lose nothing."""
 
 MOST_TASKS: Final = 256
 MOST_POLICIES: Final = 64
-"""Of one list; each is looked at together with the others. Volcano refuses two for one event, and there are ten."""
+"""Per list; checks are quadratic. Volcano refuses two policies for one event, and there are ten events."""
 MOST_CONTAINERS: Final = 1_024
-"""Of all tasks' templates."""
+"""In all tasks' templates."""
 TOO_MANY: Final = (
     f"cedana: not looked at: more than {MOST_TASKS} tasks, {MOST_CONTAINERS} containers, or {MOST_POLICIES} policies"
 )
@@ -59,17 +59,17 @@ VCJOB: Final = Shape(_Job)
 
 
 class JobAdmission:
-    """Answers for vcjobs at CREATE.
+    """Admission handler for vcjobs at CREATE.
 
     Args:
-        queue: a Queue by its name; None where there is none, or none is known yet.
+        queue: returns a Queue by its name; None if it does not exist or is not cached yet.
     """
 
     def __init__(self, queue: Callable[[str], PartialObject | None]) -> None:
         self._queue = queue
 
     async def answer(self, request: Request) -> Answer:
-        """What is said of a job, or changed in it."""
+        """Return the warnings or the mutation for a job."""
         job = request.object
         if job is None:
             return Answer("not-ours")
@@ -88,7 +88,7 @@ class JobAdmission:
         return Answer("warned" if found else "harmless", warnings=unclear + _told(map(str, found)))
 
     def _is_protected(self, job: Object) -> bool:
-        """Whether pods of it ask for protection, or are of a queue that protects all who do not decline it."""
+        """Whether pods of the job request protection, or are in a queue that protects pods without an opt-out."""
         spec = job["spec"]
         queue = self._queue(spec.get("queue") or DEFAULT_QUEUE)
         by_queue = queue is not None and protects(queue)
@@ -107,7 +107,7 @@ def _is_large(spec: Object) -> bool:
 
 
 def _pods(job: Object) -> Iterator[Object]:
-    """One of each task, as far as it says who it is."""
+    """Yield one pod of each task, reduced to the fields that identify it."""
     for task in job["spec"].get("tasks") or ():
         template = task.get("template") or {}
         metadata = template.get("metadata") or {}
@@ -118,12 +118,12 @@ def _pods(job: Object) -> Iterator[Object]:
 def _is_named(pod: Object) -> bool:
     try:
         return replica_of(pod) is not None
-    except UsageError:  # it is told, and not protected
+    except UsageError:  # it gets a warning, and is not protected
         return False
 
 
 def _unclear(job: Object) -> Iterator[str]:
-    """What its pods would be told one by one, where no person hears it: Volcano's controller creates them."""
+    """Yield warnings for its pods: at their own CREATE only Volcano's controller would get these."""
     for pod in _pods(job):
         try:
             replica_of(pod)

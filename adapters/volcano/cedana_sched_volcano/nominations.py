@@ -1,9 +1,9 @@
-"""Nominations for a node on which nobody is going.
+"""Removes nominations for nodes that no pod is leaving.
 
-Volcano notes on a pod the node where it makes room for it, whether the eviction went well or not; and a pod with that
-note does not preempt again within its queue (`taskEligibleToPreempt` in Volcano's pkg/scheduler/actions/preempt). So it
-would never come back for a victim whose eviction was refused while it is saved. Without the note it asks again in its
-next cycle, and notes it anew.
+Volcano writes the nominated node of a preemptor whether or not the eviction succeeded; and a nominated pod does not
+preempt again within its queue (`taskEligibleToPreempt` in Volcano's pkg/scheduler/actions/preempt). So it would never
+retry a victim whose eviction was refused while the victim is saved. Without the nomination it retries in the next
+cycle, and is nominated again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cedana_sched_volcano.objects import SCHEDULER_NAME
 log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS: Final = 1.2
-"""A refused eviction is repeated once, after a second; until then Volcano takes its victim for gone."""
+"""A refused eviction is retried once, after a second; until then Volcano assumes its victim gone."""
 _WAITING: Final = f"spec.schedulerName={SCHEDULER_NAME},spec.nodeName=,status.nominatedNodeName!="
 
 
@@ -45,36 +45,36 @@ class _Deletion(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Going(msgspec.Struct, frozen=True):
-    """As much of any pod as says whether it goes; whose it is does not matter."""
+    """Any pod, reduced to whether it is terminating."""
 
     metadata: _Deletion
 
 
 class Nominations:
-    """Removes them from nodes with protected pods. Run `run` as a task.
+    """Removes nominations for nodes with protected pods. Run `run` as a task.
 
     Args:
         pods: protected ones.
-        unreadable: hears of those that cannot be read.
+        unreadable: called for pods that cannot be read.
     """
 
     def __init__(self, api: Api, pods: Informer[Pod], unreadable: UnreadableSink | None = None) -> None:
         self._api = api
         self._protected = Index(_node_of, pods)
-        # of whatever namespace: who is not served himself waits for the place of pods that are held
+        # of all namespaces: preemptors in unserved namespaces may wait for held pods, too
         self._waiting = Informer(Watch(api, PODS, NominatedPod, fields=_WAITING), unreadable)
         self._doubts = WorkQueue("removal of a nomination", self._review)
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._due: dict[str, set[Key]] = {}
-        """By node: pods that wait for it long enough. A gang's come at once, and are looked at together."""
+        """By node: pods nominated for long enough. Those of a gang arrive together, and are reviewed together."""
 
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
-        """All that `run` keeps."""
+        """All informers that `run` runs."""
         return (self._waiting,)
 
     async def run(self) -> None:
-        """Follow the pods that wait for a node, for ever."""
+        """Process nominated pods, forever."""
         self._waiting.subscribe(self._changed)
         try:
             async with asyncio.TaskGroup() as group:
@@ -100,7 +100,7 @@ class Nominations:
             self._doubts.add(node)
 
     def _node_for(self, key: Key) -> str:
-        """Where it waits for its place; empty where it waits no more."""
+        """Return its nominated node; empty if there is none any more."""
         pod = self._waiting.get(key[1], key[0])
         return "" if pod is None else pod.status.nominated_node_name
 
@@ -124,14 +124,14 @@ class Nominations:
         patch = {"metadata": seen, "status": {"nominatedNodeName": None}}
         try:
             await self._api.patch(PODS, name, namespace, patch, subresource="status")
-        except (AbsentError, ConflictError):  # it is gone, or its change is heard of in a moment
+        except (AbsentError, ConflictError):  # it is gone, or the watch delivers its change soon
             return
         log.info("nomination removed: nobody leaves that node yet", namespace=namespace, pod=name, node=node)
 
     async def _is_left_by_somebody(self, node: str) -> bool:
         if any(one.metadata.deletion_timestamp is not None for one in self._protected.of(node)):
             return True
-        # version 0: from the API server's memory, where a list of one node's pods does not read those of all nodes
+        # resourceVersion 0: from the API server's cache, where a list of one node's pods does not read all pods
         query = {"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"}
         here, _ = await self._api.list_all(PODS, query=query, into=_Going)
         return any(one.metadata.deletion_timestamp is not None for one in here)

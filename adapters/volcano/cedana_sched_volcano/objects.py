@@ -1,7 +1,7 @@
-"""Volcano's kinds as far as we read them; msgspec skips everything else.
+"""Volcano's kinds, reduced to the fields read here; msgspec skips all others.
 
-PodGroups are kept by the webhooks and the extender as well, and tenants may make any number of them: of each there is
-no more than names.
+The webhooks and the extender cache PodGroups, too, and tenants may create any number of them: of each only names are
+kept.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from cedana_sched.model.segments import LONGEST_OBJECT_NAME
 
 POD_GROUPS: Final = Resource("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups")
 GROUP_NAME: Final = kept("scheduling.k8s.io/group-name")
-"""Annotation of a pod: the PodGroup that it belongs to."""
+"""Annotation of a pod: its PodGroup."""
 QUEUES: Final = Resource("scheduling.volcano.sh/v1beta1", "Queue", "queues", namespaced=False)
 QUEUE_NAME: Final = kept("scheduling.volcano.sh/queue-name")
-"""Annotation of a pod that names no PodGroup: the Queue of the one that Volcano makes for it."""
+"""Annotation of a pod without a PodGroup annotation: the Queue of the PodGroup that Volcano creates for it."""
 QUEUE_OF_JOB: Final = kept("volcano.sh/queue-name")
-"""Annotation of a vcjob's pods: the Queue, as Volcano writes it there. It reads it on no pod."""
+"""Annotation of a vcjob's pods: the Queue, written by Volcano, which reads it on no pod."""
 DEFAULT_QUEUE: Final = "default"
 SCHEDULER_NAME: Final = "volcano"
 
 
 class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Of a `queue` that is too long to be any, there is enough to show that."""
+    """Spec fields; a `queue` too long to be valid is truncated to an invalid length."""
 
     min_member: int = 1
     queue: str = ""
 
     def __post_init__(self) -> None:
-        """Let go what nobody reads."""
+        """Truncate the queue."""
         msgspec.structs.force_setattr(self, "queue", self.queue[: LONGEST_OBJECT_NAME + 1])
 
 
 class PodGroupStatus(msgspec.Struct, frozen=True):
     running: int = 0
-    """Of all its pods; the scheduler writes it at the end of each cycle, those that it has just evicted left out."""
+    """Count of all its running pods; the scheduler writes it at the end of each cycle, without those just evicted."""
 
 
 class PodGroup(msgspec.Struct, frozen=True):
-    """Of `metadata` there is which object it is."""
+    """A PodGroup; `metadata` is reduced to the object's identity."""
 
     metadata: Metadata
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
 
     def __post_init__(self) -> None:
-        """Let go what nobody reads."""
+        """Drop other metadata."""
         known = self.metadata
         named = Metadata(known.name, known.namespace, known.uid, known.resource_version)
         msgspec.structs.force_setattr(self, "metadata", named)
 
     @property
     def queue(self) -> str:
-        """The Queue that its pods are in."""
+        """Queue of its pods."""
         return self.spec.queue or DEFAULT_QUEUE

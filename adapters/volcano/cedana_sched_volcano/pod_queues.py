@@ -1,6 +1,6 @@
-"""In which Queue a pod is. Volcano goes by its PodGroup, and so do we, whatever else stands on the pod.
+"""Queue of a pod: as in Volcano, determined by its PodGroup, whatever the pod's annotations are.
 
-A pod's annotations are as whoever created it has written them, and so may name a Queue that it is not in.
+The pod's author controls its annotations, which may name a Queue that the pod is not in.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cedana_sched_volcano.objects import (
 
 
 class PodQueues:
-    """Finds the Queues of pods.
+    """Resolves the Queues of pods.
 
     Args:
-        queue: a Queue by its name; None where there is none, or none is known yet.
-        group: a PodGroup by its name and namespace; None likewise.
+        queue: returns a Queue by its name; None if it does not exist or is not cached yet.
+        group: returns a PodGroup by its name and namespace; None likewise.
     """
 
     def __init__(
@@ -34,18 +34,18 @@ class PodQueues:
         self._group = group
 
     def of_new(self, annotations: Mapping[str, str], namespace: str, owner_uid: str) -> PartialObject | None:
-        """The Queue of a pod that may have no PodGroup yet: then the one that Volcano will put it into, as it says.
+        """Return the Queue of a pod; without a PodGroup yet, the one that Volcano will choose by its annotations.
 
         Args:
             annotations: the pod's.
             namespace: the pod's.
-            owner_uid: of the pod's controller, or its own where it has none.
+            owner_uid: uid of the pod's controller, or its own if it has none.
         """
         group = self._group(_group_name(annotations, owner_uid), namespace)
         return self._queue(_said(annotations) if group is None else group.queue)
 
     def policy_of(self, pod: Pod) -> str | None:
-        """The policy of its Queue; None where that one has none, or its PodGroup is not known."""
+        """Return the policy of its Queue; None if the Queue has none, or the PodGroup is unknown."""
         if pod.spec.scheduler_name != SCHEDULER_NAME:
             return None
         metadata = pod.metadata
@@ -56,21 +56,21 @@ class PodQueues:
 
 
 def protects(queue: PartialObject) -> bool:
-    """Whether it protects all of its pods."""
+    """Whether the Queue protects all of its pods."""
     return queue.metadata.annotations.get(names.PROTECT) == "true"
 
 
 def policy_of(queue: PartialObject) -> str | None:
-    """The policy that an admin has given it."""
+    """Return the Queue's policy, which an admin set."""
     return queue.metadata.annotations.get(names.POLICY) or None
 
 
 def _group_name(annotations: Mapping[str, str], owner_uid: str) -> str:
-    """`getJobID` (pkg/scheduler/api/job_info.go); without the annotation `GeneratePodgroupName` (apis/helpers)."""
+    """Return the PodGroup like `getJobID` (pkg/scheduler/api/job_info.go) and `GeneratePodgroupName` (apis/helpers)."""
     return annotations.get(GROUP_NAME) or f"podgroup-{owner_uid}"
 
 
 def _said(annotations: Mapping[str, str]) -> str:
-    """A vcjob's pods name their PodGroup; of another pod that names none Volcano makes one (`buildPodGroupFromPod`)."""
+    """Return the Queue from annotations: of a vcjob's pod, or for the PodGroup to create (`buildPodGroupFromPod`)."""
     of_job = annotations.get(QUEUE_OF_JOB) if GROUP_NAME in annotations else None
     return of_job or annotations.get(QUEUE_NAME) or DEFAULT_QUEUE

@@ -1,7 +1,7 @@
-"""Pods of queues that protect all of theirs: before the pod webhook sees them they get the id of who controls them.
+"""Pods of queues that protect all of their pods: they get their controller's id before the pod webhook sees them.
 
-An admin annotates a Queue with `names.PROTECT`; who writes pods into it writes nothing. The policy that he gives the
-queue is said of all its pods that are protected, also of those that name an id.
+An admin annotates a Queue with `names.PROTECT`; users change nothing. The Queue's policy is annotated on all of its
+protected pods, including those that name an id.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NOT_OURS: Final = Answer("not-ours")
 
 
 class QueueOptIn:
-    """Answers for pods at CREATE.
+    """Admission handler for pods at CREATE.
 
     Args:
-        queues: those of pods.
-        served: whose pods are answered for.
+        queues: resolves the Queues of pods.
+        served: namespaces whose pods are mutated.
     """
 
     def __init__(self, queues: PodQueues, served: Served) -> None:
@@ -36,7 +36,7 @@ class QueueOptIn:
         self._served = served
 
     async def answer(self, request: Request) -> Answer:
-        """What to write on the pod."""
+        """Return the annotations for the pod as a patch."""
         pod = request.object
         if pod is None or not self._served.includes(request.namespace):
             return NOT_OURS
@@ -50,14 +50,14 @@ class QueueOptIn:
         return Answer("protected", patch=_written(pod, given | _texts(pod, "annotations") | chosen))
 
     def given(self, pod: Object) -> dict[str, str]:
-        """The annotations that its queue gives a pod: where it names an id, the queue's policy at most."""
+        """Return the annotations that a pod's Queue gives it; a pod that names an id gets only the Queue's policy."""
         queue = self._protecting(pod, pod["metadata"]["namespace"])
         if queue is None:
             return {}
         return _given(pod, queue) if is_unnamed(pod) else _chosen(queue)
 
     def _protecting(self, pod: Object, namespace: str) -> PartialObject | None:
-        """Its queue, if that one protects all of its pods."""
+        """Return the pod's Queue if that protects all of its pods."""
         if pod["spec"].get("schedulerName") != SCHEDULER_NAME:
             return None
         owner_uid = (_controller(pod) or pod["metadata"]).get("uid") or ""
@@ -66,13 +66,13 @@ class QueueOptIn:
 
 
 def _chosen(queue: PartialObject) -> dict[str, str]:
-    """By which annotation its pods say the policy that an admin has given it."""
+    """Return the annotation of the Queue's policy."""
     policy = policy_of(queue)
     return {names.QUEUE_POLICY: policy} if policy else {}
 
 
 def _given(pod: Object, queue: PartialObject) -> dict[str, str]:
-    """For a pod that names no id; empty where nothing can ever continue in its place."""
+    """Return the annotations of a pod without an id; empty if the pod has no controller, and so no successor."""
     if (owner := _controller(pod)) is None:
         return {}
     task = _texts(pod, "labels").get(TASK, "")
@@ -84,7 +84,7 @@ def _given(pod: Object, queue: PartialObject) -> dict[str, str]:
 
 
 def _written(pod: Object, annotations: dict[str, str]) -> tuple[Object, ...]:
-    """The patch by which the pod has these annotations."""
+    """Return the patch that sets the pod's annotations."""
     return tuple(difference(pod, {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}))
 
 

@@ -1,14 +1,14 @@
-"""Policies of vcjobs that turn a preemption into a loss: found, and on request rewritten. Pure functions.
+"""Policies of vcjobs that turn a preemption into a loss: detection, and rewriting on request. Pure functions.
 
-What a preemption looks like to Volcano's job controller (1.14.1, pkg/controllers/job; all of it watched):
+Volcano's job controller handles a preemption as follows (1.14.1, pkg/controllers/job; all of it observed):
 
-* Each victim's pod ends first, still being deleted: `PodFailed` with its exit code, 137 where we ended it frozen and
-  saved, 143 where it heeded SIGTERM unsaved; or, where it exits with 0 and is the last of its task, `TaskCompleted`.
-* A gang that falls below minAvailable is `Unknown` at once, before anything has ended.
-* `PodEvicted` comes when the pod's object is gone.
-* Without a policy for an event, the pod is made again under its name, and nothing is counted: that is what a saved
-  workload needs. A task's policies come before its job's; of each list the first that fits counts.
-* Every restart by a policy counts towards maxRetry, with which the job is Failed and its pods are deleted.
+* Each victim's pod ends first, while terminating: `PodFailed` with its exit code, 137 if we killed it frozen and saved,
+  143 if it obeyed SIGTERM unsaved; or, if it exits with 0 and is the last of its task, `TaskCompleted`.
+* A gang that falls below minAvailable is `Unknown` at once, before any pod has ended.
+* `PodEvicted` follows when the pod's object is gone.
+* Without a policy for an event, the pod is recreated under its name, and nothing is counted: a saved workload needs
+  that. A task's policies precede its job's; of each list the first match applies.
+* Every restart by a policy counts towards maxRetry, at which the job is Failed and its pods are deleted.
 
 `TaskFailed` counts restarts of containers in their pods, which a preemption does not cause.
 """
@@ -24,12 +24,12 @@ Policy = Mapping[str, Any]
 """`LifecyclePolicy`: `event` or `events` or `exitCode`, `action`, `timeout`."""
 
 EVICTED_EXIT_CODES: Final = (137, 143)
-"""Of a container that was killed when it was frozen and saved, and of one that obeyed SIGTERM."""
+"""Exit codes of a container killed after it was frozen and saved, and of one that obeyed SIGTERM."""
 MANY_RETRIES: Final = 1000
 DEFAULT_RETRIES: Final = 3
-"""What Volcano's own webhook writes where maxRetry is 0 or absent."""
+"""Default that Volcano's own webhook writes if maxRetry is 0 or absent."""
 NO_ACTION: Final = "SyncJob"
-"""What the controller does where no policy fits. Volcano's webhook lets it pass in policies of exit codes only."""
+"""The controller's action without a matching policy. Volcano's webhook allows it only in policies of exit codes."""
 
 _ENDS: Final = {
     "TerminateJob": "ends the job for good",
@@ -46,7 +46,7 @@ _COSTS: Final = _ENDS | _RESTARTS
 _EVENTS: Final = (
     "PodPending", "PodFailed", "PodEvicted", "Unknown", "TaskCompleted", "TaskFailed", "JobUpdated",
 )  # fmt: skip
-"""All that policies may name, and `*` means."""
+"""All events of policies; `*` means all."""
 _MOMENTS: Final = {
     "PodFailed": "when an evicted pod ends",
     "PodEvicted": "when an evicted pod is gone",
@@ -57,7 +57,7 @@ _MOMENTS: Final = {
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """One policy by which a preemption costs work or retries: where it stands, what it does, what to write instead."""
+    """One policy by which a preemption costs work or retries: its field, its effect, and the remedy."""
 
     field: str
     value: str
@@ -69,23 +69,23 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class Rewritten(msgspec.Struct, frozen=True):
-    """A spec by which preemptions cost nothing, and what was changed for that, a sentence each."""
+    """A spec by which preemptions cost nothing, and a sentence for each change."""
 
     spec: dict[str, Any]
     changes: tuple[str, ...]
 
 
 def losses(spec: Mapping[str, Any]) -> tuple[Loss, ...]:
-    """What preemptions of this vcjob cost; `spec` is that of a `batch.volcano.sh/v1alpha1` Job."""
+    """Return what preemptions of this vcjob cost; `spec` is that of a `batch.volcano.sh/v1alpha1` Job."""
     return tuple(loss for field, policies in _lists(spec) for loss in _of_list(field, policies, spec))
 
 
 def harmless(spec: Mapping[str, Any]) -> Rewritten:
-    """The same job, but that being preempted neither ends nor restarts it, nor counts as a failure.
+    """Rewrite the spec so that a preemption neither ends nor restarts the job, nor counts as a failure.
 
-    Real failures are treated as before, with two exceptions: an exit by SIGKILL (as for lack of memory) or SIGTERM is
-    taken for an eviction, and where the restarts of a gang count, there are many of them. `PodPending` and
-    `TaskCompleted` stay, because a preemption and what they are meant for look the same there.
+    Real failures are handled as before, with two exceptions: an exit by SIGKILL (as by the OOM killer) or SIGTERM is
+    treated as an eviction, and if the restarts of a gang count, maxRetry is raised. `PodPending` and `TaskCompleted`
+    stay, because a preemption is indistinguishable from their intended cases.
     """
     rewritten = _with_own_lists(spec)
     changes: list[str] = []
@@ -98,7 +98,7 @@ def harmless(spec: Mapping[str, Any]) -> Rewritten:
 
 
 def _with_own_lists(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with lists of policies that can be changed."""
+    """Copy the spec, with mutable lists of policies."""
     changed = dict(spec)
     if spec.get("policies"):
         changed["policies"] = list(spec["policies"])
@@ -118,14 +118,14 @@ def _lists(spec: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _events(policy: Policy) -> list[str]:
-    """What it is for, `*` spelled out; without a timeout Volcano passes over `PodPending`."""
+    """Return its events, with `*` expanded; Volcano ignores `PodPending` without a timeout."""
     named = [*(policy.get("events") or []), *([policy["event"]] if policy.get("event") else [])]
     events = list(_EVENTS) if "*" in named else list(dict.fromkeys(named))
     return [event for event in events if event != "PodPending" or policy.get("timeout")]
 
 
 def _is_gang(spec: Mapping[str, Any]) -> bool:
-    """Whether it runs with all of its pods or not at all: its members stop and return together."""
+    """Whether it runs with all of its pods or not at all: its members stop and are restored together."""
     pods: int = sum(task.get("replicas", 1) for task in spec.get("tasks") or [])
     least: int = spec.get("minAvailable") or pods
     return 1 < pods <= least
@@ -136,7 +136,7 @@ def _retries(spec: Mapping[str, Any]) -> int:
 
 
 def _guarded(before: Sequence[Policy]) -> bool:
-    """Whether ends of evicted pods have met a policy of their own before this one is looked at."""
+    """Whether earlier policies already match the ends of evicted pods."""
     return {one.get("exitCode") for one in before}.issuperset(EVICTED_EXIT_CODES)
 
 
@@ -208,7 +208,7 @@ def _harmless_list(field: str, policies: Sequence[Policy], spec: Mapping[str, An
 
 
 def _without_evictions(policy: Policy) -> tuple[Policy | None, str]:
-    """What is left of it, and which events are not."""
+    """Return the policy without events of evictions, and the removed events."""
     if policy.get("exitCode") in EVICTED_EXIT_CODES:
         return None, f"exitCode {policy['exitCode']}"
     events = _events(policy)
@@ -221,7 +221,7 @@ def _without_evictions(policy: Policy) -> tuple[Policy | None, str]:
 
 
 def _with_guards(field: str, policies: list[Policy], changes: list[str]) -> list[Policy]:
-    """The same with a policy for every way in which an evicted pod ends, before all others."""
+    """Prepend a policy for each exit code of an evicted pod."""
     present = [one for one in policies if one.get("exitCode") in EVICTED_EXIT_CODES]
     codes = [code for code in EVICTED_EXIT_CODES if all(one["exitCode"] != code for one in present)]
     changes.extend(f"{field}: exitCode {code}: {NO_ACTION} was put first" for code in codes)

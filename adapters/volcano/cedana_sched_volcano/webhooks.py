@@ -1,4 +1,4 @@
-"""What Volcano adds to the webhooks: queues that protect their pods, and policies that make a loss of a preemption."""
+"""Volcano's admission handlers: queues that protect their pods, and policies that turn a preemption into a loss."""
 
 from __future__ import annotations
 

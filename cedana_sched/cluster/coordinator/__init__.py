@@ -1,1 +1,1 @@
-"""The coordinator of a cluster: its journal, its agents and its pods are Kubernetes objects."""
+"""The coordinator in a cluster: journal, agents and pods are Kubernetes objects."""

@@ -1,8 +1,7 @@
-"""Keeps the schedulers' adapters running, also while a scheduler is not there: that must not cost the others.
+"""Keeps scheduler adapters running; an absent scheduler does not affect the other adapters.
 
-Who enables an adapter whose scheduler is not installed, or takes the scheduler away, reads it in the log, as an Event
-on our Deployment and in a metric; so does who has taken rights from us, before the adapter begins or while it runs. It
-is tried again until it runs.
+If an adapter's scheduler is not installed or was removed, or RBAC forbids the adapter's reads, before or during its
+run, the log, an Event on our Deployment and a metric report it. The adapter is retried until it runs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ log = structlog.get_logger(__name__)
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 LOOK_SECONDS = 5.0
-"""Between two looks at what an adapter watches; what is refused for a shorter time is seen by chance."""
+"""Interval between two checks of an adapter's watches; shorter refusals may go unnoticed."""
 REASON = "SchedulerNotFound"
 NOT_FOLLOWED = "SchedulerNotWatched"
 FAILED = "AdapterFailed"
@@ -49,7 +48,7 @@ class AdapterMetrics:
 
 
 class OwnDeployment:
-    """The Deployment that we are pods of, on which Events about ourselves go. Without a name nothing is published."""
+    """Our own Deployment, the target of Events about ourselves. Without a name no Event is published."""
 
     def __init__(self, api: Api, events: EventRecorder, namespace: str, name: str | None) -> None:
         self._api = api
@@ -58,7 +57,7 @@ class OwnDeployment:
         self._name = name
 
     async def warn(self, reason: str, message: str) -> None:
-        """Publish it as a warning; what cannot be published is logged."""
+        """Publish a warning; log it if it cannot be published."""
         if self._name is None:
             return
         try:
@@ -71,9 +70,9 @@ class OwnDeployment:
 
 
 async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeployment, metrics: AdapterMetrics) -> None:
-    """Run an adapter, for ever; while its scheduler is absent, or the API server refuses, say so and try again.
+    """Run an adapter, forever; if its scheduler is absent, or the API server refuses, report that and retry.
 
-    A defect is said likewise, and ends neither the coordinator nor the other adapters.
+    A defect is reported likewise, and ends neither the coordinator nor the other adapters.
     """
     for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
         metrics.set(name, up=True)
@@ -89,7 +88,7 @@ async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeploy
             message = f"{name} cannot be followed: {_first(group)}"
             log.warning("scheduler not followed, trying again", adapter=name, problem=message, pause_seconds=pause)
             await deployment.warn(NOT_FOLLOWED, message)
-        except* Exception as group:  # a defect that one scheduler's object shows must not end the coordinator of all
+        except* Exception as group:  # a defect triggered by one scheduler's object must not end the coordinator
             metrics.set(name, up=False)
             log.exception("adapter failed, starting it again", adapter=name, pause_seconds=pause)
             await deployment.warn(
@@ -99,7 +98,7 @@ async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeploy
 
 
 async def _run(name: str, adapter: ClusterAdapter, deployment: OwnDeployment, metrics: AdapterMetrics) -> None:
-    """Run it once. It goes on where a watch of it is refused, for others may work; that it is refused is said."""
+    """Run it once. A refused watch is reported, but does not end the run, because other watches may work."""
     async with asyncio.TaskGroup() as group:
         running = group.create_task(adapter.run(), name=f"run of {name}")
         if isinstance(adapter, Watching):

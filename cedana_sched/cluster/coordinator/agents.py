@@ -1,7 +1,7 @@
-"""The agents of all nodes, reached through objects: an order is written into one, its answer is read from there.
+"""Agents of all nodes, reached through objects: orders are written to an object, answers read from it.
 
-Nothing is lost when either side restarts: the order stands in the object until it is answered or replaced. What
-somebody takes out of an object is put back, at once where the watch shows it, else when the order is repeated.
+A restart of either side loses nothing: the order stays in the object until it is answered or replaced. Fields that
+another writer removed are restored, at once if the watch shows it, else when the order is repeated.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ from cedana_sched.model.texts import cut
 log = structlog.get_logger(__name__)
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-"""Taint by which an admin says that a node is gone for good."""
+"""Taint by which an admin declares a node permanently gone."""
 NO_AGENT = "node {node} has no agent of cedana-sched: no pod there can be saved"
 
 
 _LONGEST_OBJECTION, _LONGEST_LOGGED = 500, 16_384
-"""Characters; both quote what stands in an answer."""
+"""Characters; both quote an answer."""
 _LONGEST_OUTCOME = 256 << 10
-"""Bytes: a thousand snapshots that a retention has removed. An object may have six times as many."""
+"""Bytes: a thousand snapshots removed by one retention. An object may be six times as large."""
 _TOO_LONG = msgspec.Raw(b'"too long"')
 
 
 class OrderGivenUpError(RetryableError):
-    """Another order for the same object was given, or the object is gone."""
+    """The order was superseded by another one for the same object, or the object is gone."""
 
 
 class AnswerNotBelievedError(RetryableError):
-    """An agent has answered something else than it was asked: the order is given again."""
+    """An agent's answer does not match its order: the order is repeated."""
 
 
 class _Given(msgspec.Struct, frozen=True):
@@ -75,13 +75,13 @@ class _Given(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """`outcome` is what the agent wrote, or nothing that can be read where that is longer than any outcome."""
+    """`outcome` is as the agent wrote it, or unreadable if it is longer than any valid outcome."""
 
     number: int
     outcome: msgspec.Raw
 
     def __post_init__(self) -> None:
-        """Let go what is not believed anyway."""
+        """Drop outcomes too long to be valid."""
         if memoryview(self.outcome).nbytes > _LONGEST_OUTCOME:
             msgspec.structs.force_setattr(self, "outcome", _TOO_LONG)
 
@@ -94,7 +94,7 @@ class _Transfer(msgspec.Struct, frozen=True, rename=api_name):
 
 
 class _Status(msgspec.Struct, frozen=True, rename=api_name):
-    """Of `replaced_by`, which its agent writes, there is the beginning."""
+    """Status fields; `replaced_by`, which the agent writes, is truncated."""
 
     order: _Given | None = None
     answer: _Answer | None = None
@@ -105,7 +105,7 @@ class _Status(msgspec.Struct, frozen=True, rename=api_name):
     start_time: str | None = None
 
     def __post_init__(self) -> None:
-        """Cut what nobody reads."""
+        """Truncate `replaced_by`."""
         if self.replaced_by is not None:
             msgspec.structs.force_setattr(self, "replaced_by", cut(self.replaced_by))
 
@@ -123,7 +123,7 @@ class _Spec(msgspec.Struct, frozen=True, rename=api_name):
 
 
 class AnsweredObject(msgspec.Struct, frozen=True):
-    """A Checkpoint or Restore as the coordinator reads it: its agent's answer, and which order it shows."""
+    """A Checkpoint or Restore, reduced to its agent's answer and the number of its order."""
 
     metadata: Metadata
     spec: _Spec
@@ -131,20 +131,20 @@ class AnsweredObject(msgspec.Struct, frozen=True):
 
     @property
     def order_number(self) -> int:
-        """Of the order that it shows; 0: none."""
+        """Number of its order; 0: none."""
         order = self.status.order or self.spec.first_order
         return order.number if order is not None else 0
 
     @property
     def continued_at(self) -> float | None:
-        """When a Restore's pod ran on from its snapshot (seconds since the epoch); None where it did not."""
+        """When a Restore's pod resumed from its snapshot (seconds since the epoch); None if it did not."""
         return None if self.status.cold else read_time(self.status.start_time)
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """Who waits for the answer to the order of that number.
+    """A pending wait for the answer to the order of that number.
 
-    `changed` gets each change of its object, or what counts in place of an answer; None: no more.
+    `changed` gets each change of the object, or the outcome that replaces an answer; None: no more.
     """
 
     number: int
@@ -153,7 +153,7 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 
 class _ShownProgress:
-    """How far one order has come, by its object; there stands how far the one before came, until there is more."""
+    """Progress of one order by its object, which shows the previous order's progress until there is more."""
 
     def __init__(self, order: Order, number: int) -> None:
         self._order = order
@@ -162,7 +162,7 @@ class _ShownProgress:
         self._is_shown = False
 
     def advance(self, seen: AnsweredObject) -> Progress | StageProgress | None:
-        """What has come since the object was seen last; None: nothing, or it does not show the order yet."""
+        """Return new progress since the last call; None: none, or the object does not show the order yet."""
         if seen.order_number < self._number:
             return None
         before, was_shown = self._last, self._is_shown
@@ -184,16 +184,16 @@ class ObjectAgents:
         manifest_of: Callable[[SnapshotRef], str] = lambda snapshot: "",  # noqa: ARG005
         unreadable: UnreadableSink | None = None,
     ) -> None:
-        """Reaches agents by what `projection` writes.
+        """Construct; orders are delivered through `projection`.
 
         Args:
             api: may watch Checkpoints and Restores.
             projection: writes orders.
             nodes: all of the cluster.
-            removed: called with snapshots that retention has removed, and the uid of their namespace.
-            alive: on which nodes there is something to lose.
-            disbelieved: called with the object, and why, when its answer is not believed.
-            manifest_of: the digest of a snapshot's manifest that a forgotten record had; empty: unknown.
+            removed: called with snapshots that retention removed, and the uid of their namespace.
+            alive: nodes that records depend on.
+            disbelieved: called with the object and the reason when its answer is rejected.
+            manifest_of: digest of a snapshot's manifest from archived records; empty: unknown.
             unreadable: called with objects that cannot be read.
         """
         self._manifest_of = manifest_of
@@ -207,20 +207,20 @@ class ObjectAgents:
         self._nodes = nodes
         self._waiting: dict[str, _Waiting] = {}
         self._shown: dict[str, int] = {}
-        """Number of the order that the object of a record shows."""
+        """Order number in the object, by uid of the record."""
         for resource, informer in zip((CHECKPOINTS, RESTORES), self._informers, strict=True):
             informer.subscribe(partial(self._heard, resource))
         projection.subscribe(self._forgotten)
         projection.subscribe_to_undeliverable(self._undeliverable)
 
     async def run(self) -> None:
-        """Keep the watches, for ever."""
+        """Run the informers forever."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run())
 
     async def perform(self, node: str, order: Order) -> AsyncIterator[Outcome]:
-        """See `coordinator.ports.Agents`. Nothing is ordered on a node that has no agent: nobody would answer."""
+        """See `coordinator.ports.Agents`. A node without an agent gets no order to freeze: no agent would answer."""
         uid = record_of(order)
         if isinstance(order, Freeze | Abort) and not self._has_agent(node) and not self._projection.has_order(uid):
             yield Aborted(uid) if isinstance(order, Abort) else CheckpointFailed(uid, NO_AGENT.format(node=node))
@@ -258,20 +258,20 @@ class ObjectAgents:
                 del self._waiting[uid]
 
     def _has_agent(self, name: str) -> bool:
-        """Whether an agent has published the facts of a node; True also where the node is not known."""
+        """Whether an agent has published the node's facts; True also if the node is unknown."""
         node = self._nodes.get(name)
         return node is None or names.NODE_FACTS in node.metadata.annotations
 
     def _believed(self, order: Order, seen: AnsweredObject, answer: _Answer) -> Outcome:
-        """What the answer says, or what counts in its place.
+        """Validate an answer; return its outcome, or the one that replaces it.
 
         Raises:
-            AnswerNotBelievedError: nothing does.
+            AnswerNotBelievedError: it is rejected without replacement.
         """
         try:
             outcome: Outcome = codec.decode(bytes(answer.outcome), Outcome)  # type: ignore[arg-type]  # a union
             why = objection_to(outcome, order)
-        except (ValueError, RecursionError, UsageError) as error:  # an identity that is none is a UsageError
+        except (ValueError, RecursionError, UsageError) as error:  # a malformed identity raises UsageError
             why = f"it cannot be read: {error}"
         if why is None:
             return self._shortened(outcome, seen.metadata)
@@ -299,7 +299,7 @@ class ObjectAgents:
             self._projection.again(uid)
 
     def _forgotten(self, uid: str) -> None:
-        """Its object may never have been there, so that no watch shows that it is gone."""
+        """End the wait for an archived record: its object may never have existed, so no watch event ends it."""
         if waiting := self._waiting.get(uid):
             waiting.changed(None)
 
@@ -327,9 +327,9 @@ class ObjectAgents:
             waiting.changed(now)
 
     async def changes(self) -> AsyncIterator[NodeLost]:
-        """Nodes that are gone for good: deleted, or tainted as out of service, also while nobody led.
+        """Yield permanently lost nodes: deleted, or tainted as out of service, also those lost without a leader.
 
-        An agent that restarts finds its orders in the objects, so that nobody needs to repeat them.
+        A restarted agent finds its orders in the objects, so orders need no repetition.
         """
         lost: asyncio.Queue[str] = asyncio.Queue()
 
@@ -360,7 +360,7 @@ def _kind_of(order: Order) -> Resource:
 
 
 def _progress_of(order: Order, status: _Status) -> Progress | StageProgress | None:
-    """How far an order has come; None where agents report no progress of one of its kind."""
+    """Return the progress of an order; None if agents report none for its kind."""
     shown = status.transfer
     if isinstance(order, Dump):
         transfer = Transfer(shown.read_bytes, shown.zero_bytes, shown.reused_bytes, shown.stored_bytes)

@@ -1,4 +1,4 @@
-"""Which pods and nodes the records count on: the ends of these must be known, also those that nobody saw."""
+"""Pods and nodes that records depend on: their ends must be detected, also those that no watch reported."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from cedana_sched.model.records import Checkpoint, PreemptionHold, Record, Resto
 
 
 class Alive:
-    """Call `recorded` with everything that is saved, and first with all that there is."""
+    """Index of these pods and nodes. `recorded` must receive all records first, then every saved change."""
 
     def __init__(self) -> None:
         self._workloads: dict[str, WorkloadRef] = {}
         """By uid of the record."""
         self._records: dict[str, set[str]] = {}
-        """Uids of records by that of their pod."""
+        """Uids of records by uid of their pod."""
         self._sinks: list[Callable[[WorkloadRef], None]] = []
 
     def subscribe(self, sink: Callable[[WorkloadRef], None]) -> None:
-        """`sink` is called for each pod that is counted on from now on. Must not block."""
+        """Call `sink` for each pod that a record newly depends on. The sink must not block."""
         self._sinks.append(sink)
 
     def unsubscribe(self, sink: Callable[[WorkloadRef], None]) -> None:
         self._sinks.remove(sink)
 
     def workloads(self) -> Iterable[WorkloadRef]:
-        """Pods whose end some record waits for, each once."""
+        """Return the pods whose end a record waits for, each once."""
         return {workload.uid: workload for workload in self._workloads.values()}.values()
 
     def nodes(self) -> set[str]:
-        """Where these pods are."""
+        """Return the nodes of these pods."""
         return {workload.node for workload in self._workloads.values() if workload.node}
 
     def is_counted_on(self, workload_uid: str) -> bool:
@@ -64,7 +64,7 @@ class Alive:
 
 
 def _waits_for_an_end(record: Checkpoint | Restore) -> bool:
-    """A restore keeps its identity until its pod has ended; a checkpoint may be through before its node says so."""
+    """Whether the record depends on its pod: a restore until the pod ends, a checkpoint until its node confirms."""
     if isinstance(record, Restore):
         return record.finished_at is None
     return not record.is_terminal or record.kill_pending or record.unconfirmed

@@ -1,7 +1,7 @@
-"""What an agent's answer is believed: of the order that it answers, and of nothing else.
+"""Validation of agents' answers: an answer is accepted only for the order that it answers.
 
-An agent is root on its own node only. It may say what became of the pod and the identity that it was ordered to see to;
-what it says of another record, another namespace or another snapshot counts for nothing.
+An agent is root on its own node only. It may report the outcome for the pod and identity of its order; claims about
+another record, namespace or snapshot are rejected.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _ANSWERS: dict[type, tuple[type, ...]] = {
     StartCold: (StartedCold, RestoreSucceeded, RestoreFailed),
     FailWorkload: (WorkloadFailed, RestoreSucceeded, RestoreFailed),
 }
-"""Those named at the orders, and those by which a node refuses one."""
+"""Outcomes documented at the orders, and those by which a node refuses one."""
 
 _OfRestore = (
     SnapshotFound
@@ -84,7 +84,7 @@ _OfRestore = (
 
 
 def objection_to(outcome: Outcome, order: Order) -> str | None:
-    """Why this is no answer to the order; None where it is one."""
+    """Return why this is no answer to the order; None if it is one."""
     return next(_objections(outcome, order), None)
 
 
@@ -125,18 +125,18 @@ def _strange(refs: Sequence[SnapshotRef], namespace: str, is_meant: Callable[[Sn
 
 
 def is_possible(transfer: Transfer) -> bool:
-    """Whether these may be numbers of bytes."""
+    """Whether these are possible byte counts."""
     return all(0 <= amount <= LARGEST_NUMBER for amount in msgspec.structs.astuple(transfer))
 
 
 def shortened(outcome: S) -> S:
-    """The same with as much of each text as a record keeps: an agent may write anything, and records last."""
+    """Truncate each text to what a record keeps: an agent may send any length, and records persist."""
     texts = ((name, getattr(outcome, name)) for name in outcome.__struct_fields__)
     return msgspec.structs.replace(outcome, **{name: cut(text) for name, text in texts if isinstance(text, str)})
 
 
 def failure_of(order: Order, text: str) -> Outcome | None:
-    """What counts in place of an answer that is not accepted; None where the order is repeated instead."""
+    """Return the outcome that replaces a rejected answer; None if the order is repeated instead."""
     match order:
         case Freeze() | Dump():
             return CheckpointFailed(record_of(order), text)
@@ -151,11 +151,11 @@ def failure_of(order: Order, text: str) -> Outcome | None:
 
 
 def undelivered(order: Order, why: str) -> Outcome | None:
-    """What counts for an order that no agent can read; None where only the end of its pod decides.
+    """Return the outcome for an order that no agent can read; None if only its pod's end decides.
 
     Args:
-        order: stands nowhere; its record has no object, and had none, or its pod went with its namespace.
-        why: in words.
+        order: not stored anywhere: its record never had an object, or the pod is gone with its namespace.
+        why: reason, as a clause.
     """
     if isinstance(order, Abort):
         return Aborted(record_of(order))

@@ -1,8 +1,8 @@
-"""How often each returning pod has begun, as its Restores say: the one source of these numbers.
+"""Incarnation numbers of pods, from their Restores: the single source of these numbers.
 
-A pod whose sandbox is made anew, or whose restore container has failed, begins again under its own uid. The node's
-agent says so in the status of the pod's latest Restore, for good; the next beginning is numbered by that one's. So a
-coordinator that was away meanwhile finds it, and whoever reads it twice gets the same number.
+A pod whose sandbox was recreated, or whose restore container failed, starts another incarnation under the same uid. The
+node's agent records that permanently in the status of the pod's latest Restore; the next incarnation's number follows
+from it. So a coordinator that was down meanwhile finds it, and reading it twice yields the same number.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Sink = Callable[[str, str], None]
 
 
 class BeginningNumbers:
-    """The beginnings of all pods.
+    """The incarnations of all pods.
 
     Args:
-        restores: those that are records.
+        restores: those that the journal tracks.
     """
 
     def __init__(self, restores: Informer[AnsweredObject]) -> None:
@@ -30,16 +30,16 @@ class BeginningNumbers:
         restores.subscribe(self._heard)
 
     def of(self, pod_uid: str) -> int:
-        """The latest beginning of a pod that is known; the first one is 0."""
+        """Return the latest known incarnation of a pod; the first one is 0."""
         return max(map(_known, self._of_pod.of(pod_uid)), default=0)
 
     def continued_at(self, pod_uid: str) -> float | None:
-        """When the pod, in its latest beginning, ran on from a snapshot; see `AnsweredObject.continued_at`."""
+        """Return when the pod's latest incarnation was restored; see `AnsweredObject.continued_at`."""
         latest = max(self._of_pod.of(pod_uid), key=lambda one: one.status.incarnation, default=None)
         return latest.continued_at if latest is not None and latest.status.replaced_by is None else None
 
     def subscribe(self, sink: Sink) -> None:
-        """`sink(namespace, name)` is called for each pod of which another beginning is known. Must not block."""
+        """Call `sink(namespace, name)` for each pod with a new incarnation. The sink must not block."""
         self._sinks.append(sink)
 
     def unsubscribe(self, sink: Sink) -> None:

@@ -1,6 +1,6 @@
-"""Which snapshot a pod continues that nothing tells apart from its siblings: one that none of them has.
+"""Chooses the snapshot for a pod that is indistinguishable from its siblings: one that none of them has claimed.
 
-Nothing is kept for it: who has what is written on the pods, and the little that they do not show yet is remembered.
+The choice is not persisted: claims are annotations of the pods, and those not visible yet are kept in memory.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from cedana_sched.model.records import CheckpointStep
 
 
 class Choice:
-    """Follows all protected pods."""
+    """Tracks the choices of all protected pods."""
 
     def __init__(self, pods: Informer[Pod], checkpoints: ById) -> None:
         self._siblings = Index(_family, pods)
         self._checkpoints = checkpoints
         self._chosen: dict[str, Identity] = {}
-        """By uid of pods that may not show it yet."""
+        """By uid of pods whose cached object may not show the choice yet."""
         pods.subscribe(self._forget)
 
     def of(self, pod: Pod) -> KnownCheckpoint | None:
-        """What this pod continues: the same at every call. None: nothing is left, and it begins anew."""
+        """Return the checkpoint that this pod restores, stable across calls; None if none is left (cold start)."""
         metadata = pod.metadata
         known = self._checkpoints.of((metadata.namespace, metadata.annotations[names.ID]))
         offers = [one for one in known if not one.is_deleted and one.status.step is not CheckpointStep.FAILED]
@@ -39,13 +39,13 @@ class Choice:
         return chosen
 
     def _taken(self, pod: Pod) -> set[Identity]:
-        """What its siblings continue, or have finished. Who fails, or is about to go, leaves it to another one."""
+        """Return the identities claimed or finished by siblings. A failed or terminating sibling frees its identity."""
         taken = {identity for uid, identity in self._chosen.items() if uid != pod.metadata.uid}
         for sibling in self._siblings.of((pod.metadata.namespace, pod.metadata.annotations[names.ID])):
             if sibling.metadata.uid == pod.metadata.uid:
                 continue
             if sibling.status.phase == "Succeeded":
-                keeps = sibling.metadata.owner == pod.metadata.owner  # a new Job of the id does all of it again
+                keeps = sibling.metadata.owner == pod.metadata.owner  # a new Job of the id repeats all of the work
             else:
                 keeps = sibling.status.phase != "Failed" and sibling.metadata.deletion_timestamp is None
             if keeps and (identity := find_identity(sibling)) is not None:
@@ -53,7 +53,7 @@ class Choice:
         return taken
 
     def _forget(self, before: Pod | None, now: Pod | None) -> None:
-        """A pod that shows what was chosen, or is over, need not be remembered."""
+        """Drop the choice of a pod that shows it, or has ended."""
         one = now or before
         if one is None or (chosen := self._chosen.get(one.metadata.uid)) is None:
             return
@@ -63,7 +63,7 @@ class Choice:
 
 
 def is_to_choose(pod: Pod) -> bool:
-    """Whether the webhook left it to us which snapshot this pod continues."""
+    """Whether the webhook left the choice of the snapshot to the coordinator."""
     annotations = pod.metadata.annotations
     return names.ID in annotations and annotations.get(names.RESTORE_IDENTITY) == names.any_snapshot_of(
         annotations[names.ID]
@@ -71,7 +71,7 @@ def is_to_choose(pod: Pod) -> bool:
 
 
 def _family(pod: Pod) -> tuple[str, str] | None:
-    """Pods of one id may continue each other's snapshots."""
+    """Return the index key, namespace and id: pods of one id may restore each other's snapshots."""
     identifier = pod.metadata.annotations.get(names.ID)
     return None if identifier is None else (pod.metadata.namespace, identifier)
 

@@ -1,12 +1,11 @@
-"""Has nodes collect the namespaces of the bucket that no agent can collect, because none of its pods is on a node.
+"""Assigns nodes to collect namespaces of the bucket that no agent collects, because no node has a pod of them.
 
-The keys of the whole bucket are here, and here is nothing collected: no key is here that opens what is sealed, so that
-nobody could see which packs a manifest needs; and where all keys are, nothing is parsed that somebody has written into
-the bucket. So names and dates say, from time to time, which namespaces have something to collect, and a few nodes get a
-turn.
+The coordinator has the keys of the whole bucket, and does not collect itself: it has no key to unseal manifests, and so
+cannot see which packs they need; and where all keys are, no tenant-written content of the bucket is parsed. So names
+and dates alone show, from time to time, which namespaces have garbage, and a few nodes get a turn.
 
-A turn is a right to remove. So the coordinator's own node gets it where it has an agent, for whoever owns that node has
-the keys anyway. Else any node does, but of no namespace to whose snapshots somebody may come back.
+A turn is a right to remove. So the coordinator's own node gets it if it has an agent, because that node's root has the
+keys anyway. Else any node gets it, but only for namespaces without snapshots that may still be restored.
 """
 
 from __future__ import annotations
@@ -38,29 +37,29 @@ from cedana_sched.store.leftovers import IDLE_SECONDS, look_for_leftovers, secon
 log = structlog.get_logger(__name__)
 
 ROUND_SECONDS: Final = 300.0
-"""Between two looks at the bucket, which has no watch."""
+"""Interval between two scans of the bucket, which has no watch."""
 LOOKS_A_ROUND: Final = 64
-"""Namespaces that are looked at in one round: each costs a handful of requests."""
+"""Maximum namespaces scanned per round; each costs a handful of requests."""
 MOST_TURNS: Final = 4
-"""That stand at once."""
+"""Maximum concurrent turns."""
 BUSY_SECONDS: Final = 3600.0
-"""Until a namespace is looked at again that agents collect by themselves, or that is left alone."""
+"""Until the next scan of a namespace that agents collect themselves, or that is skipped."""
 
 
 class Collections:
-    """Run `run` as a task. The store is asked in a thread of its own, one call after the other.
+    """Scheduler of collection turns. Run `run` as a task; store calls run in a separate thread, one at a time.
 
     Args:
         api: may patch the ConfigMap, and read namespaces.
-        open_bucket: all of it.
+        open_bucket: opens the whole bucket.
         name: of the ConfigMap; see `collection_turns`.
         namespace: of the ConfigMap.
         nodes: all of the cluster.
-        pods: every protected pod.
+        pods: all protected pods.
         checkpoints: all of the cluster.
         shared: see `identity.is_shared`.
-        own_node: that this process is on; empty: nobody has said.
-        clock: seconds of a clock that never goes back.
+        own_node: node of this process; empty: unknown.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -92,25 +91,25 @@ class Collections:
         self._turns: tuple[CollectionTurn, ...] = ()
         self._looked_at_next: dict[str, float] = {}
         self._turns_of: dict[str, int] = {}
-        """How many turns a namespace has had since it was last found with nothing to collect."""
+        """Turns of a namespace since a scan last found nothing to collect."""
 
     async def run(self) -> None:
-        """Look, and give turns, for ever."""
+        """Scan and assign turns, forever."""
         while True:
             await asyncio.sleep(ROUND_SECONDS)
             try:
                 await self.look()
             except CedanaSchedError as error:
                 log.warning("no turns to collect garbage given, trying again", problem=str(error))
-            except Exception:  # a defect that one bucket shows must not end what else the coordinator does
+            except Exception:  # a defect triggered by one bucket must not end the coordinator
                 log.exception("no turns to collect garbage given, trying again")
 
     async def look(self) -> None:
-        """One round.
+        """Run one round.
 
         Raises:
-            StoreError: the bucket cannot be asked now.
-            ApiError: the API server cannot.
+            StoreError: the bucket is unavailable.
+            ApiError: the API server is unavailable.
         """
         self._turns = tuple(one for one in self._turns if SERVER_TIME.seconds() < one.until)
         free = MOST_TURNS - len(self._turns)
@@ -127,7 +126,7 @@ class Collections:
             await self._give(due, able)
 
     def _forget_all_but(self, there: Iterable[str]) -> None:
-        """What is gone counts as found empty: whoever lays it anew gets no more turns by that."""
+        """Treat deleted folders as scanned empty: recreating them yields no additional turns."""
         kept, now = frozenset(there), self._clock()
         for name in self._turns_of.keys() - kept:
             del self._turns_of[name]
@@ -135,7 +134,7 @@ class Collections:
         self._looked_at_next = {name: at for name, at in self._looked_at_next.items() if name in kept or now < at}
 
     def _uids_with_snapshots(self) -> dict[str, set[str]]:
-        """Of the namespaces in which Checkpoints have snapshots, by name."""
+        """Return the uids of namespaces whose Checkpoints have snapshots, by name."""
         uids: dict[str, set[str]] = {}
         for one in self._checkpoints:
             if one.snapshot is not None:
@@ -145,7 +144,7 @@ class Collections:
     async def _due(
         self, bucket: Backend, there: Iterable[str], kept: Mapping[str, Collection[str]], most: int
     ) -> list[str]:
-        """The namespaces that should be collected now, and that nobody else collects; `kept` are left alone."""
+        """Return namespaces to collect now that no agent collects; those in `kept` are skipped."""
         store_time = await self._threads.run(bucket.now)
         busy = {pod.metadata.namespace for pod in self._pods if pod.spec.node_name and not pod.finished}
         now = self._clock()
@@ -169,7 +168,7 @@ class Collections:
         return due
 
     async def _is_collected_by_agents(self, namespace: str, busy: Collection[str]) -> bool:
-        """Whether a node gets credentials of it by a pod; an older namespace of the same name has none of its pods."""
+        """Whether a pod gives some node credentials of it; an older namespace of the same name has no pods."""
         name = name_of_namespace(namespace)
         if name not in busy:
             return False
@@ -181,9 +180,9 @@ class Collections:
         return True
 
     def _pause_after_turn(self, namespace: str) -> float:
-        """Longer with each turn that leaves something to collect.
+        """Return a backoff that doubles with each turn that leaves something to collect.
 
-        It may be another cluster's, which no key of ours opens, or somebody may lay it there anew each time.
+        The garbage may belong to another cluster, sealed with a foreign key, or a tenant may recreate it each time.
         """
         turns = self._turns_of.get(namespace, 0)
         self._turns_of[namespace] = turns + 1
@@ -201,7 +200,7 @@ class Collections:
 
 
 def _is_among(namespace: str, uids: Mapping[str, Collection[str]]) -> bool:
-    """Whether what the store calls so may be one of these namespaces of Kubernetes."""
+    """Whether the store's name may denote one of these Kubernetes namespaces."""
     uid = uid_of_namespace(namespace)
     return any(may_be_one_namespace(uid, one) for one in uids.get(name_of_namespace(namespace), ()))
 

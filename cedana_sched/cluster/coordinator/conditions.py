@@ -1,4 +1,4 @@
-"""Conditions: what holds of an object, since when, and in words what is awaited."""
+"""Status conditions: type, status, transition time, and a message that describes what is awaited."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COMES_BACK = {
 
 
 def of_checkpoint(record: Checkpoint) -> tuple[Condition, ...]:
-    """`Frozen`, `Committed` and `Ready`."""
+    """Return `Frozen`, `Committed` and `Ready`."""
     is_over = record.is_terminal
     waiting = record.failure or _AWAITS.get(record.step, "")
     why = "Failed" if is_over else "InProgress"
@@ -56,7 +56,7 @@ def of_checkpoint(record: Checkpoint) -> tuple[Condition, ...]:
 
 
 def of_hold(record: PreemptionHold) -> tuple[Condition, ...]:
-    """`Released`."""
+    """Return `Released`."""
     waiting = {
         HoldStep.HOLDING: f"waits for {len(record.checkpoints)} checkpoints",
         HoldStep.RELEASING: "waits until the release has reached the scheduler",
@@ -66,7 +66,7 @@ def of_hold(record: PreemptionHold) -> tuple[Condition, ...]:
 
 
 def of_restore(record: Restore) -> tuple[Condition, ...]:
-    """`Running`."""
+    """Return `Running`."""
     waiting = _COMES_BACK[record.step] + (f": {record.failure}" if record.failure else "")
     runs = record.running_at if record.step is RestoreStep.RUNNING else None
     reason = "ColdStart" if record.cold else "Restored"

@@ -1,7 +1,7 @@
-"""Whether the namespace for which a record was made is the one that has its name now.
+"""Whether the namespace for which a record was made still has that name.
 
-The API server is asked, by `get` of the one namespace: a watch may show a namespace that is gone. Preemptions come with
-many victims at once, so an answer counts for a moment.
+Uses `get` of the one namespace: a watch may show a deleted one. Preemptions have many victims at once, so a result is
+cached briefly.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PODS_LOOKED_AT: Final = 3
 
 
 class OfAnotherNamespaceError(NamespaceGoneError):
-    """The very namespace, by its uid, is there no more, and neither are its pods.
+    """The namespace with this uid, and so its pods, no longer exist.
 
-    `current` is the uid of the one that has its name now; empty: none has.
+    `current` is the uid of the namespace that has the name now; empty: none has.
     """
 
     def __init__(self, name: str, uid: str, current: str) -> None:
@@ -41,25 +41,25 @@ class OfAnotherNamespaceError(NamespaceGoneError):
 
 
 class CurrentNamespaces:
-    """Of one cluster.
+    """Namespace checks of one cluster.
 
     Args:
-        api: may get namespaces, and pods.
-        clock: seconds of a clock that never goes back.
+        api: may get namespaces and pods.
+        clock: monotonic seconds.
     """
 
     def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._clock = clock
         self._known: dict[tuple[str, str], float] = {}
-        """When a name and a uid were one namespace's."""
+        """Time of the last confirmation, by name and uid."""
 
     async def require(self, name: str, uid: str) -> None:
-        """Return if the namespace of this name has this uid; empty, it may be any's: `identity.may_be_one_namespace`.
+        """Require that the namespace of this name has this uid; see `identity.may_be_one_namespace` for empty uids.
 
         Raises:
-            OfAnotherNamespaceError: it has another one, or there is none.
-            ApiError: nobody can say now.
+            OfAnotherNamespaceError: it has another uid, or does not exist.
+            ApiError: the API server cannot answer now.
         """
         asked = self._clock()
         known = self._known.get((name, uid))
@@ -74,18 +74,18 @@ class CurrentNamespaces:
         self._known[name, uid] = asked
 
     async def fitting(self, record: Record, namespace: str, workloads: Sequence[WorkloadRef]) -> Record:
-        """The record, with the uid of the namespace in which its own pods are, where another one was noted.
+        """Return the record, with its namespace uid corrected if the record's own pods are in another namespace.
 
-        A webhook whose watch is behind knows the namespace that had the name before.
+        A webhook with a stale watch records the uid of the namespace that had the name before.
 
         Args:
-            record: to be shown by an object.
+            record: to be written as an object.
             namespace: of the object.
-            workloads: the pods that it is about, in that namespace.
+            workloads: the record's pods in that namespace.
 
         Raises:
-            OfAnotherNamespaceError: it was made for another namespace of the name.
-            ApiError: nobody can say now.
+            OfAnotherNamespaceError: the record belongs to another namespace of that name.
+            ApiError: the API server cannot answer now.
         """
         try:
             await self.require(namespace, namespace_uid_of(record))
@@ -97,7 +97,7 @@ class CurrentNamespaces:
         return record
 
     async def _has_one(self, workloads: Sequence[WorkloadRef]) -> bool:
-        """Whether one of these pods is there now: then so is its namespace."""
+        """Whether one of these pods exists now: then so does its namespace."""
         for workload in workloads:
             pod = await self._api.find(PODS, workload.name, workload.namespace, into=PartialObject)
             if pod is not None and pod.metadata.uid == workload.uid:

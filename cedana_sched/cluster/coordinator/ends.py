@@ -1,7 +1,7 @@
-"""Whether a pod that the mirror of protected pods does not show has ended: calls the API server before anybody says so.
+"""Whether a pod that left the cache of protected pods has ended: confirmed with the API server before it is reported.
 
-A pod leaves that mirror also when somebody takes our label from it. Then it runs on, and whoever took it for ended
-would let another pod run as the same identity. While a record counts on it, it is labelled again.
+A pod also leaves that cache if a user removes our label. It keeps running then, and reporting it as ended would let
+another pod run under its identity. While a record depends on the pod, the label is restored.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ log = structlog.get_logger(__name__)
 
 REASON = "ProtectionRestored"
 LOOK_AGAIN_SECONDS = 5.0
-"""A pod that lives, and that the mirror does not show: it may end before the mirror has ever shown it."""
+"""For a live pod that the cache does not contain: it may end before the cache has ever contained it."""
 
 
 class PodEnds:
-    """Run `run` as a task.
+    """Confirmation of pods' ends. Run `run` as a task.
 
     Args:
         api: may get and patch pods.
-        alive: which pods the records count on.
-        is_shown: whether the mirror shows a pod, whose end it will show as well.
-        events: publishes that labels were put back.
-        ended: is called with the uid of each pod that has ended, and how. Must not block.
-        served: where labels are put back.
+        alive: pods that records depend on.
+        is_shown: whether the cache contains a pod, and so will report its end.
+        events: publishes that labels were restored.
+        ended: called with the uid of each ended pod, and the reason. Must not block.
+        served: namespaces in which labels are restored.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class PodEnds:
         self._queue: WorkQueue[WorkloadRef] = WorkQueue("look for a pod", self._look)
 
     async def run(self) -> None:
-        """Look, for ever, and again later where the API server refuses."""
+        """Check pods, forever, with backoff if the API server refuses."""
         await self._queue.run()
 
     def doubt(self, workload: WorkloadRef) -> None:
-        """The mirror does not show it; returns at once."""
+        """Enqueue a pod that the cache does not contain; returns at once."""
         self._queue.add(workload)
 
     async def _look(self, workload: WorkloadRef) -> None:
@@ -85,7 +85,7 @@ class PodEnds:
     async def _label(self, pod: Pod) -> None:
         metadata = pod.metadata
         patch: Object = {"metadata": {"labels": {names.PROTECTED: "true"}}}
-        if not await patch_same(self._api, PODS, metadata, patch):  # it has ended meanwhile
+        if not await patch_same(self._api, PODS, metadata, patch):  # the pod has ended meanwhile
             self._ended(metadata.uid, "the pod was deleted")
             return
         log.warning("label was removed and is put back", namespace=metadata.namespace, pod=metadata.name)

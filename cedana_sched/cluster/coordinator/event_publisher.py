@@ -1,4 +1,4 @@
-"""What the coordinator publishes, as Events on the objects that people look at: the held object, and the pod."""
+"""Publishes Events on the objects that users inspect: the held object, and the pod."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Informer
 
 MOST_VICTIMS = 20
-"""Of one eviction get its Events; each of them is a write."""
+"""Maximum victims of one eviction that get its Events; each Event is a write."""
 
 
 class EventListeners:
-    """Implements `coordinator.ports.EventListener` for several."""
+    """Implements `coordinator.ports.EventListener`: fans out to several."""
 
     def __init__(self, *listeners: EventListener) -> None:
         self._listeners = listeners
@@ -31,8 +31,8 @@ class EventPublisher:
     """Implements `coordinator.ports.EventListener`.
 
     Args:
-        events: writes them.
-        pods: all protected pods; on who controls one its return is published as well.
+        events: publishes Events.
+        pods: all protected pods; a pod's restore is published on its controller, too.
     """
 
     def __init__(self, events: EventRecorder, pods: Informer[Pod]) -> None:
@@ -45,10 +45,10 @@ class EventPublisher:
             self._events.tell(ObjectEvent(involved, tell.kind, tell.text, tell.severity is Severity.WARNING))
 
     def _involved(self, tell: PublishEvent) -> list[dict[str, str]]:
-        """People run `kubectl describe job`, so the Event goes on the controller too.
+        """Include the controller, because users run `kubectl describe job`.
 
-        An eviction that is the pods' own, as Volcano's and Armada's are, has no other object: what goes wrong with it
-        is said on them.
+        An eviction of single pods, as Volcano's and Armada's are, has no other object: its failures are published on
+        the pods.
         """
         involved = []
         if tell.severity is Severity.WARNING:
@@ -61,7 +61,7 @@ class EventPublisher:
         return involved
 
     def _controller(self, tell: PublishEvent) -> dict[str, str] | None:
-        """Of the pod that it is about, such as its Job."""
+        """Return a reference to the pod's controller, such as its Job."""
         if tell.workload is None:
             return None
         pod = self._pods.get(tell.workload.name, tell.workload.namespace)

@@ -1,6 +1,6 @@
-"""Calls off what is being saved in namespaces that are not served, so that nothing is held there any longer.
+"""Cancels checkpoints in namespaces that are not served, so that no eviction is held there any longer.
 
-It began before an admin excluded the namespace, or an adapter goes on with what it has cached from then.
+These checkpoints began before an admin excluded the namespace, or from an adapter's stale cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 class Excluded:
     """Implements `adapter.contract.Adapter`: it reports, and has nothing to release.
 
-    Call `recorded` with everything that is saved, and first with all that there is.
+    `recorded` must receive all records first, then every saved change.
     """
 
     name: ClassVar[str] = "excluded"
@@ -47,13 +47,13 @@ class Excluded:
             self._standing.pop(record.uid, None)
 
     async def reports(self) -> AsyncIterator[Report]:
-        """Each preemption with a victim that is being saved there, once."""
+        """Report each preemption with a checkpoint in flight there, once."""
         with self._readers.reading(self._standing.values()) as queue:
             while True:
                 yield await queue.get()
 
     async def release(self, release: Release) -> None:
-        """No eviction is ever held in its name."""
+        """No-op: this adapter holds no eviction."""
 
     def _call_off(self, checkpoint: Checkpoint, why: str) -> None:
         log.warning("called off", preemption=checkpoint.signal_uid, pod=checkpoint.workload.name, why=why)

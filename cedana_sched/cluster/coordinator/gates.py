@@ -1,7 +1,7 @@
-"""Opens the scheduling gate of pods that wait for a snapshot in flight, once it is committed or has failed.
+"""Lifts the scheduling gate of pods that wait for a snapshot in flight, once it is committed or has failed.
 
-The webhook closes the gate when a pod is created; only the coordinator opens it, and says then which nodes can
-continue the snapshot. Behind the gate, pods that nothing tells apart from their siblings learn which one is theirs.
+The webhook sets the gate at CREATE; only the coordinator lifts it, and restricts the pod to nodes that can restore the
+snapshot. While gated, pods that are indistinguishable from their siblings get their identity.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ log = structlog.get_logger(__name__)
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 10.0
 LARGEST_AFFINITY_BYTES: Final = 256 << 10
-"""As JSON; one that names each node of a large cluster is shorter."""
+"""As JSON; an affinity that lists each node of a large cluster is smaller."""
 OPENED_AT_ONCE: Final = 16
-"""Pods that are read whole, and may be large."""
+"""Maximum pods read whole at a time; they may be large."""
 
 
 class _GatedSpec(PodSpec, frozen=True):
@@ -47,16 +47,16 @@ class _GatedSpec(PodSpec, frozen=True):
 
 
 class _GatedPod(Pod, frozen=True):
-    """As much as is needed to change it."""
+    """A pod, reduced to the fields that the patch needs."""
 
     spec: _GatedSpec = _GatedSpec()
 
 
 class Gates:
-    """The gates of all protected pods. Run `run` as a task; call `recorded` with everything that is saved.
+    """The gates of all protected pods. Run `run` as a task; `recorded` must receive everything that is saved.
 
     Args:
-        pods: of all namespaces: where nobody is served, nothing is waited for behind a gate.
+        pods: of all namespaces: gates in unserved namespaces are lifted at once.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class Gates:
         self._checkpoints = checkpoints
         self._choice = Choice(pods, checkpoints)
         self._in_flight: defaultdict[Identity, dict[str, str]] = defaultdict(dict)
-        """By uid of the checkpoint that of its namespace."""
+        """Checkpoint uid to namespace uid."""
         self._taken_on: dict[Identity, Checkpoint] = {}
-        """The newest checkpoint of an identity that is a record still: its object may not be seen yet."""
+        """Newest checkpoint of an identity that is still tracked: its object may not be cached yet."""
         self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self._loaded = asyncio.Event()
         self._opened_at_once = asyncio.Semaphore(OPENED_AT_ONCE)
 
     def recorded(self, records: Collection[Record], forgotten: Collection[Record] = ()) -> None:
-        """Take note of checkpoints that begin and end; the first call has all that there is."""
+        """Track checkpoints that begin and end; the first call has all records."""
         self._loaded.set()
         for record in (*records, *forgotten):
             if not isinstance(record, Checkpoint):
@@ -104,9 +104,9 @@ class Gates:
                 del self._taken_on[record.identity]
 
     async def run(self) -> None:
-        """Open gates, for ever."""
-        await self._loaded.wait()  # before it what is in flight is not loaded
-        await self._checkpoints.synced.wait()  # nor what there is to choose from
+        """Lift gates, forever."""
+        await self._loaded.wait()  # checkpoints in flight are unknown before
+        await self._checkpoints.synced.wait()  # choices are unknown before
         self._pods.subscribe(self._heard)
         try:
             for pod in self._pods:
@@ -135,7 +135,7 @@ class Gates:
         return newest is not None and newest.uid == record.uid
 
     def _node_of(self, identity: Identity, pod: Pod) -> str | None:
-        """On which node its newest snapshot was taken: as records say, else as objects of forgotten ones do."""
+        """Return the node of its newest snapshot, from the tracked record, else from the archived object."""
         record = self._taken_on.get(identity)
         if record is not None and may_be_one_namespace(record.workload.namespace_uid, namespace_uid_of(pod)):
             return record.workload.node
@@ -150,7 +150,7 @@ class Gates:
         return not is_served or identity is None or not self._is_in_flight(identity, pod)
 
     def _is_in_flight(self, identity: Identity, pod: Pod) -> bool:
-        """Whether a checkpoint that the pod may continue from is being made."""
+        """Whether a checkpoint that the pod may restore is in flight."""
         mine = namespace_uid_of(pod)
         return any(may_be_one_namespace(uid, mine) for uid in self._in_flight.get(identity, {}).values())
 
@@ -163,7 +163,7 @@ class Gates:
                         await self._api.patch(PODS, name, namespace, [*unchanged(pod.metadata), *patch])
             except AbsentError:
                 return
-            except UnreadableError as error:  # what its watch showed could be read
+            except UnreadableError as error:  # the watch's smaller shape was readable
                 seen = self._pods.get(name, namespace)
                 metadata = seen.metadata if seen is not None else Metadata(name, namespace)
                 self._unreadable(PODS, Unreadable(metadata, error.message))
@@ -171,7 +171,7 @@ class Gates:
             except ApiError as error:
                 log.warning("gate not opened, trying again", pod=f"{namespace}/{name}", problem=error.message)
                 await asyncio.sleep(pause)
-            except Exception:  # a defect that one pod shows must keep no other waiting; its change brings it here again
+            except Exception:  # a defect of one pod must not block others; its next change enqueues it again
                 log.exception("gate not opened", pod=f"{namespace}/{name}")
                 return
             else:
@@ -186,7 +186,7 @@ class Gates:
         patch: list[Object] = []
         try:
             identity = identity_of(pod)
-        except (KeyError, UsageError) as error:  # somebody else wrote what our webhook writes: it stays as he wants it
+        except (KeyError, UsageError) as error:  # another writer changed our webhook's annotations: the gate stays
             missing = f"metadata.annotations[{names.ID}] is missing"
             problem = missing if isinstance(error, KeyError) else str(error)
             return self._left(pod, problem)
@@ -206,20 +206,20 @@ class Gates:
         return [*patch, *_opened(gates)]
 
     def _left(self, pod: Pod, problem: str) -> list[Object]:
-        """Nothing to change, and that is said."""
+        """Return no patch, and report why the gate stays."""
         self._unreadable(PODS, Unreadable(pod.metadata, f"its scheduling gate stays closed: {problem}"))
         return []
 
 
 def _opened(gates: list[str]) -> list[Object]:
-    """Takes our gate from among these."""
+    """Return the patch that removes our gate."""
     path = f"/spec/schedulingGates/{gates.index(names.RESTORE_GATE)}"
     test: Object = {"op": "test", "path": f"{path}/name", "value": names.RESTORE_GATE}
     return [test, {"op": "remove", "path": path}]
 
 
 def _numbered(identity: Identity) -> list[Object]:
-    """Who the pod is from now on. One that finds nothing keeps its number, and begins anew."""
+    """Return the patch that sets the pod's identity. A pod without a snapshot keeps its number, and starts cold."""
     numbered = {names.INDEX: str(identity.index), names.RESTORE_IDENTITY: f"{identity.id}/{identity.index}"}
     return [
         {"op": "replace", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": value}
@@ -228,5 +228,5 @@ def _numbered(identity: Identity) -> list[Object]:
 
 
 def is_gated(pod: Pod) -> bool:
-    """Whether our gate keeps it from being scheduled."""
+    """Whether our gate blocks its scheduling."""
     return any(gate.name == names.RESTORE_GATE for gate in pod.spec.scheduling_gates)

@@ -1,4 +1,4 @@
-"""What may not go yet, though somebody has deleted it: evictions and returns that are under way need it."""
+"""Deleted Checkpoints that must stay for now, because evictions or restores in flight need them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _FETCHING = {RestoreStep.STAGING, RestoreStep.RESTORING}
 
 
 class InUse:
-    """Call `recorded` with everything that is saved, and first with all that there is: this sets `loaded`."""
+    """Index of needed checkpoints. `recorded` must receive all records (sets `loaded`), then every saved change."""
 
     def __init__(self) -> None:
         self.loaded = asyncio.Event()
         self._held: dict[str, tuple[str, ...]] = {}
-        """Checkpoints (uids) by the hold that waits for them."""
+        """Checkpoint uids by the hold that waits for them."""
         self._claimed: dict[str, tuple[SnapshotRef, str]] = {}
-        """By the restore that is fetching it; and the uid of its namespace."""
+        """By the restore that fetches it: the snapshot, and the uid of its namespace."""
         self._sinks: list[Callable[[], None]] = []
 
     def subscribe(self, sink: Callable[[], None]) -> None:
-        """`sink` is called when something is not needed any more."""
+        """Call `sink` when a checkpoint is no longer needed."""
         self._sinks.append(sink)
 
     def unsubscribe(self, sink: Callable[[], None]) -> None:
         self._sinks.remove(sink)
 
     def is_needed(self, checkpoint: KnownCheckpoint) -> bool:
-        """Whether its eviction waits for it, or a restore is fetching its snapshot.
+        """Whether an eviction waits for it, or a restore fetches its snapshot.
 
-        A restore that chooses it after that finds it gone, and its policy says what follows.
+        A restore that chooses it later finds it gone, and the policy decides what follows.
         """
         uid, ref, namespace_uid = checkpoint.spec.uid, checkpoint.snapshot, checkpoint.spec.namespace_uid
         is_fetched = any(

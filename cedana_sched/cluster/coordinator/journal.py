@@ -1,11 +1,11 @@
-"""The coordinator's journal: one small log that is written atomically, and the objects that it is carried over to.
+"""The coordinator's journal: a small log that is written atomically, and the objects to which the log is projected.
 
-A turn of the core changes several records at once, and the API server can only change one object at a time. So what
-changed is first written whole into the log (see `redo_log`), which is the moment it is durable, and then, in the
-background, into the objects. A coordinator that starts reads the objects, and lays the log over them.
+A turn of the core changes several records at once, and the API server changes one object at a time. So the whole
+change is first written to the log (see `redo_log`), which makes it durable, and then, in the background, to the
+objects. On start, a coordinator reads the objects and replays the log over them.
 
-The log is also the fence: every write names the version that it replaces, so that a coordinator which has lost its
-lease without noticing can write nothing any more once another one has begun.
+The log is also the fence: every write has the resourceVersion that it replaces as precondition, so a coordinator that
+lost its Lease unnoticed can no longer write once another one leads.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
 
 Recorded = Callable[[tuple[Record, ...], tuple[Record, ...]], None]
-"""Called with what was saved and what forgotten, once it is durable; and with all that there is when it was loaded."""
+"""Called with saved and archived records once they are durable; first, after a load, with all records."""
 
 
 class ObjectJournal:
-    """Implements `coordinator.ports.Journal`. `writer` is the name of this process, never used twice."""
+    """Implements `coordinator.ports.Journal`. `writer` is the unique name of this process."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class ObjectJournal:
         self._unreadable = unreadable
 
     async def load(self) -> tuple[Record, ...]:
-        """Everything that was saved and not forgotten; from here on no other coordinator can save.
+        """Return all tracked records; from here on no other coordinator can save.
 
-        Waits for an API server that does not answer yet, has not read its rules yet, or has just learned of our kinds.
+        Retries while the API server does not answer, has not loaded its RBAC rules, or does not serve our kinds yet.
         """
         rests = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
@@ -103,16 +103,16 @@ class ObjectJournal:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
             metadata = msgspec.convert(body["metadata"], Metadata)
             log.warning("object is none of ours", kind=resource.kind, name=metadata.name, problem=str(error))
-            if body.get("status"):  # else it was written by hand
+            if body.get("status"):  # else a user created it by hand
                 self._unreadable(resource, Unreadable(metadata, str(error)))
             return None
         return record
 
     async def save(self, records: tuple[Record, ...], forget: tuple[Record, ...]) -> None:
-        """Write and drop these in one atomic step; it is durable when this returns.
+        """Save and archive records in one atomic step, durable on return.
 
         Raises:
-            RetryableError: nothing is known of it; call again.
+            RetryableError: the outcome is unknown; call again.
             FencedError: another coordinator writes.
         """
         changed = {record.uid for record in (*records, *forget)}
@@ -123,22 +123,22 @@ class ObjectJournal:
         )
         try:
             await self._log.put(Entries(records, forget), still_pending)
-        except ApiError as error:  # whatever it refused, it may take later: a refusal ends no coordinator
+        except ApiError as error:  # any refusal may be temporary, and must not end the coordinator
             raise ApiUnavailableError(error.message, status=error.status, reason=error.reason) from error
         self._projection.write(records, forget)
         self._recorded(records, forget)
 
 
 def _of_shown_namespace(record: Record, shown: Mapping[str, Record]) -> Record:
-    """As its object says, which was corrected where the log is older than that."""
+    """Return the record with its object's namespace uid, which may have been corrected after the log was written."""
     known = shown.get(record.uid)
     return record if known is None else of_namespace(record, namespace_uid_of(known))
 
 
 def _without_deleted(entries: Entries, shown: Mapping[str, Record]) -> Entries:
-    """Without Checkpoints whose objects are over, deleted or settled: a log may be older than that.
+    """Drop terminal Checkpoints whose objects were deleted: the log may be older than the deletion.
 
-    One that is ready had an object, or its orders would have gone nowhere. It stays while its eviction is held.
+    A ready one had an object, or its orders could not have been delivered. It stays while its eviction is held.
     """
     held = {
         uid

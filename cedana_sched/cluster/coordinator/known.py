@@ -1,4 +1,4 @@
-"""Checkpoints as their objects show them: those that are records still, and all that the coordinator has forgotten."""
+"""Checkpoints read from objects: both tracked and archived ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep
 from cedana_sched.model.texts import cut
 
 ANY_NAMESPACE = "any"
-"""The API server sees to it that namespaces are names."""
+"""Placeholder: the API server validates namespace names."""
 _LEAVES_NOTHING = frozenset({CheckpointStep.ABORTING, CheckpointStep.FAILED})
 
 
@@ -27,7 +27,7 @@ class _Read(msgspec.Struct, frozen=True, rename=api_name):
 
 
 class _IdentitySpec(_Read, frozen=True):
-    """Raises ValueError where it is none, so that the object is not read."""
+    """Raises ValueError if malformed, so that the object is not read."""
 
     id: str
     index: int = 0
@@ -57,7 +57,7 @@ class _Spec(_Read, frozen=True):
 
 
 class _SnapshotName(_Read, frozen=True):
-    """As `_IdentitySpec`."""
+    """Validated like `_IdentitySpec`."""
 
     generation: int = 0
     id: str = ""
@@ -69,17 +69,17 @@ class _SnapshotName(_Read, frozen=True):
 
 
 class _Message(_Read, frozen=True):
-    """An order or an outcome, as far as it shows which one it is.
+    """An order or an outcome, reduced to its type and reason.
 
-    An agent says what it likes, in each Checkpoint of its node, and all of them are kept: so of both texts there is the
-    beginning.
+    Both texts are truncated: an agent can write any text into each Checkpoint of its node, and all Checkpoints are
+    cached.
     """
 
     type: str = ""
     why: str = ""
 
     def __post_init__(self) -> None:
-        """Cut what nobody reads."""
+        """Truncate the texts."""
         for field, text in (("type", self.type), ("why", self.why)):
             msgspec.structs.force_setattr(self, field, cut(text))
 
@@ -108,7 +108,7 @@ class _Status(_Read, frozen=True):
 
 
 class KnownCheckpoint(_Read, frozen=True):
-    """A Checkpoint, as far as others than the journal look at it."""
+    """A Checkpoint, reduced to the fields read outside the journal."""
 
     metadata: Metadata
     spec: _Spec
@@ -121,7 +121,7 @@ class KnownCheckpoint(_Read, frozen=True):
 
     @property
     def node(self) -> str:
-        """Where it was taken."""
+        """Node where it was taken."""
         return self.spec.pod_ref.node_name
 
     @property
@@ -133,44 +133,44 @@ class KnownCheckpoint(_Read, frozen=True):
 
     @property
     def manifest(self) -> str:
-        """Digest of the snapshot's manifest; empty where it is not known."""
+        """Digest of the snapshot's manifest; empty if unknown."""
         return self.status.manifest_digest
 
     @property
     def committed_at(self) -> float | None:
-        """In seconds since the epoch; None where nothing is committed, or where no time stands there."""
+        """Seconds since the epoch; None if nothing is committed, or the object has no time."""
         return read_time(self.status.commit_time)
 
     @property
     def began_at(self) -> float | None:
-        """In seconds since the epoch; None where the API server has not dated it."""
+        """Seconds since the epoch; None if the API server has not dated the object."""
         return read_time(self.metadata.creation_timestamp)
 
     @property
     def may_be_continued(self) -> bool:
-        """Whether there is a snapshot of it, or may be soon."""
+        """Whether it has a snapshot, or may have one soon."""
         return self.status.step not in _LEAVES_NOTHING and not self.is_deleted
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it goes as soon as nobody keeps it back."""
+        """Whether it is deleted once it has no finalizers."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def is_kept(self) -> bool:
-        """Whether we keep it back."""
+        """Whether our finalizer keeps it."""
         return names.SNAPSHOT_CLEANUP in self.metadata.finalizers
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether nothing more happens to it: its node has done all that was ordered."""
+        """Whether it is terminal and confirmed: its node has done everything ordered."""
         return self.status.step in TERMINAL_CHECKPOINT_STEPS and not self.status.unconfirmed
 
     @property
     def left_at(self) -> float | None:
-        """When it was over without a word of its node, which may have committed it although it was called off.
+        """When it ended without an answer of its node, which may have committed it although it was cancelled.
 
-        In seconds since the epoch; None: nothing of it is left in the store but `snapshot`.
+        Seconds since the epoch; None: the store contains nothing of it except `snapshot`.
         """
         status = self.status
         is_left = status.step is CheckpointStep.FAILED and status.unconfirmed and status.cancelled
@@ -178,37 +178,37 @@ class KnownCheckpoint(_Read, frozen=True):
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether it is no record any more."""
+        """Whether its record is archived."""
         return not {names.ARCHIVED, names.REMOVE_SNAPSHOT}.isdisjoint(self.metadata.labels)
 
 
 def in_words(missed: KnownCheckpoint) -> str:
-    """Of one that was not continued: which it is, and whether there is a snapshot yet."""
+    """Describe a checkpoint that was not restored: its name, and whether its snapshot existed already."""
     if (snapshot := missed.snapshot) is not None:
         return f"{short(snapshot)}, which was there"
     return f"{short(missed.identity)}, which is still being made"
 
 
 class BySnapshot(Index[SnapshotRef, KnownCheckpoint]):
-    """Checkpoints by the snapshot that they describe: mostly one, but preemptions that meet share theirs."""
+    """Checkpoints by the snapshot that they describe: usually one, but concurrent preemptions share theirs."""
 
     def __init__(self, checkpoints: Informer[KnownCheckpoint]) -> None:
         super().__init__(lambda one: one.snapshot, checkpoints)
 
     def manifest_of(self, snapshot: SnapshotRef) -> str:
-        """Digest of its manifest; empty where no Checkpoint says."""
+        """Return the digest of its manifest; empty if no Checkpoint has it."""
         return next((one.manifest for one in self.of(snapshot) if one.manifest), "")
 
 
 class ById(Index[tuple[str, str], KnownCheckpoint]):
-    """Checkpoints by namespace and id: those of all replicas. Implements `adapter.cluster.Snapshots`."""
+    """Checkpoints by namespace and id, of all replicas. Implements `adapter.cluster.Snapshots`."""
 
     def __init__(self, checkpoints: Informer[KnownCheckpoint]) -> None:
         super().__init__(lambda one: (one.metadata.namespace, one.spec.identity.id), checkpoints)
         self.synced = checkpoints.synced
 
     def has(self, identity: Identity) -> bool:
-        """Whether a Checkpoint of any replica of it is there, be it that it failed or is in flight."""
+        """Whether a Checkpoint of any replica of its id exists, including failed ones and those in flight."""
         return next(iter(self.of((identity.namespace, identity.id))), None) is not None
 
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
@@ -217,12 +217,12 @@ class ById(Index[tuple[str, str], KnownCheckpoint]):
         return tuple(one.snapshot for one in ready if one.snapshot is not None and not one.is_deleted)
 
     def missed_by(self, pod: Pod, identifier: str, index: int | None = None) -> KnownCheckpoint | None:
-        """The newest that a pod which began anew could have continued; in flight it has no snapshot yet.
+        """Return the newest checkpoint that a cold-started pod could have restored; in flight it has no snapshot yet.
 
-        Another pod's, which had begun when this one came to its node. `index`: None where any replica's would do.
+        Only checkpoints of other pods that began before this pod got its node. `index`: None for any replica's.
         """
         created, started = read_time(pod.metadata.creation_timestamp), pod.status.started_at
-        came = inf if started is None else max(started, created or started)  # two clocks say it, and one may be behind
+        came = inf if started is None else max(started, created or started)  # of two clocks, one may be behind
         missed = (
             one
             for one in self.of((pod.metadata.namespace, identifier))
@@ -234,7 +234,7 @@ class ById(Index[tuple[str, str], KnownCheckpoint]):
         return max(missed, key=lambda one: inf if one.snapshot is None else one.snapshot.generation, default=None)
 
     def was_saved(self, pod_uid: str, identity: Identity, before: float) -> bool:
-        """Whether a snapshot of this very pod was committed before that moment (seconds since the epoch)."""
+        """Whether a snapshot of this very pod was committed before that time (seconds since the epoch)."""
         return any(
             one.spec.pod_ref.uid == pod_uid and one.snapshot is not None and (one.committed_at or before) < before
             for one in self.of((identity.namespace, identity.id))

@@ -1,7 +1,7 @@
-"""What waits for a writer, in two lanes: what somebody waits for is taken first, what only shows something after it.
+"""A write queue with two lanes: writes that a component waits for precede writes that only display state.
 
-In a storm of preemptions the orders of a thousand victims so do not wait behind what is shown of the first ones; what
-is shown waits until something newer has overtaken it, and costs no write.
+So in a storm of preemptions, the orders of a thousand victims do not wait behind the displayed state of the first ones;
+a displayed state that a newer one supersedes in the queue costs no write.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Lanes(Generic[T]):
-    """A queue that holds each item once. Items are told apart by `is`."""
+    """A queue that holds each item once, compared by object identity."""
 
     def __init__(self) -> None:
         self._urgent: dict[int, T] = {}
@@ -21,7 +21,7 @@ class Lanes(Generic[T]):
         self._count = asyncio.Semaphore(0)
 
     def put(self, item: T, *, urgent: bool) -> None:
-        """Have it taken; one that waits already is moved where it is urgent now, and never back."""
+        """Enqueue an item; a queued item moves to the urgent lane if `urgent`, and never back."""
         key = id(item)
         if key in self._urgent:
             return
@@ -35,7 +35,7 @@ class Lanes(Generic[T]):
             self._count.release()
 
     async def get(self) -> T:
-        """The one that has waited longest, of the urgent ones first; it waits until there is one."""
+        """Wait for and return the longest-waiting item, urgent ones first."""
         await self._count.acquire()
         lane = self._urgent or self._others
         return lane.pop(next(iter(lane)))

@@ -1,4 +1,4 @@
-"""What a coordinator consists of while it leads."""
+"""Wiring of a coordinator while it leads."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ from cedana_sched.store.sts import Sessions
 log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS = 2.0
-"""How long a coordinator that ends goes on writing objects; what is missing then is in the log."""
+"""How long a terminating coordinator keeps writing objects; the log has what is missing then."""
 
 
 class Leader:
-    """One coordinator and all that it stands on, wired. Made anew for every leadership."""
+    """One coordinator and its dependencies, wired. Constructed for every leadership."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Leader:
         self._nodes = Informer(Watch(api, NODES, Node), unreadable)
         labels = f"{names.PROTECTED}=true"
         self._everywhere = Informer(Watch(api, PODS, Pod, labels=labels), partial(_unreadable_in, served, unreadable))
-        """Every pod with the label of protected ones: for those that let go and clean up."""
+        """All pods with the label of protected ones, also in unserved namespaces: for releases and cleanup."""
         self.pods = self._everywhere.within(served)
-        """Every protected pod."""
+        """All protected pods in served namespaces."""
         self._policies = ClusterPolicies(api, configuration.longest_deadline_seconds, unreadable, self._events.tell)
         self._checkpoints = Informer(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
         by_snapshot, by_id = BySnapshot(self._checkpoints), ById(self._checkpoints)
@@ -191,7 +191,7 @@ class Leader:
                     ("events", self._events.run()),
                 )
             ]
-            # read before, these caches would show that there is nothing: no pod, no node, no snapshot to continue from
+            # before sync, these caches would show no pods, nodes and snapshots
             for synced in (self.pods.synced, self._nodes.synced, self._policies.synced, self._checkpoints.synced):
                 await synced.wait()
             background.append(group.create_task(self._unprepared.run(), name="unprepared pods"))
@@ -208,11 +208,11 @@ class Leader:
 
     @property
     def awaited(self) -> str | None:
-        """What is not listed yet, and why; None once it coordinates."""
+        """What has not synced yet, and why; None once it coordinates."""
         return awaited(self.pods, self._checkpoints, self._nodes) or self._policies.awaited
 
     async def withdraw(self) -> None:
-        """Let the schedulers go on without us; only while it coordinates.
+        """Withdraw all adapters, so that schedulers proceed without us; only while it coordinates.
 
         Raises:
             ApiError: the API server refused.
@@ -222,7 +222,7 @@ class Leader:
                 await adapter.withdraw()
 
     def _collecting(self, api: Api, configuration: CoordinatorConfiguration) -> Collections | None:
-        """None: agents collect all namespaces themselves."""
+        """Return None if agents collect all namespaces themselves."""
         given = configuration.credentials
         if given is None or given.collection_turns is None:
             return None

@@ -1,4 +1,4 @@
-"""The coordinator's process: waits for the lease, then leads until it is lost or the process gets SIGTERM."""
+"""The coordinator's process: waits for the Lease, then leads until it loses the Lease or the process gets SIGTERM."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ LEASE_NAME = "cedana-sched-coordinator"
 
 
 def own_identity() -> str:
-    """A name of this process that is never used twice."""
+    """Return a unique name for this process."""
     return f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
 
 
 async def serve(configuration: CoordinatorConfiguration) -> None:
-    """Lead when it is our turn, for ever.
+    """Lead whenever this replica holds the Lease, forever.
 
     Raises:
-        LeadershipLostError: another one may lead now; the process must end.
+        LeadershipLostError: another replica may lead now; the process must end.
     """
     identity = own_identity()
     log.info("coordinator starts", version=__version__, identity=identity)

@@ -1,4 +1,4 @@
-"""The coordinator's metrics; names and units follow the conventions of Prometheus."""
+"""Prometheus metrics of the coordinator."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1
 _COLD: Final = "cold"
 _RESTORED: Final = "restored"
 MOST_REASONS: Final = 32
-"""Of evictions that are counted by their own names: who may write to a scheduler's objects can make them up."""
+"""Maximum distinct eviction reasons as label values: a tenant who writes scheduler objects can invent them."""
 OTHER: Final = "other"
 
 
 class CoordinatorMetrics:
-    """Implements `coordinator.ports.EventListener`, and `journal.Recorded`, which gets every record that is saved."""
+    """Implements `coordinator.ports.EventListener`, and `journal.Recorded`, which receives every saved record."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._announced = Counter(
@@ -76,12 +76,12 @@ class CoordinatorMetrics:
         )
         self._known: dict[str, str] = {}
         self._reasons: set[str] = set()
-        for outcome in (_COLD, _RESTORED):  # what alerts look at: an increase from nothing at all is none
+        for outcome in (_COLD, _RESTORED):  # alerts use increases, and a series that starts late shows none
             self._restores.labels(outcome)
         self._announced.labels("EvictionReleased", str(Severity.WARNING))
 
     def leads(self, *, leads: bool) -> None:
-        """Whether this replica coordinates."""
+        """Set whether this replica leads."""
         self._leads.set(1 if leads else 0)
         if not leads:
             self._known.clear()
@@ -92,11 +92,11 @@ class CoordinatorMetrics:
         self._announced.labels(tell.kind, str(tell.severity)).inc()
 
     def refused(self, kind: str, status: int) -> None:
-        """The API server has answered the write of an object with this HTTP status, 0: with nothing."""
+        """Count a refused object write by HTTP status; 0: no response."""
         self._refused.labels(kind, str(status)).inc()
 
     def recorded(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
-        """See `journal.Recorded`; what was settled before this replica began is not counted again."""
+        """See `journal.Recorded`; checkpoints terminal before this replica led are not counted again."""
         for record in records:
             before = self._known.get(record.uid)
             if before is not None and before != record.step:

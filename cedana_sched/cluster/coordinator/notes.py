@@ -1,4 +1,4 @@
-"""What adapters must remember beyond their scheduler's memory: one small ConfigMap each, fenced like the journal."""
+"""Adapters' persistent state beyond what their schedulers publish: one ConfigMap each, fenced like the journal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cedana_sched.model.objects import names
 log = structlog.get_logger(__name__)
 
 PREFIX = "cedana-sched-notes-"
-"""Before the adapter's name."""
+"""Prefix of the adapter's name."""
 _WRITER = kept(f"{names.GROUP}/writer")
 _KEY = "notes"
 FIRST_PAUSE_SECONDS = 0.05
@@ -33,9 +33,9 @@ class _Kept(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConfigMapNotes:
-    """Implements `adapter.cluster.Notes`. `writer` is the name of this process, never used twice.
+    """Implements `adapter.cluster.Notes`. `writer` is the unique name of this process.
 
-    Whoever reads takes over: from then on nobody who has read before can write.
+    A read takes over: no earlier reader can write afterwards.
     """
 
     def __init__(self, api: Api, namespace: str, adapter: str, writer: str) -> None:
@@ -55,7 +55,7 @@ class ConfigMapNotes:
                 else:
                     body = self._body(found.binary_data, found.metadata.resource_version)
                     made = await self._api.update(CONFIG_MAPS, body, into=_Kept)
-            except (ConflictError, AlreadyExistsError):  # the one before us has just written: what it wrote counts
+            except (ConflictError, AlreadyExistsError):  # the previous writer has just written: its content counts
                 await asyncio.sleep(pause)
                 continue
             except ApiError as error:
@@ -71,7 +71,7 @@ class ConfigMapNotes:
         body = self._body({_KEY: base64.b64encode(notes).decode()}, self._version)
         try:
             made = await self._api.update(CONFIG_MAPS, body, into=_Kept)
-        except AbsentError as error:  # somebody has deleted it; the next write makes it anew
+        except AbsentError as error:  # the ConfigMap was deleted; the next write recreates it
             self._version = None
             raise self._again(error) from error
         except ConflictError as error:
@@ -82,7 +82,7 @@ class ConfigMapNotes:
         self._version = made.metadata.resource_version
 
     async def _own(self, conflict: ConflictError) -> None:
-        """A write of ours whose answer was lost may be what is in the way; then the next one replaces it."""
+        """Adopt the version of a conflicting write if it is ours and only its response was lost."""
         try:
             found = await self._api.get(CONFIG_MAPS, self._name, self._namespace, into=_Kept)
         except ApiError as error:

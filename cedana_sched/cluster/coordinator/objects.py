@@ -1,6 +1,6 @@
-"""The coordinator's records as Kubernetes objects, and back: what a record holds is in spec and status, nowhere else.
+"""Conversion of the coordinator's records to Kubernetes objects and back; spec and status have all of a record.
 
-A record that was written and read again differs by less than a microsecond in its times, and in nothing else.
+A round trip changes times by less than a microsecond, and nothing else.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RESOURCES: tuple[Resource, ...] = (CHECKPOINTS, PREEMPTION_HOLDS, RESTORES)
 
 
 def resource_of(record: Record) -> Resource:
-    """The kind that a record is kept as."""
+    """Return the kind of a record's object."""
     match record:
         case Checkpoint():
             return CHECKPOINTS
@@ -58,7 +58,7 @@ def resource_of(record: Record) -> Resource:
 
 
 def key_of(record: Record, system_namespace: str) -> tuple[str, str]:
-    """Namespace and name of a record's object."""
+    """Return namespace and name of a record's object."""
     match record:
         case Checkpoint():
             return record.workload.namespace, checkpoint_name(record.identity.id, record.identity.index, record.uid)
@@ -69,12 +69,12 @@ def key_of(record: Record, system_namespace: str) -> tuple[str, str]:
 
 
 def namespace_uid_of(record: Record) -> str:
-    """Of the namespace for which a record was made; empty: see `identity.may_be_one_namespace`."""
+    """Return the uid of the record's namespace; empty: see `identity.may_be_one_namespace`."""
     return record.namespace_uid if isinstance(record, PreemptionHold) else record.workload.namespace_uid
 
 
 def to_object(record: Record, system_namespace: str) -> Object:
-    """Metadata, spec and status of a record's object."""
+    """Return metadata, spec and status of a record's object."""
     namespace, name = key_of(record, system_namespace)
     metadata: Object = {"namespace": namespace, "name": name, "labels": labels_of(record)}
     match record:
@@ -89,7 +89,7 @@ def to_object(record: Record, system_namespace: str) -> Object:
 
 
 def status_of(record: Record) -> Object:
-    """The status of a record's object."""
+    """Return the status of a record's object."""
     match bounded(record):
         case Checkpoint() as checkpoint:
             return _checkpoint_status(checkpoint)
@@ -100,10 +100,10 @@ def status_of(record: Record) -> Object:
 
 
 def to_record(resource: Resource, body: Object) -> Record:
-    """The record that an object was written from.
+    """Return the record of an object.
 
     Raises:
-        pydantic.ValidationError: somebody else wrote it.
+        pydantic.ValidationError: the object is malformed: another writer wrote it.
     """
     namespace = body["metadata"]["namespace"]
     spec, status = body["spec"], body.get("status", {})
@@ -116,7 +116,7 @@ def to_record(resource: Resource, body: Object) -> Record:
 
 
 def labels_of(record: Record) -> dict[str, str]:
-    """By which agents find their orders."""
+    """Return the labels by which agents select their orders."""
     if isinstance(record, PreemptionHold):
         return {}
     identity = record.identity
@@ -178,7 +178,7 @@ def _checkpoint_status(record: Checkpoint) -> Object:
 
 
 def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Checkpoint:
-    if spec.first_order is not None and "step" not in shown:  # its node may have frozen the pod by it already
+    if spec.first_order is not None and "step" not in shown:  # its node may have frozen the pod by that order already
         deadline = moment(spec.creation_time.timestamp() + spec.policy.deadline_seconds)
         shown = {**shown, "step": CheckpointStep.FREEZING, "deadline": deadline}
     status = read_kept(CheckpointStatus, shown)
@@ -376,7 +376,7 @@ def _snapshot(namespace: str, name: SnapshotName | None) -> SnapshotRef | None:
 
 
 def _bounded(created_at: datetime, deadline: datetime) -> float:
-    """Later than any of ours it is a forged one."""
+    """Cap the deadline: a later one than any of ours is forged."""
     return min(deadline.timestamp(), created_at.timestamp() + LONGEST_RECORD_SECONDS)
 
 

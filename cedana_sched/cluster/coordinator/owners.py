@@ -1,4 +1,4 @@
-"""Who controls a pod: owns its Checkpoints where their id is a Job's own, and shows what its people should read."""
+"""Owner references of pods: for their Checkpoints if the id is a Job's own, and for Events."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from cedana_sched.model.preemption import HeldObject, WorkloadRef
 
 
 class Owners:
-    """Of the pods of a mirror, which must be synced before `of` is called."""
+    """Resolves ownerReferences; `pods` must have synced."""
 
     def __init__(self, pods: Informer[Pod]) -> None:
         self._pods = pods
 
     def of(self, workload: WorkloadRef) -> list[Object]:
-        """`ownerReferences` for what describes snapshots of this pod; none where others may continue from them, too.
+        """Return `ownerReferences` for snapshot objects of this pod; none if other owners' pods may restore them.
 
-        They do not block their owner's deletion: that would need rights on whatever controls pods.
+        They do not block the owner's deletion: that would require permissions on every kind of pod controller.
         """
         pod = self._pods.get(workload.name, workload.namespace)
         if pod is None or pod.metadata.uid != workload.uid or pod.metadata.annotations.get(names.DERIVED_ID) != "true":
@@ -29,19 +29,19 @@ class Owners:
 
 
 def owner_reference(metadata: Metadata) -> dict[str, str] | None:
-    """An ObjectReference to who controls an object, for an Event; None: nobody does."""
+    """Return an ObjectReference to an object's controller, for an Event; None if it has none."""
     if (owner := metadata.owner) is None:
         return None
     return _named(owner) | {"namespace": metadata.namespace}
 
 
 def held_reference(held: HeldObject) -> dict[str, str]:
-    """An ObjectReference to the object by which a scheduler evicts, for an Event."""
+    """Return an ObjectReference to the object by which a scheduler evicts, for an Event."""
     return _named(held) | {"namespace": held.namespace}
 
 
 def warn_pod_and_owner(events: EventRecorder, metadata: Metadata, reason: str, text: str) -> None:
-    """Publish a warning on a pod and on who controls it."""
+    """Publish a warning on a pod and on its controller."""
     owner = owner_reference(metadata)
     for one in (PODS.reference(metadata.name, metadata.namespace, metadata.uid), *([owner] if owner else ())):
         events.tell(ObjectEvent(one, reason, text, warning=True))

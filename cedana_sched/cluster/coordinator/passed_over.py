@@ -1,7 +1,7 @@
-"""Protected pods that began anew although a snapshot of theirs was there, or in the making: no webhook gave it to them.
+"""Protected pods that started cold although a snapshot existed or was in flight: no webhook prepared the restore.
 
-A webhook whose cache of Checkpoints is behind prepares a pod for its next preemption, and not for its return. The pod
-begins anew then, and nothing else shows it. It cannot be undone: the program runs. So it is published.
+A webhook with a stale cache of Checkpoints prepares a pod for its next preemption, but not for its restore. The pod
+then starts cold without any other sign. The program already runs, so this cannot be undone: it is published.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 
 LATE_SECONDS = 600.0
-"""A pod that was created earlier was published by an earlier leader."""
+"""An earlier leader has published pods created before that."""
 _SAID_ELSEWHERE = frozenset({names.RESTORE_IDENTITY, names.NOT_PROTECTED, names.MISSED_BY_WEBHOOK})
 
 
 class PassedOver:
-    """Run `run` as a task.
+    """Detection of such pods. Run `run` as a task.
 
     Args:
-        pods: every protected one.
-        snapshots: what there is to continue from, or will be.
-        tell: publishes it.
+        pods: all protected pods.
+        snapshots: restorable and in flight.
+        tell: publishes the event.
         now: the time of day.
     """
 
@@ -47,7 +47,7 @@ class PassedOver:
         self._now = now
 
     async def run(self) -> None:
-        """Publish those that there are, and each that is bound, for ever."""
+        """Publish existing cases, then each newly bound one, forever."""
         await self._pods.synced.wait()
         await self._snapshots.synced.wait()
         for pod in self._pods:
@@ -77,7 +77,7 @@ class PassedOver:
 
 
 def is_new(pod: Metadata, now: datetime) -> bool:
-    """Whether no earlier leader can have published that it began anew."""
+    """Whether the pod is too new for an earlier leader to have published its cold start."""
     created = read_time(pod.creation_timestamp)
     return created is not None and now.timestamp() - created < LATE_SECONDS
 

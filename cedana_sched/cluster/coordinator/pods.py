@@ -1,4 +1,4 @@
-"""Starts and ends of protected pods: the same for every scheduler, and so no scheduler's adapter's business."""
+"""Reports starts and ends of protected pods; independent of the scheduler, so no adapter's task."""
 
 from __future__ import annotations
 
@@ -38,16 +38,15 @@ class PodReports:
         beginnings: BeginningNumbers,
         checkpoints: ById,
     ) -> None:
-        """Reports what happens to the protected pods.
+        """Construct the reporter.
 
         Args:
-            cluster: where they are; its pods are those of all namespaces. Of one that is not served the ends are
-                reported, and the starts of who would wait for ever.
-            alive: which of them the records count on.
-            beginnings: of those that return.
-            checkpoints: all that there are. Our webhook has a pod wait only where there is one of its id, or where
-                the pod names what it continues: who waits besides, in a namespace that is not served, has written
-                our names on his pod himself.
+            cluster: access to pods of all namespaces. For unserved namespaces it reports ends, and only those starts
+                that would otherwise wait forever.
+            alive: pods that records depend on.
+            beginnings: incarnations of restored pods.
+            checkpoints: all Checkpoints. Our webhook makes a pod wait only if its id has one, or the pod names its
+                snapshot: any other waiting pod in an unserved namespace has our reserved names from its own author.
         """
         self._cluster = cluster
         self._beginnings = beginnings
@@ -57,13 +56,13 @@ class PodReports:
         self._readers: Readers[Report] = Readers()
 
     async def run(self) -> None:
-        """Look for pods that are not shown any more, for ever."""
+        """Check pods that left the cache, forever."""
         await self._ends.run()
 
     async def reports(self) -> AsyncIterator[Report]:
-        """What is pending, then what happens: a pod that shall continue got its node, or begins again; one is gone.
+        """Report what is pending, then changes: a pod with a restore got its node or another incarnation; a pod ended.
 
-        Pending is also the end of pods that some record counts on, and that are not there any more.
+        Pending includes ends of pods that a record depends on and that no longer exist.
         """
         await self._cluster.pods.synced.wait()
         await self._beginnings.synced.wait()
@@ -93,10 +92,10 @@ class PodReports:
                 self._alive.unsubscribe(self._compare)
 
     async def release(self, release: Release) -> None:
-        """No eviction is ever held in the name of a pod's start."""
+        """No-op: no eviction is held for a pod's start."""
 
     def _compare(self, workload: WorkloadRef) -> None:
-        """With what there is: a pod may have ended before it was recorded that somebody counts on it."""
+        """Check the pod: it may have ended before a record came to depend on it."""
         if not self._is_shown(workload):
             self._ends.doubt(workload)
 
@@ -120,13 +119,13 @@ class PodReports:
             return []
         try:
             starting = self._starting(now)
-        except (KeyError, ValueError, UsageError) as error:  # somebody has changed what our webhook wrote
+        except (KeyError, ValueError, UsageError) as error:  # another writer changed our webhook's annotations
             log.warning("pod does not say who it is", pod=now.metadata.name, problem=repr(error))
             return []
         return [starting] if self._is_ours_to_end(now, starting) else []
 
     def _is_ours_to_end(self, pod: Pod, starting: Starting) -> bool:
-        """In a namespace that is not served, whether it waits because we had it wait before that was so."""
+        """Whether the pod is served, or waits because our webhook made it wait before the namespace was excluded."""
         if self._cluster.served.includes(pod.metadata.namespace):
             return True
         waits_for_named = starting.continues or starting.requested_snapshot is not None or starting.refused is not None
@@ -147,20 +146,20 @@ class PodReports:
         )
 
     def _committed(self, identity: Identity) -> SnapshotRef | None:
-        """As Checkpoints say now, and not the pod's annotation: what was deleted since is not missed."""
+        """Return the newest snapshot by current Checkpoints, not by the annotation: some may be deleted since."""
         known = self._cluster.snapshots.snapshots_of(identity.namespace, identity.id)
         return max((ref for ref in known if ref.identity == identity), default=None)
 
 
 def _has_restore_container(pod: Pod) -> bool:
-    """Whether it waits until its node says how it begins; one that refuses to continue it has it begin anew."""
+    """Whether it waits for its node's decision; a pod whose restore is refused starts cold."""
     return any(container.name == names.RESTORE_CONTAINER for container in pod.spec.init_containers)
 
 
 def _ended(pod: Pod) -> Ended:
-    """The kubelet names a reason when it, or a controller, has ended the pod; containers that fail have none.
+    """Return the report; failed only without a reason: the kubelet writes one if it or a controller ended the pod.
 
-    Where none was started, be it that the kubelet ended meanwhile, no program has failed.
+    If no container was started, even because the kubelet ended meanwhile, no program has failed.
     """
     containers = pod.status.container_statuses
     has_run = not containers or any(status.has_run for status in containers)
@@ -171,9 +170,9 @@ def _ended(pod: Pod) -> Ended:
 
 
 def _ran_seconds(pod: Pod) -> float | None:
-    """From the start of its first container to the end of its last one; both times are its node's.
+    """Return seconds from the first container's start to the last one's end; both are the node's times.
 
-    One that was never started has begun in 1970 (the kubelet's time of containerd's zero).
+    The kubelet dates the start of a container that never started 1970 (containerd's zero time).
     """
     has_run = (one.state for one in pod.status.container_statuses if one.has_run)
     ends = [state["terminated"] for state in has_run if "terminated" in state]
@@ -186,7 +185,7 @@ def _ran_seconds(pod: Pod) -> float | None:
 
 
 def _wanted(pod: Pod) -> tuple[SnapshotRef | None, str | None]:
-    """The very snapshot that a person chose, or why what he wrote is none: else its pod would wait for ever."""
+    """Return the snapshot chosen by the user, or why it is malformed: without that, the pod would wait forever."""
     try:
         return asked_for(pod.metadata.namespace, pod.metadata.annotations), None
     except UsageError as error:

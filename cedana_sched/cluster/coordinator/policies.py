@@ -1,4 +1,4 @@
-"""The CheckpointPolicies of the cluster, as they are now."""
+"""The cluster's CheckpointPolicies, from an informer."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ClusterPolicies:
     """Implements `adapter.cluster.Policies`. Run `run` as a task.
 
     Args:
-        longest_deadline_seconds: what no deadline may exceed, whatever a policy says.
-        unreadable: hears of each policy that cannot be read.
-        tell: publishes which of a policy's fields count for nobody.
+        longest_deadline_seconds: cap on every deadline, whatever a policy contains.
+        unreadable: called for each policy that cannot be read.
+        tell: publishes a policy's fields without effect.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ClusterPolicies:
         return capped(self._found(name, namespace), self._longest_seconds)
 
     def look_up(self, queue_policy: Callable[[Pod], str | None]) -> None:
-        """Have `of` look there, too, for the policy of a pod's queue (`adapter.cluster.QueuePolicies`)."""
+        """Register a source for the policy of a pod's queue (`adapter.cluster.QueuePolicies`), used by `of`."""
         self._queue_policies.append(queue_policy)
 
     def of(self, pod: Pod) -> CheckpointPolicy:
@@ -87,20 +87,20 @@ class ClusterPolicies:
         if of_queues <= {at_creation}:
             return self.named(self.chosen(said), namespace)
         own = said.get(names.POLICY, "")
-        if own == at_creation:  # its queue's of then, and no choice of its own
+        if own == at_creation:  # the queue's policy at creation, not the pod's own choice
             own = ""
         said_now = [{names.POLICY: own, names.QUEUE_POLICY: of_queue} for of_queue in sorted(of_queues)]
         if at_creation and self._informer.get(at_creation) is not None:
             said_now.append(said)
-        # a tenant may have written any of them: an object of each scheduler, the annotation at creation
+        # a tenant may have written any of them: a scheduler's object, or the annotation at creation
         return reduce(within, (self.named(self.chosen(one), namespace) for one in said_now))
 
     def chosen(self, annotations: Mapping[str, str]) -> str | None:
-        """The name of the policy of a pod with these annotations that no webhook has seen; None: none is named."""
+        """Return the policy name for a pod with these annotations that no webhook mutated; None: none is named."""
         return chosen(annotations, self._spec)
 
     def _spec(self, name: str) -> CheckpointPolicySpec:
-        """What it says; as if nothing stood there where it does not exist or cannot be read."""
+        """Return its spec; the empty spec if it does not exist or cannot be read."""
         found = self._informer.get(name)
         with suppress(UsageError):
             return CheckpointPolicySpec() if found is None else read_spec(name, found.spec)
@@ -114,12 +114,12 @@ class ClusterPolicies:
             try:
                 return counting(candidate, read_spec(candidate, found.spec), namespace).policy
             except UsageError as error:
-                # our webhook refuses such a one; it may have been away, or it was changed since
+                # our webhook refuses invalid policies; it may have been down, or the policy changed since
                 log.warning("policy does not count", policy=candidate, namespace=namespace, problem=str(error))
         return CheckpointPolicy()
 
     def _look(self, before: _PolicyObject | None, now: _PolicyObject | None) -> None:
-        """Our webhook refuses one that cannot be read; it may have been away."""
+        """Report unreadable policies: our webhook refuses them, but may have been down."""
         if now is None:
             return
         try:
@@ -134,7 +134,7 @@ class ClusterPolicies:
             self._publish_withheld(now.metadata, spec)
 
     def _publish_withheld(self, metadata: Metadata, spec: CheckpointPolicySpec) -> None:
-        """Our webhook warns who writes it, and nobody has written one that is from before it."""
+        """Report fields without effect: our webhook warns only on writes, and the policy may be older."""
         if fields := withheld(metadata.name, spec):
             log.warning("fields of a policy count for nobody", policy=metadata.name, fields=fields)
             text = f"{', '.join(fields)}: counts for nobody: write for whom in spec.allowedNamespaces"

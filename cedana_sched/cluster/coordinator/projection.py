@@ -1,9 +1,9 @@
-"""Carries records over to their objects in the background: the latest state of each, many objects at a time.
+"""Projects records to their objects in the background: the latest state of each, many objects in parallel.
 
-The orders for agents travel in the same writes, so that a step costs one request, and a Checkpoint's first order in its
-creation; writes that somebody waits for come before those that only show something. It is level-triggered: what a
-record says, and its object does not show, is written again, whatever the API server said before. Only into another
-namespace it is not: one that was deleted may have been made again under its name, while its records were remembered.
+Orders for agents are part of the same writes, so that a step costs one request, and a Checkpoint's first order is part
+of its creation; writes that a component waits for precede those that only display state. Level-triggered: whatever the
+object lacks of its record is written again, whatever the API server answered before. Except into another namespace: a
+deleted namespace may have been recreated under its name while its records are still tracked.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 10.0
 
 Refused = Callable[[Record, ApiError, bool], None]
-"""Called for each write that the API server did not take, with whether it is the first one since one was taken."""
+"""Called for each refused write; the flag: whether it is the first since a successful one."""
 
 
 class Pending(Struct, frozen=True):
-    """What the objects do not show yet."""
+    """Records that the objects do not show yet."""
 
     records: tuple[Record, ...]
     forgotten: tuple[Record, ...]
@@ -63,7 +63,7 @@ class Pending(Struct, frozen=True):
 
 @dataclass(eq=False)
 class _Target:
-    """One object: what it shall say, and how far that is written."""
+    """Desired and written state of one object."""
 
     resource: Resource
     namespace: str
@@ -71,29 +71,29 @@ class _Target:
     record: Record
     exists: bool = False
     existed: bool = False
-    """Or may have: an agent may have read an order there."""
+    """Also if uncertain: an agent may have read an order there."""
     forgotten: bool = False
     is_removed: bool = False
     is_labelled: bool = True
-    """Whether the object has our labels; somebody may have changed them."""
+    """Whether the object has our labels; another writer may have changed them."""
     order: Order | None = None
     order_number: int = 0
     order_shown: int = 0
-    """The number of the order that was written last."""
+    """Number of the last written order."""
     wanted: int = 0
-    """Counts what was asked for; `written` is how much of it is there."""
+    """Version of the desired state; `written` is the version of the object."""
     written: int = 0
     waits: bool = False
-    """For a writer."""
+    """Queued for a writer."""
     taken: bool = False
-    """Has a writer, or pauses; two writers at once would overtake each other."""
+    """Has a writer, or is in backoff; two concurrent writers would reorder writes."""
     refusals: int = 0
-    """In a row."""
+    """Consecutive."""
 
     @property
     def is_urgent(self) -> bool:
-        """Whether somebody waits for the write: an agent for its order, or whoever goes by what has become of it."""
-        if isinstance(self.record, PreemptionHold):  # the webhooks hold by it
+        """Whether a component waits for the write: an agent for its order, or a reader of the outcome."""
+        if isinstance(self.record, PreemptionHold):  # the webhooks decide by it
             return True
         if self.forgotten:
             return False
@@ -113,15 +113,15 @@ class Projection:
         refused: Refused = lambda *_: None,
         corrected: Callable[[str, str], None] = lambda uid, namespace_uid: None,  # noqa: ARG005
     ) -> None:
-        """Writes with the rights of `api`.
+        """Construct; writes use the permissions of `api`.
 
         Args:
             api: may create, patch and delete the objects, and get namespaces.
-            system_namespace: where holds go that have no namespace of their own.
-            is_removed: says whether a checkpoint's snapshot is not there any more.
+            system_namespace: for holds without a namespace of their own.
+            is_removed: whether a checkpoint's snapshot has been removed.
             owners: `ownerReferences` of a Checkpoint of this pod.
-            refused: called for each write that was refused.
-            corrected: called with the uid of a record, and that of its namespace, where the record says another one.
+            refused: called for each refused write.
+            corrected: called with the uid of a record and its actual namespace uid, if the record has another one.
         """
         self._api = api
         self._namespaces = CurrentNamespaces(api)
@@ -135,31 +135,31 @@ class Projection:
         self._sinks: list[Callable[[str], None]] = []
         self._undeliverable_sinks: list[Callable[[str, str], None]] = []
         self._late: dict[str, _Target] = {}
-        """What the objects do not show yet."""
+        """Targets whose objects are out of date."""
         self._flushed = asyncio.Event()
         self._flushed.set()
         self._lanes: Lanes[_Target] = Lanes()
 
     def know(self, record: Record, body: Object) -> None:
-        """An object that is there already."""
+        """Register an existing object."""
         target = self._target(record)
         target.exists = target.existed = True
         order = body.get("status", {}).get("order") or body["spec"].get("firstOrder")
         target.order_number = target.order_shown = order["number"] if order else 0
 
     def subscribe(self, sink: Callable[[str], None]) -> None:
-        """`sink` is called with the uid of each record that no order is given for any more. Must not block."""
+        """Call `sink` with the uid of each record that gets no more orders. The sink must not block."""
         self._sinks.append(sink)
 
     def subscribe_to_undeliverable(self, sink: Callable[[str, str], None]) -> None:
-        """`sink` is called with the uid of a record that no agent can read orders of, and why. Must not block.
+        """Call `sink` with the uid of a record whose orders no agent can read, and the reason. The sink must not block.
 
-        No object can be made for it; and there was none, or what it is about went with its namespace.
+        Its object cannot be created, and never existed, or the record's namespace is gone.
         """
         self._undeliverable_sinks.append(sink)
 
     def write(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
-        """Have these carried over; returns at once."""
+        """Enqueue these records; returns at once."""
         for record in records:
             if record.uid in self._let_go:
                 continue
@@ -176,10 +176,10 @@ class Projection:
             self._enqueue(target)
 
     def order(self, uid: str, order: Order) -> int:
-        """Write an order for the agent of a record's node; the number under which it answers.
+        """Enqueue an order for the agent of a record's node; return the number that its answer will have.
 
         Raises:
-            KeyError: there is no such record any more.
+            KeyError: the record is no longer tracked.
         """
         target = self._targets[uid]
         target.order = order
@@ -188,17 +188,17 @@ class Projection:
         return target.order_number
 
     def has_order(self, uid: str) -> bool:
-        """Whether the agent of a record's node was given an order for it, by an earlier coordinator perhaps."""
+        """Whether the record has had an order, perhaps from an earlier coordinator."""
         return (target := self._targets.get(uid)) is not None and target.order_number > 0
 
     def again(self, uid: str) -> None:
-        """Write once more what a record says, with its order: its object may not show it any more."""
+        """Write a record and its order again: the object may have lost them."""
         if (target := self._targets.get(uid)) is not None and not target.forgotten:
             target.order_shown = 0
             self._enqueue(target)
 
     def seen(self, uid: str, labels: Mapping[str, str] | None) -> None:
-        """How a watch of unsettled objects shows one; None: not any more. What somebody has undone is done again."""
+        """Process a tracked object's labels from a watch; None: deleted. Changes of other writers are reverted."""
         target = self._targets.get(uid)
         if target is None or target.forgotten or not target.exists:
             return
@@ -213,19 +213,19 @@ class Projection:
         self._enqueue(target)
 
     def is_of_another(self, uid: str, resource: Resource, namespace: str, name: str) -> bool:
-        """Whether an object that claims the uid of a record is not the one in which that record is kept."""
+        """Whether an object that claims the uid of a record is not that record's object."""
         target = self._targets.get(uid)
         return target is not None and (target.resource, target.namespace, target.name) != (resource, namespace, name)
 
     def let_go(self, uid: str) -> None:
-        """Write nothing any more for this record: its object was deleted, and goes for good."""
+        """Stop writing this record: its object was deleted for good."""
         if (target := self._targets.pop(uid, None)) is not None:
             self._let_go.add(uid)
             self._settle(target)
             self._end_orders(uid)
 
     def pending(self) -> Pending:
-        """What a coordinator that starts now would not see in the objects."""
+        """Return the records whose objects are out of date."""
         late = tuple(self._late.values())
         return Pending(
             tuple(target.record for target in late if not target.forgotten),
@@ -233,11 +233,11 @@ class Projection:
         )
 
     async def flushed(self) -> None:
-        """Wait until the objects show everything that was asked for."""
+        """Wait until all objects are up to date."""
         await self._flushed.wait()
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write, forever."""
         async with asyncio.TaskGroup() as group:
             for number in range(WRITERS):
                 group.create_task(self._work(), name=f"projection {number}")
@@ -265,19 +265,19 @@ class Projection:
         while True:
             target = await self._lanes.get()
             target.waits, target.taken = False, True
-            await asyncio.sleep(0)  # the order that belongs to a step is given in the same turn: one request
+            await asyncio.sleep(0)  # an order of the same step is given in the same turn: one request
             if not self._is_late(target) or await self._carried_over(target):
                 target.taken = False
-                if self._is_late(target):  # it was changed meanwhile
+                if self._is_late(target):  # changed meanwhile
                     target.waits = True
                     self._lanes.put(target, urgent=target.is_urgent)
 
     async def _carried_over(self, target: _Target) -> bool:
-        """Whether it was written; else it is tried again after a pause, in which nobody else takes it."""
+        """Write the object; on failure schedule a retry with backoff, and return False."""
         version, order_number = target.wanted, target.order_number
         try:
             await self._write_one(target)
-        except NamespaceGoneError as error:  # with everything in it; no object can show the record any more
+        except NamespaceGoneError as error:  # the namespace is gone with its content; no object can show the record
             log.info("object not written", kind=target.resource.kind, name=target.name, problem=error.message)
             if not target.existed or isinstance(error, OfAnotherNamespaceError):
                 for sink in self._undeliverable_sinks:
@@ -286,9 +286,9 @@ class Projection:
             self._refused(target.record, error, target.refusals == 0)
             self._pause(target, str(error))
             return False
-        except Exception as error:  # what one record holds must cost neither the others nor their writers
+        except Exception as error:  # a defect of one record must not stop others or the writers
             log.exception("object cannot be made of its record", kind=target.resource.kind, name=target.name)
-            if not target.forgotten:  # its next step may be one that can be written
+            if not target.forgotten:  # its next step may be writable
                 self._pause(target, repr(error))
                 return False
         target.refusals, target.order_shown = 0, order_number
@@ -301,7 +301,7 @@ class Projection:
         return self._late.get(target.record.uid) is target
 
     def _pause(self, target: _Target, problem: str) -> None:
-        """Have it written again later, meanwhile the writer has others: a refusal may last, or be over in a moment."""
+        """Schedule a retry with backoff; the writer handles other objects meanwhile."""
         longest = min(FIRST_PAUSE_SECONDS * 2 ** min(target.refusals, 20), LONGEST_PAUSE_SECONDS)
         pause = longest * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
         target.refusals += 1
@@ -320,7 +320,7 @@ class Projection:
         self._lanes.put(target, urgent=target.is_urgent)
 
     def _settle(self, target: _Target) -> None:
-        """Nothing is to be written of it now."""
+        """Mark the object as up to date."""
         uid = target.record.uid
         if self._late.get(uid) is target:
             del self._late[uid]
@@ -331,14 +331,14 @@ class Projection:
             self._flushed.set()
 
     async def _write_one(self, target: _Target) -> None:
-        """A snapshot's Checkpoint stays when it is forgotten, as what people see of it; everything else goes."""
+        """Write or delete the object: a Checkpoint with a snapshot stays when archived; others are deleted."""
         record = target.record
         if record.uid in self._let_go:
             return
         if not target.forgotten:
             await self._show(target)
         elif isinstance(record, Checkpoint) and record.step is CheckpointStep.READY and not target.is_removed:
-            with contextlib.suppress(AbsentError):  # the record is gone, and so is its object, or its namespace
+            with contextlib.suppress(AbsentError):  # the record is terminal, and its object or namespace deleted
                 await self._show(target)
                 patch: Object = {"metadata": {"labels": {names.ARCHIVED: "true"}}}
                 await self._api.patch(target.resource, target.name, target.namespace, patch)
@@ -347,26 +347,26 @@ class Projection:
 
     async def _show(self, target: _Target) -> None:
         if not target.exists and await self._create(target) and not target.forgotten:
-            target.wanted += 1  # its order is given; its status waits for its turn
+            target.wanted += 1  # the creation contained the order; the status can wait
             return
         patch: Object = {"status": status_patch(target.record, target.order, target.order_number)}
         try:
             if not target.is_labelled:
                 await self._label(target)
             await self._api.patch(target.resource, target.name, target.namespace, patch, subresource="status")
-        except AbsentError:  # somebody has deleted it: while the record lives on, it is made again
+        except AbsentError:  # deleted by another writer: recreated while the record is tracked
             target.exists = False
             if target.record.uid not in self._let_go:
                 raise
 
     async def _label(self, target: _Target) -> None:
-        """Agents find their orders by these."""
+        """Restore the labels by which agents select their orders."""
         labels = {**labels_of(target.record), names.ARCHIVED: None, names.REMOVE_SNAPSHOT: None}
         await self._api.patch(target.resource, target.name, target.namespace, {"metadata": {"labels": labels}})
         target.is_labelled = True
 
     def _workloads_of(self, record: Record) -> list[WorkloadRef]:
-        """The pods that it is about, in its own namespace."""
+        """Return the record's pods in its own namespace."""
         if not isinstance(record, PreemptionHold):
             return [record.workload]
         targets = (self._targets.get(uid) for uid in record.checkpoints)
@@ -375,7 +375,7 @@ class Projection:
         return [workload for workload in workloads if workload.namespace == record.namespace]
 
     async def _create(self, target: _Target) -> bool:
-        """Whether that has given its order to the agent."""
+        """Create the object; return whether it delivered the order to the agent."""
         record = await self._namespaces.fitting(target.record, target.namespace, self._workloads_of(target.record))
         if (namespace_uid := namespace_uid_of(record)) != namespace_uid_of(target.record):
             self._corrected(record.uid, namespace_uid)

@@ -1,7 +1,7 @@
-"""Removes the snapshots of Checkpoints that are deleted, by a person, with their Job, or with their namespace.
+"""Removes the snapshots of deleted Checkpoints: deleted by a user, with their Job, or with their namespace.
 
-A finalizer keeps such a Checkpoint until an agent has removed its snapshot. All that this does follows from what the
-objects say, so that a coordinator that is killed at any instant is followed by one that goes on.
+A finalizer keeps such a Checkpoint until an agent has removed its snapshot. All state is in the objects, so a successor
+continues after a coordinator is killed at any time.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from cedana_sched.model.records import CheckpointStep
 log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS = 600.0
-"""Then the Checkpoint goes without its snapshot: a store that never answers must not keep a namespace for ever. Time
-in which no node has an agent does not count: where all nodes are scaled away, they come back."""
+"""Then the Checkpoint is released without removal of its snapshot: an unresponsive store must not block a namespace
+forever. Time without any node with an agent does not count: scaled-down nodes return."""
 ANSWER_SECONDS = 60.0
-"""An agent that has not answered by then may be dead: another one gets the order."""
+"""After that the agent may be dead: another one gets the order."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 WRITES_AT_ONCE = 32
 LEFT_SECONDS = 3600.0
-"""So long a deleted Checkpoint that was called off waits for a word of its own node, which may have to thaw a pod. Then
-any node does what concerns the store."""
+"""A deleted, cancelled Checkpoint waits that long for the answer of its own node, which may have to thaw a pod. Then
+any node does the cleanup of the store."""
 
 _ORDERS = (RemoveSnapshot.__name__, DiscardCancelled.__name__)
 
 
 class Purge:
-    """Run `run` as a task.
+    """Controller of deleted Checkpoints. Run `run` as a task.
 
     Args:
         api: may patch Checkpoints.
         checkpoints: all of the cluster.
         by_snapshot: the same by their snapshots.
         nodes: all of the cluster.
-        in_use: what may not go yet.
-        let_go: has the projection write nothing any more for the record of that uid.
-        is_gone: whether retention has removed a snapshot of the namespace with that uid already.
+        in_use: checkpoints that must stay for now.
+        let_go: makes the projection stop writing the record of that uid.
+        is_gone: whether retention has already removed a snapshot of the namespace with that uid.
         events: publishes snapshots that stay.
     """
 
@@ -82,10 +82,10 @@ class Purge:
         self._events = events
         self._writes = asyncio.Semaphore(WRITES_AT_ONCE)
         self._wakes: dict[Key, asyncio.Event] = {}
-        """Of the Checkpoints that are attended to."""
+        """By Checkpoint that is being handled."""
 
     async def run(self) -> None:
-        """Purge, for ever."""
+        """Purge, forever."""
         await self._in_use.loaded.wait()
         await self._checkpoints.synced.wait()
         await self._removers.synced.wait()
@@ -137,19 +137,19 @@ class Purge:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(None if _is_over(one) else _seconds_left(one)):
                         await self._wakes[key].wait()
-        except Exception:  # a defect that one object shows must keep no other one; its next change brings it here again
+        except Exception:  # a defect of one object must not block others; its next change retries it
             log.exception("handling the deletion of a Checkpoint failed")
         finally:
             del self._wakes[key]
 
     def _seen(self, key: Key) -> KnownCheckpoint | None:
-        """What it is now; from here on a change wakes who waits."""
+        """Return the current object; each later change sets its event."""
         self._wakes[key].clear()
         namespace, name = key
         return self._checkpoints.get(name, namespace)
 
     async def _purge(self, key: Key, one: KnownCheckpoint) -> None:
-        """Have its snapshot removed, if it has one that nobody else describes. Gives up in the end, and says so."""
+        """Remove its snapshot, unless no order is needed. Gives up after `PATIENCE_SECONDS`, and reports that."""
         if (order := self._order(one)) is None:
             return
         what = _named(order)
@@ -159,14 +159,14 @@ class Purge:
                 await self._remove(key, order, patience, problems)
         except TimeoutError:
             text = f"Snapshot {what} stays in the store, and nothing will remove it by itself: {problems[-1]}"
-            log.error("snapshot not removed", snapshot=what, problem=problems[-1])  # noqa: TRY400  # it says all
+            log.error("snapshot not removed", snapshot=what, problem=problems[-1])  # noqa: TRY400  # no traceback needed
             reference = CHECKPOINTS.reference(one.metadata.name, one.metadata.namespace, one.metadata.uid)
             self._events.tell(ObjectEvent(reference, "SnapshotRemovalFailed", text, warning=True))
         else:
             log.info("snapshot removed", snapshot=what)
 
     def _order(self, one: KnownCheckpoint) -> RemoveSnapshot | DiscardCancelled | None:
-        """What is to be done in the store; None: nothing."""
+        """Return what to remove from the store; None: nothing."""
         if one.left_at is not None:
             return DiscardCancelled(one.spec.uid, one.identity)
         if (ref := one.snapshot) is None or self._is_gone(ref, one.spec.namespace_uid):
@@ -178,7 +178,7 @@ class Purge:
     async def _remove(
         self, key: Key, order: RemoveSnapshot | DiscardCancelled, patience: asyncio.Timeout, problems: list[str]
     ) -> None:
-        """Order agents, one after the other, to remove it, until one has, or the object is gone."""
+        """Order agents to remove it, one at a time, until one has, or the object is gone."""
         loop = asyncio.get_running_loop()
         rests = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         failed, tried = 0, set[str]()
@@ -206,10 +206,10 @@ class Purge:
             tried.add(node)
 
     async def _ask(self, one: KnownCheckpoint, node: str, order: RemoveSnapshot | DiscardCancelled) -> None:
-        """One write towards an order that stands, addressed to that node.
+        """Do one write towards a standing order addressed to that node.
 
-        The order comes first, so that no agent sees an older one; later on the address does, so that not the one
-        that has just failed takes it.
+        Initially the order is written first, so that no agent reads a stale one; later the address is, so that the
+        agent that just failed does not take the order.
         """
         labels = {names.NODE: node, names.REMOVE_SNAPSHOT: "true"}
         is_addressed = labels.items() <= one.metadata.labels.items()
@@ -221,7 +221,7 @@ class Purge:
             await self._write(one, metadata={"labels": {**labels, names.ARCHIVED: None}})
 
     async def _write(self, one: KnownCheckpoint, subresource: str | None = None, **patch: Object) -> None:
-        """Patch it, if it is still what was seen; else somebody is woken by what it is now."""
+        """Patch it, with its resourceVersion as precondition; after a conflict, the next change retries."""
         metadata = {**patch.get("metadata", {}), "resourceVersion": one.metadata.resource_version}
         body = {**patch, "metadata": metadata}
         for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
@@ -244,23 +244,23 @@ def _is_to_go(one: KnownCheckpoint) -> bool:
 
 
 def _is_to_be_kept(one: KnownCheckpoint) -> bool:
-    """One that an earlier installation has left: an uninstallation takes the finalizers away."""
+    """Whether it lacks our finalizer: an uninstallation removes the finalizers of Checkpoints that it keeps."""
     is_ready = one.status.step is CheckpointStep.READY and one.snapshot is not None
     return is_ready and not one.is_deleted and not one.is_kept
 
 
 def _is_over(one: KnownCheckpoint) -> bool:
-    """Whether the coordinator is through with it."""
+    """Whether the coordinator has finished with it."""
     return one.is_confirmed or one.is_forgotten
 
 
 def _seconds_left(one: KnownCheckpoint) -> float | None:
-    """Until nobody waits for its own node any more; None where it is not about that."""
+    """Return the seconds until other nodes may replace its own; None if it does not wait for its node."""
     return None if one.left_at is None else max(0.0, one.left_at + LEFT_SECONDS - SERVER_TIME.seconds())
 
 
 def _named(order: RemoveSnapshot | DiscardCancelled) -> str:
-    """What is removed, for people: of a checkpoint that was called off nobody knows the generation."""
+    """Describe what is removed, for users: the generation of a cancelled checkpoint is unknown."""
     return str(order.snapshot) if isinstance(order, RemoveSnapshot) else f"of {order.identity}"
 
 
@@ -271,7 +271,7 @@ def _is_ordered(one: KnownCheckpoint) -> bool:
 
 
 def _is_removed(one: KnownCheckpoint) -> bool:
-    """By the answer to the very order that stands: what its node says before it is asked counts for nothing."""
+    """Whether the current order is answered with success: earlier answers do not count."""
     order, answer = one.status.order, one.status.answer
     if order is None or answer is None or order.order.type not in _ORDERS:
         return False
@@ -279,7 +279,7 @@ def _is_removed(one: KnownCheckpoint) -> bool:
 
 
 def _failure(one: KnownCheckpoint) -> int:
-    """The number of the order that has failed; 0: none has."""
+    """Return the number of the failed order; 0: none."""
     answer = one.status.answer
     return answer.number if answer is not None and answer.outcome.type == RemovalFailed.__name__ else 0
 

@@ -1,10 +1,10 @@
-"""The redo log of the coordinator's journal: what the objects may not show yet, durable at one PUT of any size.
+"""Redo log of the coordinator's journal: records that objects may not show yet; one PUT makes any size durable.
 
-The head is the ConfigMap `cedana-sched-journal`; it holds entries inline and names segments, which lie in slots: the
-ConfigMaps `-0` to `-31`, for a ConfigMap holds at most 1 MiB. The parts of a segment are written first, into slots that
-no head names, then the head that names them, each by its digest. The PUT of the head names the version that it
-replaces, so that it is the moment of durability and the fence at once. A segment is never rewritten: the head says
-which of its entries still count, and lets it go when none does.
+The head is the ConfigMap `cedana-sched-journal`; it has inline entries and references segments, which are in slots: the
+ConfigMaps `-0` to `-31`, because a ConfigMap holds at most 1 MiB. The parts of a segment are written first, to slots
+that no head references, then the head that references each by its digest. The PUT of the head has the replaced
+resourceVersion as precondition, so it is both the commit point and the fence. A segment is never rewritten: the head
+marks which of its entries are live, and drops the segment once none is.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ log = structlog.get_logger(__name__)
 
 LOG_NAME = "cedana-sched-journal"
 SLOTS = 32
-"""ConfigMaps `LOG_NAME-0` and so on; the chart's Role names each."""
+"""ConfigMaps `LOG_NAME-0` and so on; the chart's Role lists each."""
 PART_BYTES = 768 << 10
 INLINE_BYTES = 128 << 10
-"""Larger batches become a segment, which is not written again with every turn."""
+"""Larger batches become a segment, which later turns do not rewrite."""
 INLINE_RECORDS = 300
-"""With at most so many entries all segments are dropped, and everything is written anew."""
+"""With at most so many entries, all segments are dropped and all entries rewritten inline."""
 SEGMENTS = 16
 """At so many, all are merged into one."""
 ENCODED_AT_ONCE = 64
-"""More records are encoded beside the event loop."""
+"""More records are encoded in a thread."""
 MOST_BYTES = 512 << 20
-"""Of what one ConfigMap or segment holds, unpacked."""
+"""Decompressed size limit of one ConfigMap or segment."""
 _DAMAGE = (*UNREADABLE, IntegrityError, ValueError, LookupError)
-"""What reading raises for anything that somebody else has written there."""
+"""Exceptions from reading content that another writer damaged."""
 _WRITER = kept(f"{names.GROUP}/writer")
 _ENTRIES = "entries.json.zst"
 _SEGMENTS = "segments.json"
@@ -61,7 +61,7 @@ _PART = "part"
 
 
 class Entries(msgspec.Struct, frozen=True):
-    """What the objects may not show yet."""
+    """Records that objects may not show yet."""
 
     records: tuple[Record, ...] = ()
     forgotten: tuple[Record, ...] = ()
@@ -77,7 +77,7 @@ class _ConfigMap(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Segment(msgspec.Struct, frozen=True):
-    """As the head names it: slot and digest of each part, and a bit for each entry, records first."""
+    """Reference in the head: slot and digest of each part, and a live bit for each entry, records first."""
 
     parts: tuple[tuple[int, str], ...]
     live: str
@@ -92,12 +92,12 @@ class _Entry(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> _Key:
-        """Of this very state of a record: any later one is another object."""
+        """Key of this exact state of a record: a later state is another object."""
         return id(self.record), self.is_forgotten
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A segment and what it holds, in its order."""
+    """A segment and its entries, in order."""
 
     parts: tuple[tuple[int, str], ...]
     entries: tuple[_Entry, ...]
@@ -108,14 +108,14 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """One state of the log: as it is, or as it is if the last write has arrived."""
+    """One state of the log: the current one, or the one after an unconfirmed write."""
 
     segments: tuple[_Kept, ...] = ()
     data: dict[str, str] = {}
 
 
 class RedoLog:
-    """Written by one coordinator at a time; `writer` is the name of this process, never used twice."""
+    """The log, with one writing coordinator at a time; `writer` is the unique name of this process."""
 
     def __init__(self, api: Api, namespace: str, writer: str) -> None:
         self._api = api
@@ -125,16 +125,16 @@ class RedoLog:
         self._version = ""
         self._head = _Head()
         self._is_lost = False
-        """Whether somebody has deleted it, perhaps with its segments: then it is written whole."""
+        """Whether the log was deleted, perhaps with its segments: then everything is rewritten."""
         self._doubtful: dict[str, _Head] = {}
-        """Writes of the head whose answers were lost, by signature."""
+        """Head writes whose responses were lost, by signature."""
         self._slots: dict[int, str] = {}
-        """Versions of the slots, as far as they are known."""
+        """Known resourceVersions of the slots."""
         self._encoded: dict[int, tuple[Record, bytes]] = {}
-        """What the head holds, by id, so that it is encoded once."""
+        """Encoded records of the head, by object id, to encode each once."""
 
     async def take_over(self) -> Entries:
-        """All that the one before us has written; from here on it can write nothing any more.
+        """Return everything that the predecessor wrote, and fence the predecessor.
 
         Raises:
             ApiError: the API server refused, or did not answer.
@@ -149,9 +149,9 @@ class RedoLog:
                     body = self._body(found.binary_data, found.metadata.resource_version)
                     made = await self._api.update(CONFIG_MAPS, body, into=_ConfigMap)
             except (ConflictError, AlreadyExistsError):
-                continue  # the one before us has just written: what it wrote counts
+                continue  # the predecessor has just written: its content counts
             except AbsentError:
-                if found is None:  # not deleted in between: it cannot be made, its namespace is gone
+                if found is None:  # the ConfigMap cannot be created: its namespace is gone
                     raise
                 continue
             self._version = made.metadata.resource_version
@@ -159,11 +159,11 @@ class RedoLog:
             return await self._read(found.binary_data if found is not None else {})
 
     async def put(self, changed: Entries, pending: Entries) -> None:
-        """Make `changed` durable; of `pending` all that is not there already.
+        """Make `changed` durable, and all of `pending` that is not yet.
 
         Raises:
             FencedError: another coordinator writes.
-            ApiError: nothing is known of it; call again.
+            ApiError: the outcome is unknown; call again.
         """
         while True:
             if self._doubtful:
@@ -175,7 +175,7 @@ class RedoLog:
     # -- the head
 
     async def _replace(self, head: _Head) -> bool:
-        """Whether it is there; False: somebody has changed or deleted the log, and it is to be prepared again."""
+        """PUT the head; return False if the log was changed or deleted, and the head must be prepared again."""
         self._writes += 1
         body, signature = self._body(head.data, self._version), self._signature()
         try:
@@ -199,13 +199,13 @@ class RedoLog:
         return True
 
     async def _end_doubts(self) -> None:
-        """Resolve writes whose answers were lost.
+        """Resolve writes whose responses were lost.
 
-        The head is read, and written once more: after that no write of ours that is on its way can arrive.
+        Read the head and write it once more: after that, none of our writes still in flight can succeed.
 
         Raises:
             FencedError: another coordinator writes.
-            ApiError: nothing is known of it; call again.
+            ApiError: the outcome is unknown; call again.
         """
         try:
             found = await self._own_head()
@@ -231,7 +231,7 @@ class RedoLog:
         self._doubtful.clear()
 
     async def _own_head(self) -> _ConfigMap:
-        """Raises FencedError where another coordinator has written it."""
+        """Read the head; raise FencedError if another coordinator wrote it."""
         found = await self._api.get(CONFIG_MAPS, LOG_NAME, self._namespace, into=_ConfigMap)
         writer, _, _ = found.metadata.annotations.get(_WRITER, "").rpartition("/")
         if writer != self._writer:
@@ -241,7 +241,7 @@ class RedoLog:
         return found
 
     async def _prepared(self, changed: Entries, pending: Entries) -> _Head:
-        """A head that holds all of it; the parts of its new segment are written."""
+        """Return a head with all entries, after writing the parts of its new segment."""
         entries = sorted([*_entries_of(changed), *_entries_of(pending)], key=lambda entry: entry.is_forgotten)
         kept = self._head.segments
         taken = sum(len(one.parts) for one in kept)
@@ -297,7 +297,7 @@ class RedoLog:
         return _Kept(tuple((slot, _digest(part)) for slot, part in zip(free, slices, strict=False)), entries)
 
     async def _write_part(self, slot: int, part: bytes) -> None:
-        """Into a slot that no head names. Who finds it changed makes sure first that the log is still ours."""
+        """Write to an unreferenced slot. After a conflict, first confirm that this process still owns the log."""
         data = base64.b64encode(part).decode()
         while True:
             metadata: Object = {"name": _name(slot), "namespace": self._namespace}
@@ -310,19 +310,19 @@ class RedoLog:
                     made = await self._api.create(CONFIG_MAPS, body, into=_ConfigMap)
             except (ConflictError, AlreadyExistsError):
                 found = await self._api.find(CONFIG_MAPS, _name(slot), self._namespace, into=_ConfigMap)
-                await self._own_head()  # after it: whoever fences us later writes the slot later, too
+                await self._own_head()  # in this order: a later fence implies a later slot write
                 self._slots.pop(slot, None)
                 if found is not None:
                     self._slots[slot] = found.metadata.resource_version
             except AbsentError:
-                if self._slots.pop(slot, None) is None:  # it cannot be made: its namespace is gone
+                if self._slots.pop(slot, None) is None:  # the ConfigMap cannot be created: its namespace is gone
                     raise
             else:
                 self._slots[slot] = made.metadata.resource_version
                 return
 
     async def _read(self, data: dict[str, str]) -> Entries:
-        """What a head and its segments say; what is damaged is passed over, the objects are what is left then."""
+        """Decode a head and its segments; damaged ones are skipped, and the objects are authoritative then."""
         entries: dict[str, _Entry] = {}
         kept: list[_Kept] = []
         try:
@@ -345,7 +345,7 @@ class RedoLog:
         )
 
     async def _read_segment(self, segment: _Segment) -> tuple[_Kept, list[_Entry]] | None:
-        """It, and which of its entries count; None where it is damaged."""
+        """Return the segment and its live entries; None if damaged."""
         blob = b""
         try:
             for slot, digest in segment.parts:
@@ -369,7 +369,7 @@ class RedoLog:
 
 
 def _entries_of(entries: Entries) -> Iterable[_Entry]:
-    """In the order in which they are encoded."""
+    """Yield entries in encoding order."""
     yield from (_Entry(record, is_forgotten=False) for record in entries.records)
     yield from (_Entry(record, is_forgotten=True) for record in entries.forgotten)
 
@@ -377,7 +377,7 @@ def _entries_of(entries: Entries) -> Iterable[_Entry]:
 def _encoded(
     entries: tuple[_Entry, ...], known: dict[int, tuple[Record, bytes]]
 ) -> tuple[bytes, dict[int, tuple[Record, bytes]]]:
-    """`Entries`, compressed, and each record as JSON: one by one, so that a thread lets others go on in between."""
+    """Return compressed `Entries`, and each record as JSON: one at a time, so that a thread yields to others."""
     texts = {id(one.record): known.get(id(one.record)) or (one.record, codec.encode(one.record)) for one in entries}
     records = b",".join(texts[id(one.record)][1] for one in entries if not one.is_forgotten)
     forgotten = b",".join(texts[id(one.record)][1] for one in entries if one.is_forgotten)
@@ -389,7 +389,7 @@ def _inline(data: dict[str, str]) -> Iterable[_Entry]:
         text = unpack(base64.b64decode(data[_ENTRIES], validate=True), MOST_BYTES)
         return tuple(_entries_of(codec.decode(text, Entries)))
     except _DAMAGE as error:
-        # It held only what the objects may lack: they are what is left, and every step repeats its order.
+        # it held only what objects may lack: the objects remain, and every step repeats its order
         log.exception("journal is damaged; what the objects say counts", problem=repr(error))
         return ()
 

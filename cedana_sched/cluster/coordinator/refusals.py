@@ -1,4 +1,4 @@
-"""Writes of objects that the API server refuses, shown where people look: in a metric, and as an Event on the pod."""
+"""Object writes that the API server refuses, reported as a metric and as an Event on the pod."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Refusals:
     """Implements `projection.Refused`.
 
     Args:
-        events: writes them.
+        events: publishes Events.
         counted: called with the kind of each object whose write was refused, and the HTTP status.
     """
 
@@ -27,7 +27,7 @@ class Refusals:
         self._counted = counted
 
     def refused(self, record: Record, error: ApiError, is_first: bool) -> None:  # noqa: FBT001 - as `Refused` has it
-        """Count it. A refusal that a person can end is published once, until a write of the object has succeeded."""
+        """Count it. A refusal that the user can remedy is published once, until a write of the object succeeds."""
         kind = resource_of(record).kind
         self._counted(kind, error.status)
         if not is_first or isinstance(error, ApiUnavailableError) or (involved := _involved(record)) is None:

@@ -1,4 +1,4 @@
-"""Checkpoints whose snapshots retention has removed go as well: what `kubectl get cckpt` shows can be continued."""
+"""Deletes Checkpoints whose snapshots retention has removed, so that `kubectl get cckpt` lists restorable ones."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ log = structlog.get_logger(__name__)
 
 
 class Removal:
-    """Run `run` as a task. Objects that are still records go when they are forgotten, the others at once."""
+    """Deletion of such Checkpoints: when their records are archived, else at once. Run `run` as a task."""
 
     def __init__(self, api: Api, checkpoints: Informer[KnownCheckpoint], by_snapshot: BySnapshot) -> None:
         self._api = api
         self._by_snapshot = by_snapshot
         self._removed: dict[SnapshotRef, str] = {}
-        """By them the uid of their namespace: in one that is made again under its name, generations count from 1."""
+        """Value: uid of the namespace; in a namespace recreated under the same name, generations count from 1."""
         self._checkpoints = checkpoints
         self._queue: WorkQueue[Key] = WorkQueue("removal of a Checkpoint", self._remove)
         checkpoints.subscribe(self._heard)
 
     def removed(self, refs: Collection[SnapshotRef], namespace_uid: str) -> None:
-        """These, of the namespace with this uid, are not in the store any more; empty: of whichever has its name."""
+        """Record that these snapshots of the namespace with this uid have been removed; empty uid: any of that name."""
         self._removed |= dict.fromkeys(refs, namespace_uid)
         for ref in refs:
             for checkpoint in self._by_snapshot.of(ref):
                 self._heard(None, checkpoint)
 
     def is_removed(self, record: Record) -> bool:
-        """Whether the snapshot of a checkpoint that is being forgotten is gone: then its object goes, too."""
+        """Whether the snapshot of a checkpoint that is being archived is gone: then its object is deleted, too."""
         if not isinstance(record, Checkpoint) or record.snapshot is None:
             return False
         return self.is_gone(record.snapshot, record.workload.namespace_uid)
 
     def is_gone(self, ref: SnapshotRef, namespace_uid: str) -> bool:
-        """Whether retention has removed it in the namespace with this uid, and its object is still there."""
+        """Whether retention has removed it in the namespace with this uid, and its object still exists."""
         removed_in = self._removed.get(ref)
         return removed_in is not None and may_be_one_namespace(removed_in, namespace_uid)
 
@@ -56,7 +56,7 @@ class Removal:
             self._removed.pop(ref, None)
 
     async def run(self) -> None:
-        """Remove objects, for ever."""
+        """Delete objects, forever."""
         await self._queue.run()
 
     def _is_to_go(self, one: KnownCheckpoint) -> bool:

@@ -1,4 +1,4 @@
-"""Which agent removes a snapshot: any one can, for the store is everybody's."""
+"""Choice of the agent that removes a snapshot: any can, because all share the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cedana_sched.model.objects import names
 
 
 class Removers:
-    """The nodes whose agents can take the order."""
+    """The nodes whose agents can take removal orders."""
 
     def __init__(self, nodes: Informer[Node]) -> None:
         self._nodes = nodes
@@ -20,20 +20,20 @@ class Removers:
         self._sinks: list[Callable[[], None]] = []
 
     def subscribe(self, sink: Callable[[], None]) -> None:
-        """`sink` is called when a node can take orders from now on, or cannot any more."""
+        """Call `sink` when a node becomes able or unable to take orders."""
         if not self._sinks:
             self._nodes.subscribe(self._heard)
         self._sinks.append(sink)
 
     def close(self) -> None:
-        """Call no sink any more."""
+        """Unsubscribe; no sink is called any more."""
         self._sinks.clear()
         self._nodes.unsubscribe(self._heard)
 
     def choose(self, checkpoint: KnownCheckpoint, tried: set[str]) -> str | None:
-        """The node that has the order already, the one that took the snapshot, or any other; None: there is none.
+        """Return the node that has the order, else the one that took the snapshot, else any; None if there is none.
 
-        `tried` have failed, or not answered; where all have, it is emptied, and they get the order again.
+        `tried` have failed or not answered; if all have, it is cleared, and they get the order again.
         """
         able = {node.metadata.name for node in self._nodes if has_agent(node)}
         if able <= tried:
@@ -53,5 +53,5 @@ class Removers:
 
 
 def has_agent(node: Node) -> bool:
-    """Whether orders can be given to it."""
+    """Whether the node's agent can take orders."""
     return node.ready and node.metadata.labels.get(names.NODE_PREPARED) == "true"

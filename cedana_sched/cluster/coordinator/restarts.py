@@ -1,8 +1,8 @@
-"""Says aloud that the kubelet has started a container from its beginning in a pod that has a snapshot.
+"""Publishes that the kubelet restarted a container from scratch in a pod that has a snapshot.
 
-A container that ends in a pod with `restartPolicy: OnFailure` or `Always` is started again in place, by its own owner's
-wish: it is not continued. Nobody may believe that it was. What begins again as a whole, because the pod's sandbox was
-made anew, is another return of the pod (`PodReports`), and not published here, if the pod has a restore container.
+A container that exits in a pod with `restartPolicy: OnFailure` or `Always` is restarted in place, as its owner
+configured, not restored; users must not assume a restore. A pod that restarts as a whole, because its sandbox was
+recreated, is another incarnation (`PodReports`), and not published here if the pod has a restore container.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import SnapshotRef
 
 LATE_SECONDS = 600.0
-"""A restart that is older was published by an earlier leader, most likely."""
+"""An earlier leader most likely published older restarts."""
 CLOCKS_APART_SECONDS = 15.0
-"""A node's clock says when a container started, the coordinator's when its pod ran on."""
+"""Clock skew between the node, which dates a container's start, and the coordinator, which dates a pod's restore."""
 
 
 class ContainerRestarts:
-    """The restarts of all protected pods. Run `run` as a task: it publishes those that came while nobody led.
+    """Restarts of all protected pods. Run `run` as a task: it publishes those that happened without a leader.
 
     Args:
-        events: writes them.
-        snapshots: what there is to continue from.
-        beginnings: of returning pods.
+        events: publishes Events.
+        snapshots: restorable ones.
+        beginnings: incarnations of restored pods.
         now: the time of day.
     """
 
@@ -49,10 +49,10 @@ class ContainerRestarts:
         self._beginnings = beginnings
         self._snapshots = snapshots
         self._seen: dict[str, dict[str, tuple[int, int]]] = {}
-        """By uid of a pod and name of a container: the pod's beginning, and the container's restarts."""
+        """By uid of a pod and name of a container: the pod's incarnation, and the container's restart count."""
 
     async def run(self, pods: Informer[Pod]) -> None:
-        """Publish late restarts: of containers that began after their pod was saved, or was continued."""
+        """Publish missed restarts: of containers that started after their pod was saved or restored."""
         for synced in (pods.synced, self._snapshots.synced, self._beginnings.synced):
             await synced.wait()
         for pod in pods:
@@ -61,7 +61,7 @@ class ContainerRestarts:
                     self._tell(pod, status.name, status.restart_count, newest)
 
     def _lost_saved_work_lately(self, pod: Pod, status: ContainerStatus) -> bool:
-        """Whether it lost, not long ago, what was saved of this pod or what the pod was continued from."""
+        """Whether the restart recently lost work that was saved of this pod, or that the pod was restored from."""
         identity, started, uid = find_identity(pod), status.started_at, pod.metadata.uid
         if not status.restart_count or identity is None or started is None:
             return False
@@ -69,11 +69,11 @@ class ContainerRestarts:
             return False
         if (continued_at := self._beginnings.continued_at(uid)) is not None:
             return started > continued_at + CLOCKS_APART_SECONDS
-        replaced_by = self._beginnings.of(uid) > 0  # as a whole: that is a return, and published as one
+        replaced_by = self._beginnings.of(uid) > 0  # a restart of the whole pod is an incarnation, and published as one
         return not replaced_by and self._snapshots.was_saved(uid, identity, started)
 
     def heard(self, before: Pod | None, now: Pod | None) -> None:
-        """Sink of the mirror of protected pods."""
+        """Sink of the informer of protected pods."""
         if now is None or now.finished:
             one = now or before
             if one is not None:

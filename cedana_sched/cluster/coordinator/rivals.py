@@ -1,8 +1,8 @@
-"""Pods that run under one identity at a time: the later one is not protected, and an Event says so.
+"""Concurrent pods of one identity: the later one is not protected, and an Event reports that.
 
-The webhooks number pods so that it does not happen. But people may give two Jobs one id, and no webhook sees both: two
-pods may be created at one moment, through two replicas. Here all protected pods are seen. What is said of a pod stays
-written on it, so that its memory is never taken for the first one's, also after that one has ended.
+The webhooks number pods to prevent this. But users may give two Jobs one id, and no webhook sees both: two pods may be
+created at once through two replicas. Here all protected pods are cached. The refusal is annotated on the pod, so that
+its state is never taken for the first pod's, even after that pod has ended.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from cedana_sched_webhooks.injection import LONGEST_REASON
 
 
 class Rivals:
-    """Run `run` as a task.
+    """Detection and refusal of later pods. Run `run` as a task.
 
     Args:
-        api: marks pods.
-        pods: every protected one.
+        api: annotates pods.
+        pods: all protected pods.
         checkpoints: of all pods.
-        events: publishes it.
+        events: publishes refusals.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class Rivals:
         pods.subscribe(self._heard)
 
     async def run(self) -> None:
-        """Refuse pods, for ever."""
+        """Refuse later pods, forever."""
         for pod in self._pods:
             self._heard(None, pod)
         await self._refusing.run()
 
     def screen(self, report: Report) -> Report:
-        """The report, with what is known here of rivals."""
+        """Return the report with rivals filled in."""
         if isinstance(report, Starting):
             pod = self._pods.get(report.workload.name, report.workload.namespace)
             first = self._first(pod) if pod is not None and pod.metadata.uid == report.workload.uid else None
@@ -72,18 +72,18 @@ class Rivals:
         return replace(victim, refused=self._refusal(pod))
 
     def _refusal(self, pod: Pod) -> str | None:
-        """Why it must not be saved."""
+        """Return why the pod must not be saved."""
         if (said := pod.metadata.annotations.get(names.NOT_PROTECTED)) is not None:
             return said[:LONGEST_REASON]
         first = self._first(pod)
         if first is None or self._is_saved(first):
             return None
         identity = find_identity(pod)
-        assert identity is not None  # noqa: S101  # else there were no rival
+        assert identity is not None  # noqa: S101  # a rival implies an identity
         return f"{identity.id}/{identity.index} is already run by {first.metadata.name}; give each an id of its own"
 
     def _first(self, pod: Pod) -> Pod | None:
-        """Who ran under its identity before it, and runs still."""
+        """Return the pod that ran under this identity before, and still runs."""
         if (identity := find_identity(pod)) is None:
             return None
         others = (one for one in self._by_identity.of(identity) if one.metadata.uid != pod.metadata.uid)
@@ -91,7 +91,7 @@ class Rivals:
         return min(earlier, key=_age, default=None)
 
     def _is_saved(self, pod: Pod) -> bool:
-        """Whether it is being saved, or has been: it is about to end."""
+        """Whether the pod is being or has been saved, and so is about to end."""
         known = self._checkpoints.of(pod.metadata.uid)
         return any(one.status.step is not CheckpointStep.FAILED for one in known)
 
@@ -114,7 +114,7 @@ class Rivals:
 
 
 def _is_live(pod: Pod) -> bool:
-    """Whether its processes run, or may at any moment, and it has a right to its identity."""
+    """Whether its processes run, or may at any time, and it is entitled to its identity."""
     metadata = pod.metadata
     if pod.finished or metadata.deletion_timestamp is not None or names.NOT_PROTECTED in metadata.annotations:
         return False
@@ -126,6 +126,6 @@ def _is_running(pod: Pod) -> bool:
 
 
 def _age(pod: Pod) -> tuple[bool, str, str, str]:
-    """Who has come to its node first was first; of two in one second, whichever."""
+    """Order by start on the node, earliest first; a tie within one second is arbitrary."""
     started = pod.status.start_time
     return started is None, started or "", pod.metadata.creation_timestamp or "", pod.metadata.uid

@@ -1,4 +1,4 @@
-"""Whether a node can reach snapshots of all namespaces in a bucket, as its CheckpointStorage says it."""
+"""The condition of a CheckpointStorage that shows whether a node can reach snapshots of all namespaces in a bucket."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cedana_sched.store.location import S3Location
 from cedana_sched.store.session_credentials import SessionCredentials
 
 SCOPED: Final = "Scoped"
-"""Type of the condition."""
+"""Condition type."""
 _TRIED: Final = "cedana-sched"
-"""A namespace of the store in which nothing is; nobody gets the credentials that are tried."""
+"""A nonexistent namespace of the store; credentials for it are only a test, and are discarded."""
 
 
 class Scoped(NamedTuple):
-    """Of the condition."""
+    """Content of the condition."""
 
     status: ConditionStatus
     reason: str
@@ -25,11 +25,11 @@ class Scoped(NamedTuple):
 
 
 class Scoping:
-    """Calls block.
+    """Evaluates the condition. Calls block.
 
     Args:
-        bucket: of which agents get credentials of namespaces; None: they have its keys.
-        begin: gets credentials of a namespace for somebody; None as `bucket` is.
+        bucket: for which agents get namespace credentials; None: agents have the bucket's keys.
+        begin: issues credentials for a namespace and a session name; None iff `bucket` is.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Scoping:
         self._begin = begin
 
     def look(self, location: S3Location) -> Scoped:
-        """What holds of this bucket now."""
+        """Evaluate the condition for this bucket now."""
         if self._bucket is None or self._begin is None or not _is_same(location, self._bucket):
             sentence = (
                 "each node holds the keys of the whole bucket, and who takes one over reads the snapshots of all"

@@ -1,7 +1,7 @@
-"""Makes the Secret with the key that seals snapshots, where there is none; whoever loses that key loses every snapshot.
+"""Creates the Secret with the key that seals snapshots, if absent; losing that key loses every snapshot.
 
-So it is no part of the release: a rendering would make another key each time, and a rollback would put an older one in
-its place. Nobody but an admin changes it, or removes it, once it is there.
+So the Secret is no part of the Helm release: each rendering would generate another key, and a rollback would restore an
+older one. Only an admin changes or removes it once it exists.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from cedana_sched.store.sealing import key_file
 log = structlog.get_logger(__name__)
 
 KEYS = "keys"
-"""Under which name they stand in the Secret."""
+"""Key of the Secret's `data`."""
 
 
 async def make_sealing_secret(api: Api, namespace: str, name: str) -> None:
-    """Return once it is there, whoever has made it. It is not read: we may only create it."""
+    """Return once the Secret exists, whichever replica created it. RBAC allows only its creation, not reading it."""
     await until_answered(f"creation of the Secret {name}", partial(_create, api, namespace, name))
 
 
 async def _create(api: Api, namespace: str, name: str) -> None:
     key_id, text = key_file.new_text()
-    # no label of the release: what shows one and is in no manifest, GitOps tools prune
+    # no release label: GitOps tools prune objects that have one and are in no manifest
     labels = {"app.kubernetes.io/part-of": "cedana-sched"}
     metadata = {"name": name, "namespace": namespace, "labels": labels}
     data = {KEYS: base64.b64encode(text.encode()).decode()}

@@ -1,4 +1,4 @@
-"""Our part of the status of an object, as the patch that writes it."""
+"""Merge patch of the coordinator's part of an object's status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATUS_FIELDS = {
 
 
 def status_patch(record: Record, order: Order | None, order_number: int) -> Object:
-    """All of our part; a merge patch removes nothing by itself, so that what is absent now is written as null."""
+    """Return the patch; a merge patch keeps omitted fields, so fields without a value are null."""
     said, fields = status_of(record), _STATUS_FIELDS[resource_of(record).kind]
     status = {name: said.get(name) for name in fields}
     if order is not None:
@@ -33,5 +33,5 @@ def status_patch(record: Record, order: Order | None, order_number: int) -> Obje
 
 
 def numbered(number: int, order: Order) -> Object:
-    """An order as it stands in an object."""
+    """Encode an order as stored in an object."""
     return {"number": number, "order": codec.to_builtins(order)}

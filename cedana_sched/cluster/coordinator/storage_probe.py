@@ -1,4 +1,4 @@
-"""Tries every CheckpointStorage before it is needed, and says on the object whether it can be used."""
+"""Probes every CheckpointStorage before it is needed, and writes the result to its status."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Probe = Callable[[StorageConfig], StoreReport | None]
 
 
 class StorageObject(msgspec.Struct, frozen=True):
-    """A CheckpointStorage, as far as it is looked at here."""
+    """A CheckpointStorage, reduced to the fields read here."""
 
     metadata: Metadata
     spec: Object = {}
@@ -47,12 +47,12 @@ def measure(config: StorageConfig) -> StoreReport:
 
 
 def look(config: StorageConfig) -> None:
-    """See with a few small requests whether it can still be used: storage and requests cost money."""
+    """Check with a few small requests that it is still usable: storage and requests cost money."""
     SnapshotStore.open(config).probe()
 
 
 class StorageProbe:
-    """Run `run` as a task. `first` and `later` block; they are called in threads."""
+    """Controller of CheckpointStorages. Run `run` as a task. `first` and `later` block; they run in threads."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class StorageProbe:
         self._threads = StoreThreads()
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._since: dict[tuple[str, str], tuple[ConditionStatus, float]] = {}
-        """By the storage's name and the condition's type: what it is, and since when."""
+        """By name of the storage and condition type: status, and since when."""
 
     async def run(self) -> None:
-        """Try each of them when it appears or is changed, and then every few minutes, for ever."""
+        """Probe each storage when it appears or changes, then every `PROBE_SECONDS`, forever."""
         async with asyncio.TaskGroup() as group:
 
             def heard(before: StorageObject | None, now: StorageObject | None) -> None:
@@ -104,7 +104,7 @@ class StorageProbe:
             await asyncio.sleep(PROBE_SECONDS)
 
     async def _try(self, storage: StorageObject, probe: Probe, measured: str) -> tuple[CheckpointStorageStatus, str]:
-        """Its state now, and what was measured when it was first usable."""
+        """Return the current status, and the measurement from when it was first usable."""
         scoped: tuple[Condition, ...] = ()
         try:
             config = config_of(storage.spec)
@@ -117,7 +117,7 @@ class StorageProbe:
             log.warning("storage cannot be used", storage=storage.metadata.name, problem=str(error))
             reason = type(error).__name__.removesuffix("Error")
             return self._status(storage, "False", reason, str(error), *scoped), measured
-        except Exception as error:  # a defect of ours, or of what speaks to the store, must not end the coordinator
+        except Exception as error:  # a defect of ours or of the store's client must not end the coordinator
             log.exception("storage cannot be tried", storage=storage.metadata.name)
             return self._status(storage, "False", "NotTried", f"it cannot be tried: {error!r:.500}", *scoped), measured
         if report is not None:
@@ -125,7 +125,7 @@ class StorageProbe:
         return self._status(storage, "True", "Probed", measured, *scoped), measured
 
     async def _scoped(self, storage: StorageObject, config: StorageConfig) -> tuple[Condition, ...]:
-        """Nothing of a folder, which has no keys."""
+        """Return the condition; none for a folder, which has no keys."""
         if config.s3 is None:
             return ()
         found = await self._threads.run(self._scoping.look, config.s3)
@@ -151,10 +151,10 @@ class StorageProbe:
 
 
 def config_of(spec: Object) -> StorageConfig:
-    """Where a CheckpointStorage is. Keys are our own environment's.
+    """Return the location of a CheckpointStorage. Keys come from our own environment.
 
     Raises:
-        UsageError: naming the field, its value and the remedy.
+        UsageError: names the field, its value and the remedy.
     """
     try:
         written = read_kept(CheckpointStorageSpec, spec)

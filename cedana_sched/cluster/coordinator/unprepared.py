@@ -1,19 +1,19 @@
-"""Pods that request protection, and that no webhook has prepared: published, and protected as far as they can be.
+"""Pods that request protection, but that no webhook mutated: published, and protected as far as possible.
 
-The API server creates pods without us while no webhook answers (`failurePolicy: Ignore`). Every pod that a webhook has
-prepared or refused has our label, so those without it are looked at, whoever controls them. A cluster may have any
-number of them, mostly strangers: of each the metadata alone is watched, and the pod itself is read once, or once for
-all pods of one template. Whether protection was asked for shows there: an id in a variable or an annotation, or a queue
+While no webhook answers, the API server creates pods without us (`failurePolicy: Ignore`). Every pod that a webhook
+mutated or refused has our label, so this module checks pods without it, whatever their controller. A cluster may have
+any number of them, mostly unprotected: only their metadata is watched, and the pod itself is read once, or once for all
+pods of one template. The pod shows whether it requests protection: an id in a variable or an annotation, or a queue
 that protects all of its pods.
 
-The pod is given its identity here, and is then frozen and saved like any other one when it is preempted. What only a
-webhook can give, because a pod's spec does not change any more: the preStop by which its end is waited for, the longer
-grace period, the gate and the init container of a return. So it started cold.
+Such a pod gets its identity here, and is then frozen and saved like any other one when it is preempted. Only a webhook
+can set the rest, because a pod's spec is immutable afterwards: the preStop hook that holds its end, the longer grace
+period, the gate and the init container of a restore. So the pod started cold.
 
-A pod that a webhook has refused is read as well, once, where it is new: it may be the successor of one that was saved,
-when its template was changed since to what no snapshot continues in.
+A pod that a webhook refused is also read, once, if it is new: it may be the successor of a saved pod, with a template
+changed since so that no snapshot can be restored in it.
 
-It is not deleted to be created anew: a Job counts a deleted pod as a failure, also one that has never run.
+The pod is not deleted for recreation: a Job counts a deleted pod as a failure, even one that never ran.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ log = structlog.get_logger(__name__)
 
 MOST_TEMPLATES: Final = 10_000
 LONGEST_KIND: Final = 63
-"""Characters of a controller's kind, which is whatever whoever wrote the pod liked."""
+"""Characters of a controller's kind, which the pod's author controls."""
 REVISION: Final = kept("controller-revision-hash")
-"""Label that tells pods of a template from those that came before its change; a Deployment makes a ReplicaSet anew."""
+"""Label that distinguishes pods of successive templates; a Deployment creates a new ReplicaSet instead."""
 _OF_ONE_TEMPLATE: Final = frozenset(
     {
         ("apps/v1", "ReplicaSet"),
@@ -69,26 +69,26 @@ _OF_ONE_TEMPLATE: Final = frozenset(
         ("batch/v1", "Job"),
     }
 )
-"""Controllers whose pods are alike but for their names and numbers."""
+"""Controllers whose pods differ only in names and indices."""
 _JOB: Final = ("batch/v1", "Job")
 _LEFT_ALONE: Final = frozenset({MIRROR, names.PRESTOP_TOKEN, names.MISSED_BY_WEBHOOK})
-"""Annotations of a kubelet's own pods, and of pods that were prepared: somebody has removed our label since."""
+"""Annotations of mirror pods, and of mutated pods whose label was removed since."""
 
 _Template = tuple[str, str, str]
-"""Namespace, uid of the controller, revision. Whoever writes a pod names any uid: it holds of his namespace alone."""
+"""Namespace, uid of the controller, revision. A pod's author may claim any uid, so it is valid per namespace only."""
 
 
 class Unprepared:
-    """Run `run` as a task.
+    """Controller of such pods. Run `run` as a task.
 
     Args:
         api: reads the pods and marks them.
-        snapshots: what there is to continue from, or will be.
-        events: publishes the pods that the webhooks have refused.
-        tell: publishes the pods that no webhook has seen.
-        served: whose pods are looked at.
-        policy_of: the name of the policy that a pod with these annotations has; None: nobody names one.
-        queues: schedulers that have queues which protect all of their pods.
+        snapshots: restorable and in flight.
+        events: publishes pods that the webhooks refused.
+        tell: publishes pods that no webhook mutated.
+        served: namespaces whose pods are checked.
+        policy_of: policy name for a pod with these annotations; None: none is named.
+        queues: adapters of schedulers with queues that protect all of their pods.
         now: the time of day.
     """
 
@@ -112,9 +112,9 @@ class Unprepared:
         self._now = now
         self._siblings = Siblings(api)
         self._strangers: dict[_Template, None] = {}
-        """Templates whose pods ask for nothing."""
+        """Templates whose pods request no protection."""
         self._unanswered: dict[str, PublishEvent] = {}
-        """By pod: what is published once its marks show. Their write may be done although its answer was lost."""
+        """By pod: the event to publish once its marks show. Their write may succeed although its response is lost."""
         self._is_due = False
         self.unlabelled = Informer(_watch(api, f"!{names.PROTECTED}", served), events.unreadable)
         self.refused = Informer(_watch(api, f"{names.PROTECTED}=false", served), events.unreadable)
@@ -125,7 +125,7 @@ class Unprepared:
             scheduler.on_more_opted_in(self._look_again_soon)
 
     async def run(self) -> None:
-        """Look for them, for ever."""
+        """Check pods, forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.unlabelled.run(), name="pods without our label")
             group.create_task(self.refused.run(), name="pods that are not protected")
@@ -142,7 +142,7 @@ class Unprepared:
         return not is_left and names.PROTECTED not in metadata.labels and metadata.deletion_timestamp is None
 
     def _look_again_soon(self) -> None:
-        """Queues are listed together, and are looked at together."""
+        """Coalesce: queues are listed together."""
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._look_again)
@@ -178,7 +178,7 @@ class Unprepared:
 
     async def _look_at_stranger(self, seen: Metadata) -> None:
         template = _template_of(seen)
-        if not self._concerns_us(seen) or template in self._strangers:  # another one of it was looked at meanwhile
+        if not self._concerns_us(seen) or template in self._strangers:  # another pod of it was checked meanwhile
             return
         pod = await self._api.get(PODS, seen.name, seen.namespace, into=Pod)
         if pod.metadata.uid != seen.uid or not self._concerns_us(pod.metadata):
@@ -190,7 +190,7 @@ class Unprepared:
             await self._prepare(pod, body, given)
 
     async def _look_at_refused(self, seen: Metadata) -> None:
-        """Publish what it could have continued, if it has an identity."""
+        """Publish the snapshot that it could have restored, if it has an identity."""
         pod = await self._api.get(PODS, seen.name, seen.namespace, into=Pod)
         why = pod.metadata.annotations.get(names.NOT_PROTECTED)
         if pod.metadata.uid != seen.uid or why is None:
@@ -210,7 +210,7 @@ class Unprepared:
                 del self._strangers[next(iter(self._strangers))]
 
     def _given(self, body: Object) -> dict[str, str] | None:
-        """The annotations that its queue gives it; None where nothing requests protection."""
+        """Return the annotations from its queue; None if nothing requests protection."""
         given = next(filter(None, (dict(scheduler.opted_in(body)) for scheduler in self._queues)), {})
         if asks_for_protection(body):
             return {key: value for key, value in given.items() if key not in {names.ID, names.DERIVED_ID}}
@@ -218,7 +218,7 @@ class Unprepared:
 
     async def _prepare(self, pod: Pod, body: Object, given: dict[str, str]) -> None:
         annotated = given | pod.metadata.annotations
-        if names.QUEUE_POLICY in given:  # which nobody else may say
+        if names.QUEUE_POLICY in given:  # only the queue may set it
             annotated[names.QUEUE_POLICY] = given[names.QUEUE_POLICY]
         body["metadata"]["annotations"] = annotated
         replica, problem, among = await self._who(body, pod.metadata.namespace)
@@ -233,7 +233,7 @@ class Unprepared:
             annotations = {**forged, **{key: annotated[key] for key in given}, **told}
         labels = {names.PROTECTED: "true" if replica else "false"}
         patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
-        if replica is None:  # published once its label shows
+        if replica is None:  # the informer of refused pods publishes it
             await patch_same(self._api, PODS, pod.metadata, patch)
             return
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -257,7 +257,7 @@ class Unprepared:
         self._tell(tell)
 
     async def _who(self, body: Object, namespace: str) -> tuple[Replica | None, str, bool]:
-        """Who it is, or why nobody; and whether it is one of several that nothing tells apart."""
+        """Return its identity, or why it has none; and whether it is one of several indistinguishable pods."""
         try:
             apart = await self._siblings.told_apart(body, namespace)
             return replica_of(body, apart.by_chance, apart.job), "", apart.by_chance is not None
@@ -284,7 +284,7 @@ def _watch(api: Api, labels: str, served: Served) -> Watch[PartialObject]:
 
 
 def _in_words(metadata: Metadata, missed: KnownCheckpoint | None, *, is_of_queue: bool) -> str:
-    """What has become of it, and what to do about it; `missed` is what it could have continued from."""
+    """Describe what happened to the pod and the remedy; `missed` is what it could have restored."""
     why = "no webhook answered" + (", or its queue did not protect its pods yet" if is_of_queue else "")
     start, aim = f"{metadata.name} was created while {why}", "have it prepared"
     if missed is not None:
@@ -304,7 +304,7 @@ def _what_follows(owner: OwnerReference | None) -> str:
 
 
 def _template_of(metadata: Metadata) -> _Template | None:
-    """None where pods of its controller may differ, or somebody has written an id on this one."""
+    """Return None if pods of its controller may differ, or this one has an id annotation."""
     owner = metadata.owner
     if owner is None or (owner.api_version, owner.kind) not in _OF_ONE_TEMPLATE or names.ID in metadata.annotations:
         return None
@@ -312,7 +312,7 @@ def _template_of(metadata: Metadata) -> _Template | None:
 
 
 def _owner(pod: Pod) -> HeldObject | None:
-    """The Job that its person looks at."""
+    """Return a reference to its controller, such as the Job that its user inspects."""
     if (owner := pod.metadata.owner) is None:
         return None
     return HeldObject(owner.api_version, owner.kind, pod.metadata.namespace, owner.name, owner.uid)

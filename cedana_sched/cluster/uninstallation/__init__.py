@@ -1,1 +1,1 @@
-"""The removal of the suite from a cluster: nothing stays held, nodes are left, what Helm would leave is deleted."""
+"""Uninstallation from a cluster: releases holds, cleans up nodes, and deletes what Helm would leave behind."""

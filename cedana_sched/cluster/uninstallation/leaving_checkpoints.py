@@ -1,4 +1,4 @@
-"""Takes our finalizer from all Checkpoints: once we are gone, nobody else would, and their namespaces would stay."""
+"""Removes our finalizer from all Checkpoints: no other component would, and their namespaces could not be deleted."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ WRITES_AT_ONCE = 32
 
 
 async def release_checkpoints(api: Api) -> None:
-    """Keep none of them back any more. Their snapshots stay, whatever becomes of them.
+    """Remove our finalizer from all Checkpoints. Their snapshots stay.
 
     Raises:
         ApiError: the API server refused to list them.
-        ExceptionGroup: it refused to change some; call again, which goes on where this one ended.
+        ExceptionGroup: it refused to change some; call again to continue.
     """
     found, _ = await api.list_all(CHECKPOINTS, None, into=PartialObject)
     writes = asyncio.Semaphore(WRITES_AT_ONCE)

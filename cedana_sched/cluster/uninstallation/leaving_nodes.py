@@ -1,4 +1,4 @@
-"""Has the agents take our part of their nodes back, and waits for them; agents that are dead are not waited for."""
+"""Makes agents clean up their nodes, and waits for live agents only."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ log = structlog.get_logger(__name__)
 
 
 async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> tuple[str, ...]:
-    """Leave all nodes, for at most so long.
+    """Clean up all nodes within the time limit.
 
     Args:
         api: may list and patch nodes, and list pods.
         namespace: of our own components.
         agents: label selector of the agents' pods.
-        seconds: what is not done then is given up; the marks count for nothing from then on.
+        seconds: time limit; agents ignore the annotations that request the cleanup after it.
 
     Returns:
-        Nodes that are not cleared: no agent is there, or it did not manage. Nothing is said of them any more.
+        Nodes not cleaned up: without an agent, or with one that failed. Their labels and annotations are removed.
 
     Raises:
         ApiError: the API server refused.
@@ -59,7 +59,7 @@ async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> 
 
 
 async def _wait_listed(seconds: float, *informers: Informer[Any]) -> None:
-    """Raises ApiUnavailableError, saying why, where they are not listed in time."""
+    """Wait until the informers have synced; raise ApiUnavailableError with the reason otherwise."""
     try:
         async with asyncio.timeout(seconds):
             for informer in informers:
@@ -69,20 +69,20 @@ async def _wait_listed(seconds: float, *informers: Informer[Any]) -> None:
 
 
 def is_ours(metadata: Metadata) -> bool:
-    """Whether a node bears a word of ours."""
+    """Whether a node has a label or annotation of ours."""
     return any(key in metadata.labels for key in (names.NODE_PREPARED, names.CPU_FEATURES)) or any(
         key in metadata.annotations for key in (names.NODE_FACTS, names.UNINSTALL)
     )
 
 
 def nodes_with_agent(nodes: Iterable[Node], agents: Iterable[Pod]) -> tuple[str, ...]:
-    """Nodes that are Ready and have an agent that runs."""
+    """Return the Ready nodes with a running agent."""
     served = {agent.spec.node_name for agent in agents if agent.status.phase == "Running"}
     return tuple(sorted(node.metadata.name for node in nodes if node.metadata.name in served and node.ready))
 
 
 async def _wait_left(nodes: Informer[Node], served: tuple[str, ...], seconds: float) -> set[str]:
-    """Which of them have lost the mark. Nodes that go away or are no more Ready are not waited for."""
+    """Return the nodes that lost the annotation. Deleted nodes and nodes no longer Ready are not waited for."""
     changed, left, marked = asyncio.Event(), set[str](), set[str]()
 
     def heard(before: Node | None, now: Node | None) -> None:
@@ -107,7 +107,7 @@ async def _wait_left(nodes: Informer[Node], served: tuple[str, ...], seconds: fl
 
 
 def _note(node: Node, marked: set[str], left: set[str]) -> None:
-    """A node has left when its mark was seen, and is seen no more."""
+    """Update the sets: a node is cleaned up once its annotation was seen and then removed."""
     name = node.metadata.name
     if names.UNINSTALL in node.metadata.annotations:
         marked.add(name)
@@ -121,7 +121,7 @@ def _is_awaited(nodes: Informer[Node], name: str) -> bool:
 
 
 async def _annotate(api: Api, node: str, annotations: dict[str, str | None], *labels: str) -> None:
-    """Write these annotations (None: remove), and remove these labels; a node that is gone needs nothing."""
+    """Write these annotations (None: remove), and remove these labels; a deleted node needs nothing."""
     metadata = {"annotations": annotations, "labels": dict.fromkeys(labels)}
     try:
         await api.patch(NODES, node, None, {"metadata": metadata})

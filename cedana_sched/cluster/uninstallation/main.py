@@ -1,11 +1,12 @@
-"""The process of the uninstallation: lets go of everything that is held, before the release is removed.
+"""The uninstallation process: releases everything held before the Helm release is removed.
 
-It runs as a hook of the chart. The webhooks go first, so that nothing new is held. Then it takes the coordinator's
-place, calls every preemption off (what is frozen runs on, unless it is committed and about to go), waits until
-nothing is under way any more, and so every gate is open and every annotation of ours that matters is gone. Schedulers
-that wait for our word are let go. Checkpoints lose the finalizer that nobody could take away after us.
-At last the agents take our part of their nodes back, and the objects that Helm leaves because their kinds stay are
-deleted. Snapshots stay, and so do the objects that describe them; who deletes one from then on leaves its snapshot.
+It runs as a hook of the chart. It deletes the webhooks first, so that nothing new is held. Then it replaces the
+coordinator, cancels every preemption (frozen pods are thawed, unless committed and about to be evicted), and waits
+until nothing is in flight, so that every gate is lifted and every relevant annotation removed. Then it withdraws the
+adapters, so that waiting schedulers proceed, and removes the finalizer of Checkpoints, which no component could do
+later.
+Finally the agents clean up their nodes, and objects whose kinds Helm keeps are deleted. Snapshots and their Checkpoints
+stay; deleting a Checkpoint later leaves its snapshot in the store.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ from cedana_sched.model.errors import UsageError
 log = structlog.get_logger(__name__)
 
 SPARE_SECONDS = 15.0
-"""What is left of the hook's time when it waits no longer."""
+"""Rest of the hook's time after the last wait."""
 
 
 @dataclass(frozen=True)
 class ReleaseSettings:
-    """What the chart sets of the release, as environment variables of the same names."""
+    """Release values that the chart sets, as environment variables of the same names."""
 
     full_name: str
-    """The name that the chart gives its objects."""
+    """Full name of the chart's objects."""
     release_name: str
     deadline_seconds: float
-    """The hook is ended after so long."""
+    """Time limit of the hook."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> ReleaseSettings:
-        """Raises UsageError where one is missing, or no number."""
+        """Read the variables; raise UsageError if one is missing, or is no number."""
         names = ("full_name", "release_name", "deadline_seconds")
         values = {name: environment.get(name.upper(), "") for name in names}
         for name, value in values.items():
@@ -66,11 +67,11 @@ class ReleaseSettings:
 
 
 async def uninstall(configuration: CoordinatorConfiguration, release: ReleaseSettings) -> None:
-    """Let go of everything.
+    """Uninstall.
 
     Raises:
         ApiError: the API server refused, perhaps in a group; the release must not be removed yet.
-        UnderWayError: something did not end in time, nor must the release be removed.
+        UnderWayError: something did not end in time; the release must not be removed yet.
     """
     began, namespace, full_name = time.monotonic(), configuration.namespace, release.full_name
     until = began + release.deadline_seconds - SPARE_SECONDS
@@ -110,7 +111,7 @@ async def _let_go(
 
 
 async def _delete_settings(api: Api, release: str) -> None:
-    """Storages and policies that the release has made: their kinds stay, and so would they."""
+    """Delete storages and policies of the release: Helm keeps their kinds, and so the objects."""
     ours = {"labelSelector": f"app.kubernetes.io/instance={release}"}
     for resource in (CHECKPOINT_POLICIES, CHECKPOINT_STORAGES):
         found, _ = await api.list_all(resource, None, ours, into=PartialObject)

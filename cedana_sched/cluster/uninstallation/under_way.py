@@ -1,4 +1,4 @@
-"""What the coordinator has not finished: whoever removes the suite waits for its end, and says what it waits for."""
+"""Records in flight, for whose end the uninstallation waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cedana_sched.model.records import Checkpoint, HoldStep, PreemptionHold, Rec
 log = structlog.get_logger(__name__)
 
 NAMED = 20
-"""So many records are named; the others are counted."""
+"""Maximum records named in a message; the others are counted."""
 _RESTING = {RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.ENDED}
 
 
@@ -21,14 +21,14 @@ class UnderWayError(CedanaSchedError):
 
 
 class UnderWay:
-    """Records that are not at rest. Call `recorded` on every change of a record."""
+    """Records in flight. `recorded` must receive every change of a record."""
 
     def __init__(self) -> None:
         self._records: dict[str, Record] = {}
         self._changed = asyncio.Event()
 
     def holds(self) -> list[PreemptionHold]:
-        """Evictions that are held."""
+        """Return the current holds."""
         return [record for record in self._records.values() if isinstance(record, PreemptionHold)]
 
     def recorded(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
@@ -40,13 +40,13 @@ class UnderWay:
         self._changed.set()
 
     async def wait_ended(self, until: float) -> None:
-        """Wait until nothing is under way, and log what is whenever that changes.
+        """Wait until nothing is in flight, and log each change of what is.
 
         Args:
-            until: the latest moment, by the event loop's clock, in seconds.
+            until: deadline in seconds of the event loop's clock.
 
         Raises:
-            UnderWayError: something is under way still; the message names it.
+            UnderWayError: something is still in flight; the message names it.
         """
         said: list[str] = []
         try:
@@ -68,7 +68,7 @@ class UnderWay:
 
 
 def is_at_rest(record: Record) -> bool:
-    """Whether nothing needs to be done for it; a workload that runs needs nothing."""
+    """Whether a record needs no further action; a running workload needs none."""
     match record:
         case Checkpoint():
             return record.is_terminal

@@ -1,4 +1,4 @@
-"""Pods that wait for us to begin: whoever leaves lets them begin first, for nobody else can start them."""
+"""Pods whose restore is pending: they must start before the uninstallation, because no other component starts them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ log = structlog.get_logger(__name__)
 
 
 async def wait_until_started(pods: Informer[Pod], seconds: float) -> tuple[Pod, ...]:
-    """Wait until every pod that returns through us has begun, for at most so long.
+    """Wait until every pod with a restore has started, within the time limit.
 
     Returns:
-        Those that have not: they wait for room in the cluster. Without us they cannot start, and must be deleted.
+        Pods that have not started: they wait for capacity. Without us they cannot start, and must be deleted.
     """
     changed = asyncio.Event()
 
@@ -42,6 +42,6 @@ async def wait_until_started(pods: Informer[Pod], seconds: float) -> tuple[Pod, 
 
 
 def is_waiting(pod: Pod) -> bool:
-    """Whether it shall continue from a snapshot, and its containers have not begun."""
+    """Whether the pod has a restore, and its containers have not started."""
     is_returning = names.RESTORE_IDENTITY in pod.metadata.annotations and pod.metadata.deletion_timestamp is None
     return is_returning and pod.status.phase in {"", "Pending"}

@@ -1,1 +1,1 @@
-"""Holds: one module for each way in which a scheduler evicts, that an admission call can make wait."""
+"""Holds: one module for each kind of eviction that an admission call can hold."""

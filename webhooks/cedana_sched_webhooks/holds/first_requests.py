@@ -1,4 +1,4 @@
-"""When somebody asked first: the only thing that a replica remembers by itself, and it may forget it at any time."""
+"""Time of the first request per key: the only state that a replica keeps itself; it may lose it at any time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ KEPT_SECONDS = 900.0
 
 
 class FirstRequests:
-    """Bounded in number and in age.
+    """First-request times, bounded in number and in age.
 
     Args:
-        clock: seconds of a clock that never goes back.
-        most: keys that are remembered.
-        kept_seconds: after which a request counts as the first one again.
-        longest_gap_seconds: between two requests of a key; after a longer one it is the first again.
+        clock: monotonic seconds.
+        most: maximum number of keys.
+        kept_seconds: age after which a request counts as the first one again.
+        longest_gap_seconds: between two requests of a key; after a longer gap, a request counts as the first one again.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class FirstRequests:
         self._last: dict[Hashable, float] = {}
 
     def waited(self, key: Hashable, *, remember: bool = True) -> float:
-        """Seconds since the first request of this key, which is now when none is known."""
+        """Return the seconds since the key's first request; 0 if none is recorded."""
         now = self._clock()
         self._forget(now)
         if now - self._last.get(key, now) > self._longest_gap_seconds:

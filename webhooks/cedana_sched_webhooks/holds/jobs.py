@@ -1,7 +1,7 @@
-"""The hold of a Job: Kueue evicts it by setting `spec.suspend`, and tries again, ever more slowly, when it is refused.
+"""The hold of a Job: Kueue evicts it by setting `spec.suspend`, and retries a refusal with growing backoff.
 
-Facts: Kueue keeps the quota reserved and the pods running meanwhile, and a change of the Job (the annotation by which
-the adapter releases it) makes it try again within milliseconds. It is told no `retryAfterSeconds`: its worker would
+Meanwhile Kueue keeps the quota reserved and the pods running, and a change of the Job (the annotation by which the
+adapter releases it) makes Kueue retry within milliseconds. The refusal has no `retryAfterSeconds`: Kueue's worker would
 sleep in the call.
 """
 
@@ -27,11 +27,11 @@ from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.objects import PreemptionHold
 
 UNANNOUNCED_SECONDS: Final = 30.0
-"""How long an eviction waits for the coordinator to hold it, before it proceeds as it would without us."""
+"""How long an eviction waits for a PreemptionHold before it proceeds as without us."""
 
 
 class Eviction(msgspec.Struct, frozen=True):
-    """One attempt to suspend a Job. `released` is its annotation, `started_at` when this run of it began."""
+    """One attempt to suspend a Job. `released` is its annotation, `started_at` the start of the Job's current run."""
 
     uid: str
     released: str | None
@@ -39,20 +39,20 @@ class Eviction(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Allowed when `refused` is None; `decision` is a word for the metrics."""
+    """Allowed if `refused` is None; `decision` is a metric label."""
 
     decision: str
     refused: str | None = None
 
 
 def decide(eviction: Eviction, holds: tuple[PreemptionHold, ...], *, waited_seconds: float, now: datetime) -> Verdict:
-    """Whether the Job may be suspended now.
+    """Decide whether the Job may be suspended now.
 
     Args:
-        eviction: what is asked for.
+        eviction: the attempt.
         holds: all of this Job, also of its earlier runs.
-        waited_seconds: since this run's suspension was asked for first.
-        now: by the clock that deadlines are written with.
+        waited_seconds: since the first attempt to suspend this run.
+        now: by the clock that writes deadlines.
     """
     newest = max(holds, key=lambda hold: _age(hold, now), default=None)
     if newest is not None and newest.status.step is HoldStep.HOLDING and (ends_at := newest.ends_at) is not None:
@@ -71,7 +71,7 @@ def decide(eviction: Eviction, holds: tuple[PreemptionHold, ...], *, waited_seco
 
 
 def _is_released(eviction: Eviction, holds: tuple[PreemptionHold, ...], newest: PreemptionHold | None) -> bool:
-    """The adapter names the newest hold, or one that was never made: there was nothing to save."""
+    """Whether the annotation names the newest hold, or one that was never created: there was nothing to save."""
     if newest is not None and eviction.released == newest.metadata.name:
         return _of_this_run(newest, eviction)
     return eviction.released is not None and all(eviction.released != hold.metadata.name for hold in holds)
@@ -82,7 +82,7 @@ def _age(hold: PreemptionHold, now: datetime) -> tuple[str, str]:
 
 
 def _of_this_run(hold: PreemptionHold, eviction: Eviction) -> bool:
-    """Whether it was made since the Job was started last; otherwise it is what is left of an earlier eviction."""
+    """Whether the hold was created after the Job's last start; otherwise it belongs to an earlier eviction."""
     return not eviction.started_at or (hold.metadata.creation_timestamp or "") >= eviction.started_at
 
 
@@ -91,10 +91,10 @@ def _sentence(reason: str, left: float) -> str:
 
 
 class JobHold:
-    """Answers the suspensions of Jobs.
+    """Admission handler for suspensions of Jobs.
 
     Args:
-        now: the time of day, as deadlines are written with.
+        now: the time of day, by the clock that writes deadlines.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class JobHold:
         self._now = now
 
     def answer(self, request: Request) -> Answer:
-        """Whether the change of the Job may happen; when it may, the annotation that released it goes."""
+        """Decide whether the Job may change; if so, remove the annotation that released it."""
         job = request.object
         if job is None or not self._is_held(request, job):
             return Answer("not-ours")
@@ -129,7 +129,7 @@ class JobHold:
         return Answer(verdict.decision, patch=({"op": "remove", "path": path},) if released is not None else ())
 
     def _is_held(self, request: Request, job: Object) -> bool:
-        """People who suspend their Job are never held, nor is a Job of which nothing runs."""
+        """Whether it may be held: suspensions by users never are, nor are Jobs without active pods."""
         before = request.old_object or {}
         return (
             request.user_info.username in self._configuration.kueue_users
@@ -144,5 +144,5 @@ class JobHold:
 def _is_protected(job: Object) -> bool:
     try:
         return replica_of(job["spec"].get("template") or {}) is not None
-    except UsageError:  # its pods were warned of, and are not protected
+    except UsageError:  # its pods got a warning, and are not protected
         return False

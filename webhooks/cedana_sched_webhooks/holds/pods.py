@@ -1,9 +1,9 @@
 """The hold of a pod: a scheduler evicts it by writing `DisruptionTarget` into its status, then deletes it.
 
-Facts: kube-scheduler and Volcano give up the attempt when that write is refused. Nothing of it remains, the pod is not
-doomed, and they ask again about once a second. Refused with `retryAfterSeconds`, client-go itself repeats the request,
-and Volcano keeps to its choice meanwhile.
-Others write the same condition and do not come again (the taint eviction), or report what is done already (nodes): they
+kube-scheduler and Volcano abandon the attempt if that write is refused: it has no effect, the pod keeps running, and
+they retry about once a second. If the refusal has `retryAfterSeconds`, client-go retries the request, and Volcano
+keeps its choice meanwhile.
+Other writers of the condition do not retry (taint eviction), or report what has already happened (nodes): their writes
 are never held.
 """
 
@@ -33,34 +33,34 @@ from cedana_sched_webhooks.objects import PreemptionHold
 
 DISRUPTED: Final = "DisruptionTarget"
 KEPT: Final = "kept"
-"""The decision on a pod that its policy keeps running."""
+"""Decision on a pod that its policy keeps running."""
 NOT_HELD: Final = "not-yet-held"
-"""The decision on a pod that the coordinator has not taken up."""
+"""Decision on a pod without a PreemptionHold."""
 RELEASE_LASTS: Final = timedelta(seconds=60)
-"""An eviction that was released and has not come by then is another one when it comes."""
+"""A later attempt of a released eviction counts as another eviction."""
 KEPT_LONGEST: Final = timedelta(seconds=960)
-"""Whose policy keeps it running is saved anew after a release's time, after twice that, and so on, but not later."""
+"""Cap on the backoff of a pod that its policy keeps running: saved again after `RELEASE_LASTS`, twice that, etc."""
 RETRY_SECONDS: Final = 1
 CYCLE_SECONDS: Final = 0.7
-"""Evictions that begin within so long are of one decision. Schedulers decide once a second."""
+"""Evictions that begin within this interval belong to one decision. Schedulers decide once a second."""
 PERSISTENT_SECONDS: Final = 3.0
-"""Who is asked for after others, while these are being saved, is asked for so long before it is believed."""
+"""An eviction that begins while others are being saved must persist for this long before it is marked."""
 LONGEST_GAP_SECONDS: Final = 2.5
-"""Between two requests that are one wish; with two replicas, each of us may see every other one."""
+"""Maximum gap between two requests of one eviction; with two replicas, each may get every other request."""
 LONGEST_SILENCE_SECONDS: Final = 6.0
-"""The same where only a bound is looked for. It is shorter than marks last, so that whoever is asked for anew after his
-mark has become stale is asked for anew here, too."""
+"""The same, where only a bound is needed. Shorter than the lifetime of marks, so that an eviction that is retried after
+its mark became stale counts as new here, too."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Allowed when `refused` is None; `word` is for the metrics."""
+    """Allowed if `refused` is None; `word` is a metric label."""
 
     word: str
     refused: str | None = None
 
 
 class Marker(Protocol):
-    """Tells the coordinator that an eviction is wanted."""
+    """Records a requested eviction for the coordinator."""
 
     def asked(self, pod: Metadata, by: str) -> None: ...
 
@@ -73,18 +73,18 @@ def decide(
     *,
     told_seconds: float = 0.0,
 ) -> Decision:
-    """Whether this pod may be evicted now.
+    """Decide whether this pod may be evicted now.
 
     Args:
         pod_uid: of the pod.
-        mark: what is known of the scheduler's wish.
+        mark: recorded eviction request of the scheduler.
         holds: all of this pod.
-        now: by the clock that deadlines are written with.
-        told_seconds: for how long it has been asked for here, also while it was held; it may be that the mark can never
-            be written.
+        now: by the clock that writes deadlines.
+        told_seconds: since the first request to this replica, also while the pod was held; the mark may be impossible
+            to write.
 
-    However often its holds are taken back: who is asked for all the time waits for two of their deadlines, and
-    `UNANNOUNCED_SECONDS`, at most.
+    However often its holds are cancelled, a continuously retried eviction waits for at most two hold deadlines plus
+    `UNANNOUNCED_SECONDS`.
     """
     holds = tuple(holds)
     newest = max(holds, key=lambda hold: hold.dated(hold.spec.creation_time, now), default=None)
@@ -106,10 +106,10 @@ def decide(
 
 
 def _unheld(pod_uid: str, waited: float, holds: Iterable[PreemptionHold], now: datetime) -> float:
-    """Of so many seconds those for which it was not held: they count anew when a hold was taken back.
+    """Return the part of `waited` in which the pod was not held; a cancelled hold restarts the count.
 
-    But only for a wish that is no older than such a hold may become. Whoever may write to the pod can have its holds
-    taken back as often as he likes, for he can remove the mark.
+    That applies only to an eviction no older than such a hold may become. Any user who may write the pod can have its
+    holds cancelled repeatedly, by removing the mark.
     """
     spared = (hold for hold in holds if hold.status.step is not HoldStep.HOLDING and _is_spared(pod_uid, hold))
     newest = max(spared, key=lambda hold: hold.dated(hold.spec.creation_time, now), default=None)
@@ -117,7 +117,7 @@ def _unheld(pod_uid: str, waited: float, holds: Iterable[PreemptionHold], now: d
         return waited
     if waited > (deadline - datetime.fromisoformat(newest.spec.creation_time)).total_seconds():
         return waited
-    released = newest.status.release_time  # while it is being released, it could still be held
+    released = newest.status.release_time  # during its release the pod could still be held
     over_at = datetime.fromisoformat(released) if released is not None else deadline
     return min(waited, max(0.0, (now - over_at).total_seconds()))
 
@@ -127,23 +127,23 @@ def _is_spared(pod_uid: str, hold: PreemptionHold) -> bool:
 
 
 def _kept_seconds(pod_uid: str, newest: PreemptionHold, holds: Iterable[PreemptionHold], now: datetime) -> float:
-    """For how long it is not frozen once more, however often it is asked for: the longer, the more often it failed.
+    """Return the seconds for which the pod is not frozen again: a backoff that grows with each failure.
 
-    Holds are forgotten after an hour, and with them how often.
+    Holds are deleted after an hour, and with them the number of failures.
     """
     released, over_at = newest.status.release_time, newest.over_at
-    if released is None:  # it is being released
+    if released is None:  # the release is in flight
         return RELEASE_LASTS.total_seconds() if over_at is None else (over_at - now).total_seconds()
     times = sum(hold.status.verdict_on(pod_uid) is Verdict.KEEP_RUNNING for hold in holds)
     lasts = min(RELEASE_LASTS * (1 << min(times - 1, 10)), KEPT_LONGEST)
-    return (lasts - abs(now - datetime.fromisoformat(released))).total_seconds()  # one of the future is nobody's
+    return (lasts - abs(now - datetime.fromisoformat(released))).total_seconds()  # a release in the future is invalid
 
 
 def _is_recent(hold: PreemptionHold, now: datetime) -> bool:
     released, over_at = hold.status.release_time, hold.over_at
-    if released is None:  # it is being released
+    if released is None:  # the release is in flight
         return over_at is None or now < over_at
-    return abs(now - datetime.fromisoformat(released)) < RELEASE_LASTS  # one of the future is nobody's
+    return abs(now - datetime.fromisoformat(released)) < RELEASE_LASTS  # a release in the future is invalid
 
 
 def _sentence(reason: str, left: float) -> str:
@@ -151,21 +151,21 @@ def _sentence(reason: str, left: float) -> str:
 
 
 def wishes(clock: Callable[[], float]) -> FirstRequests:
-    """For how long each pod has been asked for: a bound, and so never forgotten by their age.
+    """Return the tracker of each pod's eviction requests: a bound, so its entries do not expire by age.
 
     Args:
-        clock: seconds of a clock that never goes back.
+        clock: monotonic seconds.
     """
     return FirstRequests(clock, kept_seconds=math.inf, longest_gap_seconds=LONGEST_SILENCE_SECONDS)
 
 
 class PodHold:
-    """Answers the writes of pods' statuses by which schedulers evict.
+    """Admission handler for pod status writes by which schedulers evict.
 
     Args:
-        first_requests: when each wish began; `LONGEST_GAP_SECONDS` end it.
-        now: the time of day, as deadlines are written with.
-        clock: seconds of a clock that never goes back.
+        first_requests: start of each eviction; a gap of `LONGEST_GAP_SECONDS` ends it.
+        now: the time of day, by the clock that writes deadlines.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class PodHold:
         self._now = now
 
     def answer(self, request: Request) -> Answer:
-        """Whether the status may be written now; if not, the wish is marked on the pod."""
+        """Decide whether the status may be written now; if not, record the request as a mark on the pod."""
         before = request.old_object
         if before is None or request.object is None or not self._is_held(request, before, request.object):
             return Answer("not-ours")
@@ -200,19 +200,20 @@ class PodHold:
         if decision.refused is None:
             return Answer(decision.word, patch=() if request.is_large else renewal(before, request.object))
         is_a_whim = self._is_a_whim(pod.uid, mark, remember=not request.dry_run)
-        # of who is kept the wish is not marked: it would be as old as the refusals once these end, and let through
+        # no mark for a kept pod: it would be as old as the refusals once these end, and so would be allowed
         if not request.dry_run and decision.word != KEPT and not is_a_whim:
             self._told.waited(pod.uid)
             self._marker.asked(pod, request.user_info.username)
-        # a whim that the client repeated by itself would seem to last
+        # client-go's retries would make an unstable choice look persistent
         again = None if is_a_whim and decision.word == NOT_HELD else RETRY_SECONDS
         return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused, again))
 
     def _is_a_whim(self, pod_uid: str, mark: EvictionMark | None, *, remember: bool) -> bool:
-        """Whether it is another victim in place of those that are being saved for the same preemptor, most likely.
+        """Whether this is most likely another victim in place of those being saved for the same preemptor.
 
-        A scheduler that is refused chooses anew in each cycle, and not always the same; whom it would not take in the
-        end is not to be frozen. A slow scheduler, whose cycles are all gaps, is believed after a while.
+        A refused scheduler chooses again in each cycle, not always the same victims; one that it would not choose in
+        the end must not be frozen. A slow scheduler, whose cycles exceed the gap, is accepted after
+        `UNANNOUNCED_SECONDS`.
         """
         now = self._now()
         waited, doubted = (of.waited(pod_uid, remember=remember) for of in (self._first_requests, self._doubted))
@@ -223,7 +224,7 @@ class PodHold:
         return self._knowledge.saves_pods(now, timedelta(seconds=CYCLE_SECONDS))
 
     def _is_held(self, request: Request, before: Object, now: Object) -> bool:
-        """Only schedulers' evictions of protected pods that run, and are not being deleted already."""
+        """Whether it may be held: a scheduler's eviction of a running, protected pod that is not being deleted."""
         metadata, status = before["metadata"], before.get("status") or {}
         return (
             request.user_info.username in self._configuration.scheduler_users

@@ -1,9 +1,9 @@
-"""The write of a pod's status that was refused before, and comes again when it is allowed at last.
+"""Retried writes of a pod's status that were refused first and are now allowed.
 
-Facts: client-go repeats what was refused with `Retry-After`, up to ten times, byte for byte: with the version of the
-pod from before our mark was written. The API server would answer 409 then, and the scheduler would choose anew, most
-likely others than those that have been saved. So the write gets the version that the pod has now, if nothing that the
-writer could know of has changed but the mark.
+client-go retries a request that was refused with `Retry-After` up to ten times, byte for byte: with the pod's
+resourceVersion from before we wrote our mark. The API server would answer 409 then, and the scheduler would choose
+again, most likely victims other than the saved ones. So the webhook patches the pod's current resourceVersion into the
+write, if nothing that the writer can have read has changed except the mark.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
 
 _EVICTING: Final = frozenset({"Ready", "DisruptionTarget"})
-"""Conditions that schedulers write when they evict."""
+"""Conditions that schedulers write on eviction."""
 _OF_EACH_WRITE: Final = frozenset({"annotations", "generation", "managedFields", "resourceVersion"})
 
 
 def renewal(before: Object, now: Object) -> tuple[Object, ...]:
-    """A JSON patch of a write, empty if it needs none or must not get one.
+    """Return a JSON patch for a stale write; empty if the write needs none or must not get one.
 
     Args:
-        before: the pod, as it is.
-        now: the pod, as it is to be. A field that the writer's version of Kubernetes does not know is missing.
+        before: the stored pod.
+        now: the pod as the write would store it. Fields unknown to the writer's Kubernetes version are missing.
     """
     is_fresh = before["metadata"].get("resourceVersion") == now["metadata"].get("resourceVersion")
     if is_fresh or not _is_within(_read_by_the_writer(now), _read_by_the_writer(before)):

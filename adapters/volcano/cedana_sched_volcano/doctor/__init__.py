@@ -1,6 +1,6 @@
-"""What Volcano's configuration does to preemptions and to our holds, in plain words. Pure, but for `installed`.
+"""Diagnosis of Volcano's configuration: effects on preemptions and on our holds. Pure, except `installed`.
 
-examine     all findings of one scheduler       preemption  whether anything can be preempted at all
-scheduler   the scheduler's file, read          extender    whether it asks our extender, and obeys
-protection  what Queues say to us               installed   looks at a cluster
+examine     all findings of one scheduler       preemption  whether preemptions are possible at all
+scheduler   parsed scheduler configuration      extender    whether Volcano calls our extender, and obeys it
+protection  our annotations on Queues           installed   reads a cluster
 """

@@ -1,4 +1,4 @@
-"""All findings of one Volcano scheduler, in the order in which an admin would mend them."""
+"""All findings of one Volcano scheduler, in the order in which an admin should fix them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from cedana_sched_volcano.doctor.scheduler import EXTENDER, VERBS, SchedulerConf
 CHECK: Final = "volcano configuration"
 WAYS: Final = "volcano holds"
 CONFIG_MAP: Final = "volcano-scheduler-configmap"
-"""Of Volcano's namespace, under the chart's stock release name."""
+"""In Volcano's namespace, with the chart's default release name."""
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """What of ours is there."""
+    """Our installed components."""
 
     status_hold: bool
-    """A webhook of ours is asked before the scheduler writes a pod's `DisruptionTarget`."""
+    """The API server calls a webhook of ours before the scheduler writes a pod's `DisruptionTarget`."""
     pre_stop: bool = True
-    """Protected pods get a preStop that waits for their checkpoint."""
+    """Protected pods have a preStop hook that waits for their checkpoint."""
     extender_urls: tuple[str, ...] = ()
-    """All by which our extender is reached, the one to write first; empty where none was installed."""
+    """All URLs of our extender, the recommended one first; empty if it is not installed."""
 
 
 def examine(data: Mapping[str, str], queues: Sequence[dict[str, Any]], installation: Installation) -> list[Finding]:
-    """Findings about one scheduler.
+    """Return findings about one scheduler.
 
     Args:
-        data: of its ConfigMap; keys that do not end in `.conf` are passed over.
+        data: of its ConfigMap; keys that do not end in `.conf` are ignored.
         queues: all Queue objects of the cluster.
-        installation: what of ours is there.
+        installation: our installed components.
     """
     files = {name: text for name, text in data.items() if name.endswith(".conf")}
     if not files:
@@ -59,7 +59,7 @@ def examine(data: Mapping[str, str], queues: Sequence[dict[str, Any]], installat
 
 
 def _ways(configuration: SchedulerConfiguration, installation: Installation) -> Iterator[Finding]:
-    """Which of our holds is in force."""
+    """Yield which of our holds are effective."""
     evicting = [way for way in VERBS if way in configuration.actions]
     by_extender = [way for way in evicting if extender.holds(configuration, way)]
     ways = [f"the extender ({' and '.join(by_extender)})"] if by_extender else []

@@ -1,4 +1,4 @@
-"""Whether the scheduler asks our extender before it evicts, and obeys it."""
+"""Whether the scheduler calls our extender before evictions, and obeys it."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from cedana_sched_volcano.extender.holder import Way
 
 CHECK: Final = "volcano extender"
 PATHS: Final[dict[Way, str]] = {"preempt": "preemptable", "reclaim": "reclaimable"}
-"""What our extender answers at."""
+"""Paths of our extender."""
 LONGEST_TIMEOUT_SECONDS: Final = 1.0
 SHORTEST_TIMEOUT_SECONDS: Final = 0.1
 _SEGMENT: Final = re.compile(r"/[0-9a-f]{64}")
-"""As the extender makes it. Whether it is the one that counts, the Secret says, which nobody's doctor reads."""
+"""Form of the extender's segments. Whether it is the valid one is only in the Secret, which the doctor does not
+read."""
 _WHERE_IT_STANDS: Final = "end it with /SEGMENT, which stands in the extender's Secret: see helm get notes"
 _STOCK_TIMEOUT: Final = "Volcano waits 1s for every call then"
 _ONE_TIER: Final = "put all plugins into one tier, the extender last"
 _BESIDE: Final = ("gangpreempt", "gangreclaim", "shuffle")
-"""Actions that evict without asking it."""
+"""Actions that evict without calling the extender."""
 
 
 def holds(configuration: SchedulerConfiguration, way: Way) -> bool:
-    """Whether nothing of this kind is evicted against our extender's word."""
+    """Whether our extender controls all evictions of this kind."""
     return not list(_bypassed(configuration, way))
 
 
 def findings(
     configuration: SchedulerConfiguration, *, otherwise_held: bool, urls: tuple[str, ...]
 ) -> Iterator[Finding]:
-    """What is wrong with the extender, where there is one.
+    """Yield problems of the extender's configuration, if there is one.
 
     Args:
         configuration: the scheduler's.
-        otherwise_held: evictions that get past it are held in another way.
-        urls: where our extender is reached; empty where that is not known.
+        otherwise_held: evictions that bypass the extender are held in another way.
+        urls: of our extender; empty if unknown.
     """
     extender = configuration.plugin(EXTENDER)
     if extender is None:
@@ -56,7 +57,7 @@ def findings(
 
 
 def _bypassed(configuration: SchedulerConfiguration, way: Way) -> Iterator[tuple[str, str]]:
-    """Reasons why its word does not count, with a remedy each."""
+    """Yield ways to bypass the extender, with a remedy each."""
     at = [
         (tier, place)
         for tier, plugins in enumerate(configuration.tiers)
@@ -114,7 +115,7 @@ def _arguments(extender: Plugin, urls: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _address(prefix: str, urls: tuple[str, ...]) -> Iterator[Finding]:
-    """Whether it is ours; what stands behind the port may be secret, and is not repeated."""
+    """Check that the address is ours; its path may be secret, and is not repeated."""
     try:
         found = urlsplit(prefix)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Looks at a cluster with a person's own rights: Volcano's configuration and Queues, and what of ours is there."""
+"""Reads a cluster with the user's own permissions: Volcano's configuration and Queues, and our components."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Service(msgspec.Struct, frozen=True):
 
 
 async def look(api: Api) -> list[Finding]:
-    """Findings about each Volcano of a cluster.
+    """Return findings about each Volcano of a cluster.
 
     Raises:
         ApiError: the API server refused, or did not answer.
@@ -84,7 +84,7 @@ async def look(api: Api) -> list[Finding]:
 async def _policies(api: Api) -> frozenset[str] | None:
     try:
         found, _ = await api.list_all(CHECKPOINT_POLICIES, into=PartialObject)
-    except AbsentError:  # we are not installed, as others say
+    except AbsentError:  # we are not installed; another finding reports that
         return None
     return frozenset(one.metadata.name for one in found)
 
@@ -102,7 +102,7 @@ async def _webhooks(api: Api) -> set[str]:
 
 
 def _urls(service: _Service) -> list[str]:
-    """All by which it is reached, as Kubernetes' DNS has them."""
+    """Return all URLs of the Service, by Kubernetes DNS names."""
     name = f"{service.metadata.name}.{service.metadata.namespace}"
     hosts = [f"{name}.svc", name, f"{name}.svc.cluster.local", service.spec.cluster_ip]
     return [f"http://{host}:{port.port}" for port in service.spec.ports if port.name == "extender" for host in hosts]

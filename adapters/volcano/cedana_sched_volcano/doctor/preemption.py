@@ -1,4 +1,4 @@
-"""Whether Volcano can preempt at all, and whom: traps that are none of ours, but that one meets first."""
+"""Whether Volcano can preempt at all, and whom: configuration traps independent of ours that users meet first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SWITCHES: Final[dict[Way, str]] = {"preempt": "enablePreemptable", "reclaim": "
 
 
 def actions(configuration: SchedulerConfiguration) -> Iterator[Finding]:
-    """Which kinds of preemption it performs."""
+    """Yield which kinds of preemption the scheduler performs."""
     for unknown in (action for action in configuration.actions if action not in _KNOWN):
         says = f"action {unknown!r} is not one that we know; Volcano refuses the whole file if it does not know it"
         yield Finding(CHECK, Level.WARN, says, "see the scheduler's log for 'failed to find Action'")
@@ -36,7 +36,7 @@ def actions(configuration: SchedulerConfiguration) -> Iterator[Finding]:
 
 
 def plugins(configuration: SchedulerConfiguration) -> Iterator[Finding]:
-    """Plugins that prevent preemptions, or let too many happen."""
+    """Yield plugins that prevent preemptions, or allow too many."""
     names = {plugin.name for tier in configuration.tiers for plugin in tier}
     if "overcommit" in names:
         says = (
@@ -93,7 +93,7 @@ def _shares(configuration: SchedulerConfiguration) -> Iterator[Finding]:
 
 
 def queues(configuration: SchedulerConfiguration, found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
-    """Queues that cannot give back, or cannot claim. `found` are Queue objects."""
+    """Yield queues that cannot give back, or cannot reclaim. `found` are Queue objects."""
     if "reclaim" not in configuration.actions:
         return
     by_deserved = configuration.plugin("capacity") is not None

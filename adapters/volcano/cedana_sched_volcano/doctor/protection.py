@@ -1,4 +1,4 @@
-"""What admins wrote on Queues for us. Volcano takes every annotation, and its controller alone hears our warnings."""
+"""Our annotations on Queues. Volcano accepts every annotation, and only its controller would get our warnings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CHECK: Final = "volcano queues"
 
 
 def protection(queues: Sequence[dict[str, Any]], policies: Collection[str] | None) -> Iterator[Finding]:
-    """Queues that do not protect their pods as they were meant to.
+    """Yield Queues that do not protect their pods as intended.
 
     Args:
         queues: all Queue objects of the cluster.
-        policies: names of all CheckpointPolicies; None where they are not known.
+        policies: names of all CheckpointPolicies; None if unknown.
     """
     for queue in queues:
         name, annotations = queue["metadata"]["name"], queue["metadata"].get("annotations") or {}

@@ -1,4 +1,4 @@
-"""The scheduler's configuration file, as far as preemption is concerned (pkg/scheduler/conf, Volcano 1.14)."""
+"""The scheduler's configuration file, reduced to what affects preemption (pkg/scheduler/conf, Volcano 1.14)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VOTERS: Final[dict[Way, frozenset[str]]] = {
     "preempt": frozenset({"priority", "gang", "conformance", "drf", "tdm", "pdb", "cdp"}),
     "reclaim": frozenset({"gang", "conformance", "proportion", "capacity", "pdb", "cdp"}),
 }
-"""Plugins that have a say in who may be evicted (`AddPreemptableFn`, `AddReclaimableFn`)."""
+"""Plugins that vote on victims (`AddPreemptableFn`, `AddReclaimableFn`)."""
 VERBS: Final[dict[Way, str]] = {"preempt": "extender.preemptableVerb", "reclaim": "extender.reclaimableVerb"}
 
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -26,7 +26,7 @@ _PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|m|us|µs|ns|s)")
 
 
 class Plugin(msgspec.Struct, frozen=True):
-    """One plugin of a tier; what is switched off has no say."""
+    """One plugin of a tier, with its switches."""
 
     name: str
     preemptable: bool = True
@@ -38,7 +38,7 @@ class Plugin(msgspec.Struct, frozen=True):
         return self.preemptable if way == "preempt" else self.reclaimable
 
     def votes(self, way: Way) -> bool:
-        """Whether it says who may be evicted."""
+        """Whether it votes on victims."""
         if not self.enabled(way):
             return False
         if self.name == EXTENDER:
@@ -46,13 +46,13 @@ class Plugin(msgspec.Struct, frozen=True):
         return self.name in _VOTERS[way] or (self.name == "drf" and self.hierarchy and way == "reclaim")
 
     def text(self, argument: str) -> str:
-        """As the extender plugin reads its arguments: what is no text is as if it were not there."""
+        """Return an argument like the extender plugin reads it: a non-string counts as absent."""
         value = self.arguments.get(argument)
         return value if isinstance(value, str) else ""
 
 
 class SchedulerConfiguration(msgspec.Struct, frozen=True):
-    """Actions in their order, and tiers of plugins in theirs."""
+    """Actions in order, and tiers of plugins in order."""
 
     actions: tuple[str, ...]
     tiers: tuple[tuple[Plugin, ...], ...]
@@ -62,10 +62,10 @@ class SchedulerConfiguration(msgspec.Struct, frozen=True):
 
 
 def read(text: str) -> SchedulerConfiguration:
-    """The file's content.
+    """Parse the file.
 
     Raises:
-        UsageError: it is no configuration of the scheduler, which keeps the one before then.
+        UsageError: it is no valid configuration; the scheduler then keeps the previous one.
     """
     try:
         found = yaml.safe_load(text)
@@ -94,7 +94,7 @@ def _plugin(written: Mapping[str, Any]) -> Plugin:
 
 
 def seconds(duration: str) -> float | None:
-    """What Go's `time.ParseDuration` makes of it; None where it refuses."""
+    """Parse a duration like Go's `time.ParseDuration`; None if it is invalid."""
     parts = list(_PART.finditer(duration))
     if not parts or "".join(part[0] for part in parts) != duration:
         return None

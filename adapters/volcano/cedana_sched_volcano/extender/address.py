@@ -1,7 +1,7 @@
-"""Keeps the secret segment of the extender's address: in one Secret that all replicas share, where an admin reads it.
+"""Keeps the secret segment of the extender's address in one Secret that all replicas share, for an admin to read.
 
-The admin writes it into Volcano's configuration, which we do not touch. So one that is replaced counts for long, and
-nothing is replaced that somebody else has not taken away.
+The admin writes it into Volcano's configuration, which we do not change. So a replaced segment stays valid for long,
+and a value is only replaced after it was removed.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from cedana_sched_webhooks.secret_turns import LONGEST_WAIT, look_in_turn
 log = structlog.get_logger(__name__)
 
 DERIVED_FROM: Final = "/volcano"
-"""What the segment is derived from: `extender.urlPrefix` has one for both of Volcano's actions."""
+"""Input of the segment: `extender.urlPrefix` has one segment for both of Volcano's actions."""
 SEGMENT: Final = "segment"
-"""Where it stands in the Secret's `data`."""
+"""Key in the Secret's `data`."""
 FORMER_SECONDS: Final = 3600.0
-"""For so long one that was replaced counts: a person writes the new one into Volcano's configuration meanwhile."""
+"""How long a replaced segment stays valid: an admin writes the new one into Volcano's configuration meanwhile."""
 
 
 class AddressKeeper:
-    """Run `run` as a task.
+    """Reconciles the Secret. Run `run` as a task.
 
     Args:
-        api: may watch and patch the Secret, which the chart has made, empty.
+        api: may watch and patch the Secret, which the chart created, empty.
         name: of the Secret.
         namespace: of the Secret.
-        problems: counts attempts that failed.
+        problems: counts failed attempts.
         now: the time of day.
-        clock: seconds of a clock that never goes back.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class AddressKeeper:
         self._problems = problems
         self._now = now
         self.callers = Callers(clock, former_seconds=FORMER_SECONDS)
-        """Whom the segment makes known."""
+        """Authenticates callers by the segment."""
         self._changed = asyncio.Event()
         self._secrets = Informer(Watch(api, SECRETS, Secret, namespace=namespace, fields=f"metadata.name={name}"))
 
     async def run(self) -> None:
-        """Keep it, for ever."""
+        """Reconcile forever."""
         self._secrets.subscribe(lambda _before, _now: self._changed.set())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._secrets.run(), name="mirror of the Secret of the address")
@@ -92,7 +92,7 @@ class AddressKeeper:
         return self._now() + LONGEST_WAIT
 
     async def _write(self, seen: Metadata, data: Object) -> None:
-        """The watch brings back what was written: by us, or by another replica that was faster."""
+        """Write the Secret; the watch delivers the result: ours, or that of a replica that was faster."""
         patch = {"metadata": {"resourceVersion": seen.resource_version}, "data": data}
         try:
             await self._api.patch(SECRETS, self._name, self._namespace, patch)

@@ -1,4 +1,4 @@
-"""One call of the scheduler, from bytes to bytes. Looks at memory alone and waits for nothing."""
+"""Handles one call of the scheduler, from bytes to bytes. Reads only caches, and never waits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cedana_sched_volcano.extender.selection import candidate
 
 
 class Answer(NamedTuple):
-    """The body of the response, and what stands in it."""
+    """The response body, and a summary of it."""
 
     body: bytes
     word: Word
     preemptor: str
-    """Its `namespace/podgroup`."""
+    """`namespace/podgroup` of the preemptor."""
     node: str
     evictees: int
     victims: int
@@ -24,10 +24,10 @@ class Answer(NamedTuple):
 
 
 def answer(way: Way, body: bytes | bytearray, holder: Holder, claims: Claims) -> Answer:
-    """Say who may be evicted, and tell `holder` who is wanted gone and may not go yet.
+    """Decide which pods may be evicted, and mark wanted pods that may not be evicted yet through `holder`.
 
     Raises:
-        msgspec.DecodeError: `body` is no such question.
+        msgspec.DecodeError: `body` is no such request.
     """
     call = wire.read(body)
     evictor = call.evictor

@@ -1,18 +1,17 @@
-"""What stays so from one of the scheduler's cycles to the next: which pods each preemptor is going to get.
+"""State kept across scheduling cycles: which pods each preemptor is going to replace.
 
-Volcano asks anew in each cycle, for each pending task of the preemptor and each node that could take it, in changing
-order, and remembers nothing. Held pods stay on the lists of all of them. So the first node of which enough pods can
-make room gets the task's **claim**: these pods are asked for, and as long as they are being saved the task is offered
-nothing else, neither the pods of others nor other nodes. Otherwise the hold of a protected pod would send the scheduler
-to the next one, and to those who are not protected, who would be evicted in place of pods that come before them.
+Volcano calls again in each cycle, for each pending task of the preemptor and each feasible node, in varying order, and
+keeps no state. All calls list held pods again. So the first node whose pods can free enough gets the task's **claim**:
+these pods are marked, and while they are being saved the task is offered nothing else, neither others' pods nor other
+nodes. Otherwise the hold of a protected pod would make the scheduler choose the next one, and then unprotected ones,
+which would be evicted in place of pods that precede them.
 
-A claim can be worthless: other plugins (a queue that would fall below its share, say) have a say that no call tells,
-and a gang takes all its victims or none. Then what is offered is not taken. After a while those pods are given up, and
-the job pauses before others are saved for it, longer each time: nobody's workload is frozen again and again for a
-preemption that never happens. What may go is offered also then, so that the scheduler is never kept from what it could
-do without us for longer than holds last.
+A claim can be futile: other plugins (for a queue that would fall below its share, say) vote in ways that no call shows,
+and a gang takes all its victims or none. Then an offer is not taken. After a while those pods are given up, and the job
+pauses before further pods are saved for it, longer each time: no workload is frozen repeatedly for a preemption that
+never happens. Evictable pods are offered even then, so that we never delay the scheduler for longer than holds last.
 
-Pure but for the clock that it is given. Called by `answering`.
+Pure except for the given clock.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ from cedana_sched_volcano.extender.holder import Way
 from cedana_sched_volcano.extender.selection import Candidate, coverage, enough, in_volcanos_order, steered
 
 FORGOTTEN_SECONDS: Final = 30.0
-"""A preemptor that has not asked for this long is forgotten; cycles last a second, and several in large clusters."""
+"""A preemptor without calls for this long is dropped; cycles take a second, and several in large clusters."""
 PATIENT_ROUNDS: Final = 10
 LONGEST_PATIENT_ROUNDS: Final = 45
-"""Rounds in which an offer may be left before it is given up: three for each evictee of the node, in these bounds.
-Several, because which of equal pods `proportion` lets go changes with the order of a Go map; and less than the minute
-for which a release is good."""
+"""Rounds in which an offer may be ignored before it is given up: three for each evictee of the node, in these bounds.
+Several, because which of equal pods `proportion` allows changes with the order of a Go map; and less than the minute
+for which a release is valid."""
 BARREN_ROUNDS: Final = 3
-"""Rounds without a node of which pods alone make enough room, until that which comes closest is tried with all of its
-pods: what is free beside them may be enough, and no call tells it. As many times more as they are too few; and once for
-a job in `LONGEST_PAUSE_SECONDS`, because it can freeze a node's pods for nothing. None of it where the holder says what
-is free."""
+"""Rounds without a node whose pods free enough, until the closest node is tried with all of its pods: other free
+resources, which no call shows, may suffice. Scaled up by how much is missing; and once per job in
+`LONGEST_PAUSE_SECONDS`, because it can freeze a node's pods for nothing. Not done if the holder reports free
+resources."""
 FIRST_PAUSE_SECONDS: Final = 10.0
 LONGEST_PAUSE_SECONDS: Final = 600.0
 ANEW_SECONDS: Final = 2 * LONGEST_PAUSE_SECONDS
-"""Since pods were given up last, until all who were are thought of again: other plugins may allow them by now. Longer
-than a pause, so that those who were not tried yet come first."""
+"""After the last give-up, until all given-up pods are considered again: other plugins may allow them by then. Longer
+than a pause, so that untried pods are tried first."""
 
 Word = Literal["nothing-of-ours", "not-needed", "not-enough", "held", "elsewhere", "offered", "given-up", "paused"]
-"""Why: nobody here is protected; others come first; all together are too few; pods are being saved, here or elsewhere;
-all that are claimed may go; they were not taken; and the job waits after that."""
+"""Reason: no pod here is protected; unprotected pods come first; all together are too few; pods are being saved, here
+or elsewhere; all claimed pods may be evicted; the offer was not taken; the job pauses after that."""
 
 
 class Preemptor(msgspec.Struct, frozen=True):
-    """A pending task that wants room: `job` is its `namespace/podgroup`, `need` what must be free for it."""
+    """A pending task of a preemptor: `job` is its `namespace/podgroup`, `need` what must be free for it."""
 
     uid: str
     job: str
@@ -59,7 +58,7 @@ class Preemptor(msgspec.Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """What one call is about. `within` tells victims of the preemptor's own job, which Volcano looks at separately."""
+    """Subject of one call. `within`: victims of the preemptor's own job, for which Volcano makes separate calls."""
 
     way: Way
     node: str
@@ -67,7 +66,7 @@ class Place(NamedTuple):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Pods that may be evicted now, pods that are wanted gone, and a word for the metrics."""
+    """Pods that may be evicted now, wanted pods, and a metric label."""
 
     word: Word
     allowed: frozenset[str] = frozenset()
@@ -79,28 +78,28 @@ class _Claim(msgspec.Struct):
     uids: tuple[str, ...]
     jobs: frozenset[str]
     offered: bool
-    """Whether all of them may go."""
+    """Whether all of them may be evicted."""
     short: bool
-    """Whether all pods of the place together may not make enough room; see `BARREN_ROUNDS`."""
+    """Whether all pods of the place together may free too little; see `BARREN_ROUNDS`."""
     uses: Mapping[str, float]
-    """What it needs of what is free on the node beside its pods."""
+    """What it needs of the node's free resources besides its pods."""
 
 
 class _Asking(msgspec.Struct):
-    """One pending task. A round ends when it asks about a place for the second time."""
+    """One pending task. A round ends with its second call about a place."""
 
     seen: dict[Place, float] = {}
-    """Places of this round, with how far their pods would do, from 0 to 1; infinity where they do."""
+    """Places of this round, with the fraction of the need that their pods free, from 0 to 1; infinity if enough."""
     closest: Place | None = None
-    """Of the round before."""
+    """Of the previous round."""
     barren: int = 0
     vain: dict[Place, int] = {}
     claim: _Claim | None = None
     at: float = 0.0
     began: float = 0.0
-    """Its round."""
+    """Start of its round."""
     began_before: float = 0.0
-    """The round before."""
+    """Start of the previous round."""
 
 
 class _Job(msgspec.Struct):
@@ -110,11 +109,11 @@ class _Job(msgspec.Struct):
     pauses: int = 0
     paused_until: float = 0.0
     short_until: float = 0.0
-    """Until when no place is tried that may not do."""
+    """Time until which no insufficient place is tried."""
 
     @property
     def waits(self) -> bool:
-        """Whether pods are still being saved for one of its tasks: then no other's offer can be taken, in a gang."""
+        """Whether pods are still being saved for one of its tasks: then a gang can take no other offer."""
         return any(one.claim is not None and not one.claim.offered for one in self.tasks.values())
 
     @property
@@ -123,7 +122,7 @@ class _Job(msgspec.Struct):
         return frozenset(name for one in self.tasks.values() if one.claim is not None for name in one.claim.jobs)
 
     def left(self, free: Mapping[str, float], asking: _Asking, node: str) -> Mapping[str, float]:
-        """What its other tasks, as far as they still ask, leave of what is free on a node: a gang gets it only once."""
+        """Return the node's free resources minus the use of its other active tasks: a gang gets them only once."""
         left = dict(free)
         others = [one for one in self.tasks.values() if one is not asking and one.at >= asking.began_before]
         for claim in (one.claim for one in others):
@@ -134,10 +133,10 @@ class _Job(msgspec.Struct):
 
 
 class Claims:
-    """All preemptors that are asking.
+    """Claims of all active preemptors.
 
     Args:
-        clock: seconds of a clock that never goes back.
+        clock: monotonic seconds.
         steering: whether equal victims are chosen by what they have to lose.
     """
 
@@ -146,11 +145,11 @@ class Claims:
         self._steering = steering
         self._jobs: dict[str, _Job] = {}
         self._claimed: dict[str, set[str]] = {}
-        """By pod: tasks that are going to get it."""
+        """By pod: tasks that claim it."""
         self._swept = clock()
 
     def count(self) -> int:
-        """Preemptors that are remembered."""
+        """Return the number of active preemptors."""
         self._sweep(self._clock())
         return sum(len(job.tasks) for job in self._jobs.values())
 
@@ -161,7 +160,7 @@ class Claims:
         candidates: Sequence[Candidate],
         free: Mapping[str, float] | None = None,
     ) -> Decision:
-        """Answer one call: what of `candidates`, all pods of the place that could be evicted, may be evicted now."""
+        """Answer one call: which of `candidates`, all evictable pods of the place, may be evicted now."""
         now = self._clock()
         self._sweep(now)
         job = self._jobs.setdefault(preemptor.job, _Job())
@@ -189,7 +188,7 @@ class Claims:
         candidates: Sequence[Candidate],
         free: Mapping[str, float] | None,
     ) -> Decision:
-        """Answer a call about a place where somebody is protected."""
+        """Answer a call about a place with protected pods."""
         going = frozenset(one.uid for one in candidates if one.may_go)
         if free is not None:
             free = job.left(free, asking, place.node)
@@ -220,7 +219,7 @@ class Claims:
             return
         asking.began, asking.began_before = asking.at, asking.began
         if asking.claim is not None and asking.claim.place not in asking.seen:
-            self._claim(preemptor, asking, None)  # the scheduler does not think of that place any more
+            self._claim(preemptor, asking, None)  # the scheduler no longer considers that place
         asking.vain = {one: rounds for one, rounds in asking.vain.items() if one in asking.seen}
         asking.barren = asking.barren + 1 if asking.claim is None else 0
         asking.closest = max(asking.seen, key=lambda one: asking.seen[one])
@@ -229,7 +228,7 @@ class Claims:
     def _ordered(
         self, preemptor: Preemptor, job: _Job, claim: _Claim | None, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
-        """Those that it is going to get, then as Volcano would take them, then those that others are going to get."""
+        """Order candidates: own claim first, then Volcano's order, then pods that others claim."""
         mine = frozenset(claim.uids if claim is not None else ())
         usable = [one for one in candidates if one.uid not in job.given_up and not one.stays]
         ordered = in_volcanos_order(usable)
@@ -246,7 +245,7 @@ class Claims:
     def _is_tried(
         self, preemptor: Preemptor, job: _Job, asking: _Asking, place: Place, ordered: list[Candidate]
     ) -> bool:
-        """Whether to try it with all pods of the place, although they may not be enough."""
+        """Whether to try all pods of the place, although they may not be enough."""
         asking.seen[place] = covered = coverage(ordered, preemptor.need)
         if asking.claim is not None:
             return asking.claim.short
@@ -280,7 +279,7 @@ class Claims:
             self._claimed.setdefault(uid, set()).add(preemptor.uid)
 
     def _sweep(self, now: float) -> None:
-        """Forget who asks no more; looked for once in a while."""
+        """Drop inactive preemptors; runs only every few seconds."""
         if now - self._swept < FORGOTTEN_SECONDS / 3:
             return
         self._swept = now

@@ -1,4 +1,4 @@
-"""What the extender must be told about pods, and whom it tells that the scheduler wants them gone."""
+"""Interface of the extender to the state of pods, and to marks of evictions that the scheduler wants."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from typing import Literal, Protocol
 import msgspec
 
 Way = Literal["preempt", "reclaim"]
-"""Volcano's actions: room inside one queue, or between queues."""
+"""Volcano's actions: preemption inside one queue, or between queues."""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How a protected pod stands at this moment."""
+    """Current state of a protected pod."""
 
     may_go: bool
-    """Its eviction loses nothing, or may wait no longer: its hold is over, past its deadline, or nobody took it up."""
+    """Its eviction loses nothing, or must not be held longer: its hold is over, past its deadline, or was never
+    created."""
     stays: bool = False
-    """It could not be saved, and its policy keeps it running: for now it makes room for nobody."""
+    """It could not be saved, and its policy keeps it running: for now it is no victim."""
     saving: bool = False
-    """A preemption of it is being held, or was released and has not happened yet."""
+    """A preemption of it is held, or was released and has not happened yet."""
     unsaved_seconds: float = 0.0
-    """What would be computed again if it ended now: time since its newest snapshot that can be continued, or since
-    its start. Where one member's end ends a gang, the sum over all members."""
+    """Work lost if it ended now, in seconds since its newest restorable snapshot, or since its start. If one member's
+    end ends a gang, the sum over all members."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Who is to have the room: `job` is the `namespace/podgroup` of the pod with this uid."""
+    """The preemptor: `job` is the `namespace/podgroup` of the pod with this uid."""
 
     way: Way
     job: str
@@ -33,29 +34,29 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Holder(Protocol):
-    """Answers from memory, at once; the scheduler waits."""
+    """Answers from caches, at once; the scheduler waits."""
 
     @property
     def synced(self) -> bool:
-        """Whether everything has been listed once. Before, who is protected is not known, and no call is answered."""
+        """Whether all caches have synced. Before, protected pods are unknown, and no call is answered."""
         ...
 
     def standing(self, pod_uid: str) -> Standing | None:
-        """None for a pod that is not protected, or not known."""
+        """Return the pod's state; None if it is not protected, or unknown."""
         ...
 
     def asked(self, pod_uid: str, by: Wanted) -> None:
-        """Note that the scheduler wants this protected pod gone.
+        """Record that the scheduler wants to evict this protected pod.
 
-        Said again in each of its cycles, about one a second, for as long as it does, also once the pod may go. When it
-        is not said any more, nobody wants the pod gone.
+        Repeated in each scheduling cycle, about once a second, while the scheduler wants that, even once the pod may be
+        evicted. Without repetition the request expires.
         """
         ...
 
     def free(self, node: str, preemptor: str) -> dict[str, float] | None:
-        """What is free on a node, or will be once pods that are ending are gone; None where that is not known.
+        """Return what is free on a node, or will be once terminating pods are gone; None if unknown.
 
-        What others wait for there is not free to the preemptor, which is named by its pod's uid.
+        Resources that other nominated pods wait for are not free to the preemptor, given by its pod's uid.
 
         In Volcano's units: `cpu` in thousandths, `memory` in bytes, `pods`, others by name in thousandths.
         """

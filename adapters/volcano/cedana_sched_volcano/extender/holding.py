@@ -1,7 +1,7 @@
-"""A holder over mirrors: what the webhooks know of protected pods and their holds, gangs, and what is free on nodes.
+"""A holder over informers: protected pods and their holds as in the webhooks, gangs, and free resources of nodes.
 
-Whether a pod may be evicted is decided by the same rule as in the webhook that Volcano's write of the pod's status
-meets a moment later, so that what is allowed here goes through there.
+Evictions are decided by the same rule as in the webhook that handles Volcano's status write a moment later, so that
+evictions allowed here are allowed there.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ log = structlog.get_logger(__name__)
 
 ABSENT_PAUSE_SECONDS: Final = 10.0
 GANGS_LAST_SECONDS: Final = 1.0
-"""How long the cost of each gang's end is cached: a call can name hundreds of members."""
+"""How long the cost of each gang's end is cached: a call can contain hundreds of members."""
 
 
 class Holding:
     """Implements `Holder`. Run `run` as a task.
 
     Args:
-        now: the time of day, as deadlines are written with.
-        clock: seconds of a clock that never goes back.
-        longest_deadline_seconds: what no hold may exceed.
-        served: whose pods are protected; those of others are not watched, and may go.
+        now: the time of day, by the clock that writes deadlines.
+        clock: monotonic seconds.
+        longest_deadline_seconds: cap on each hold.
+        served: namespaces whose pods are protected; pods of others are not watched, and may be evicted.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Holding:
         self._by_uid: Index[str, Pod] = Index(lambda pod: pod.metadata.uid, self._pods)
         self._gangs = Gangs(self._groups, self._pods, now)
         self._costs: dict[tuple[str, str, bool], float | None] = {}
-        """By PodGroup, and whether the pod is asked for already: what all members would compute again; None where it
-        goes on without one."""
+        """By PodGroup, and whether the pod is already marked: work that all members lose; None if the gang runs
+        without the pod."""
         self._costs_since = now()
         self._marker = EvictionMarker(api, now)
         self._told = wishes(clock)
-        """Pods that were to be marked: nobody is held for ever for a mark that cannot be written."""
+        """Pods to be marked: bounds their hold if the mark can never be written."""
 
     @property
     def synced(self) -> bool:
@@ -87,11 +87,11 @@ class Holding:
 
     @property
     def awaited(self) -> str | None:
-        """What is not listed yet, and why."""
+        """What has not synced yet, and why."""
         return awaited(*self._informers())
 
     async def run(self) -> None:
-        """Follow the watches and write marks, for ever."""
+        """Run the informers and write marks, forever."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._marker.run(), name="eviction marks")
             for informer in self._informers():
@@ -131,14 +131,14 @@ class Holding:
         return self._rooms.free(node, preemptor)
 
     def _cost(self, pod: Pod, now: datetime) -> float:
-        """What is computed again if it ends now, by itself and by those that cannot go on without it."""
+        """Return the work lost if it ends now, its own and that of pods that cannot run without it."""
         if (key := group_of(pod)) is None:
             return self._unsaved(pod, now)
         if (now - self._costs_since).total_seconds() > GANGS_LAST_SECONDS:
             self._costs.clear()
             self._costs_since = now
         mark = read_mark(pod.metadata.annotations)
-        kind = (*key, mark is not None and mark.is_fresh(now))  # who is asked for already may go alone
+        kind = (*key, mark is not None and mark.is_fresh(now))  # a marked pod may be evicted alone
         if kind not in self._costs:
             family = self._gangs.family_of(pod)
             whole = None if family.gang is None else sum(self._unsaved(one, now) for one in family.pods)
@@ -147,7 +147,7 @@ class Holding:
         return self._unsaved(pod, now) if cost is None else cost
 
     def _unsaved(self, pod: Pod, now: datetime) -> float:
-        """Since its newest snapshot that can be continued, if that is of this run of it, else since it began."""
+        """Return the seconds since its newest restorable snapshot of this run, else since its start."""
         began = datetime.fromisoformat(pod.status.start_time) if pod.status.start_time else now
         if (identity := find_identity(pod)) is not None:
             replica = Replica(identity.id, identity.index)
@@ -163,7 +163,7 @@ class Holding:
 
 
 async def _keep(informer: Informer[Any]) -> None:
-    """Follow it, also while Volcano's kinds are not served."""
+    """Run an informer, with retries while Volcano's kinds are not served."""
     while True:
         try:
             await informer.run()

@@ -1,4 +1,4 @@
-"""Wires one replica of the extender together, and ends it in good order."""
+"""Wiring and graceful shutdown of one replica of the extender."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ log = structlog.get_logger(__name__)
 
 
 class RunningHolder(Holder, Protocol):
-    """A holder that keeps itself up to date."""
+    """A holder with caches to run."""
 
     @property
     def awaited(self) -> str | None:
-        """What is not listed yet, and why."""
+        """What has not synced yet, and why."""
         ...
 
     async def run(self) -> None:
-        """Follow what it knows, and write what it is told, for ever."""
+        """Run the informers and write marks, forever."""
         ...
 
 
@@ -51,9 +51,9 @@ async def serve(
     stop: asyncio.Event,
     readable: Readable | None = None,
 ) -> None:
-    """One replica, until `stop` is set: then it is not ready, and a while later listens no more.
+    """Run one replica until `stop` is set: it becomes unready first, and closes its listener later.
 
-    Who may read its metrics says `readable`; see `health.serving`.
+    `readable` authorizes access to its metrics; see `health.serving`.
     """
     claims = Claims(time.monotonic, steering=configuration.victim_steering)
     metrics.preemptors.set_function(claims.count)
@@ -71,12 +71,12 @@ async def serve(
             tasks.create_task(address.run(), name="address keeper"),
         ]
         async with (
-            listening(application, configuration.port) as port,  # before anybody calls it ready
+            listening(application, configuration.port) as port,  # before readiness is reported
             serving(configuration.operations_port, ready, metrics.registry, readable=readable) as operations_port,
         ):
             log.info("listening", port=port, operations_port=operations_port, steering=configuration.victim_steering)
             await stop.wait()
-            await asyncio.sleep(configuration.drain_seconds)  # nobody tells us when the last one has looked elsewhere
+            await asyncio.sleep(configuration.drain_seconds)  # no signal tells when all callers have switched
         for task in background:
             task.cancel()
 

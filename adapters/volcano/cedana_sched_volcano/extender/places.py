@@ -1,4 +1,4 @@
-"""How many calls are read and answered at once: what they take of our memory is bounded, whoever calls."""
+"""Limit of concurrent calls: bounds their memory, whatever the number of callers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 
 class Places:
-    """Says who gets one, at once: nobody waits for a place.
+    """Admits calls without queueing.
 
     Args:
-        calls: how many there are.
-        size: bytes of all that have one.
+        calls: maximum number of calls.
+        size: maximum bytes of all admitted calls.
     """
 
     def __init__(self, calls: int, size: int) -> None:
@@ -20,7 +20,7 @@ class Places:
 
     @contextmanager
     def taken(self, size: int) -> Iterator[bool]:
-        """Whether a call of so many bytes has a place inside the block."""
+        """Admit a call of `size` bytes inside the block; yields whether it is admitted."""
         is_taken = self._calls > 0 and self._size >= size
         if not is_taken:
             yield False

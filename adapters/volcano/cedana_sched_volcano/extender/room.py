@@ -1,7 +1,7 @@
-"""What is free on each node, as Volcano counts it (pkg/scheduler/api: resource_info.go, pod_info.go; 1.14).
+"""Free resources of each node, as Volcano counts them (pkg/scheduler/api: resource_info.go, pod_info.go; 1.14).
 
-Everything that runs there counts, whoever scheduled it, by its requests. Pods that are ending count no more, and those
-that wait for their room do (`FutureIdle`).
+All pods on the node count by their requests, of any scheduler. Terminating pods do not count, nominated ones do
+(`FutureIdle`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Read(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Name(_Read, frozen=True):
-    """Of tens of thousands of pods nothing else of the metadata is kept."""
+    """Metadata fields kept of tens of thousands of pods."""
 
     name: str
     namespace: str = ""
@@ -55,7 +55,7 @@ class OccupantStatus(_Read, frozen=True):
 
 
 class Occupant(_Read, frozen=True):
-    """A pod, as far as it takes room."""
+    """A pod, reduced to its resources and node."""
 
     metadata: Name
     spec: OccupantSpec = OccupantSpec()
@@ -63,19 +63,19 @@ class Occupant(_Read, frozen=True):
 
     @property
     def at(self) -> str | None:
-        """The node where it takes room; None once it is ending, and before it has one."""
+        """Node on which it uses resources; None if it is terminating or unbound."""
         return None if self.metadata.deletion_timestamp is not None else self.spec.node_name or None
 
     @property
     def waits_for(self) -> str | None:
-        """The node where room is being made for it."""
+        """Node for which it is nominated."""
         if self.spec.node_name or self.metadata.deletion_timestamp is not None:
             return None
         return self.status.nominated_node_name or None
 
     @property
     def amounts(self) -> Counter[str]:
-        """What it takes. Init containers that end are no part of it; sidecars are."""
+        """Amounts that it uses, including sidecars, but not terminating init containers."""
         running = [*self.spec.containers, *(one for one in self.spec.init_containers if one.restart_policy == "Always")]
         found = Counter({"pods": 1})
         for requests in (self.spec.overhead, *(one.resources.requests for one in running)):
@@ -93,7 +93,7 @@ class Node(_Read, frozen=True):
 
 
 class Rooms:
-    """Follows all nodes and all pods of a cluster: run `run` of both mirrors as tasks."""
+    """Tracks all nodes and all pods of a cluster. Run `run` of both informers as tasks."""
 
     def __init__(self, api: Api) -> None:
         self.nodes = Informer(Watch(api, NODES, Node))
@@ -115,7 +115,7 @@ class Rooms:
         return {name: float(amount) for name, amount in left.items()}
 
     def _note(self, before: Occupant | None, now: Occupant | None) -> None:
-        """A mirror's sink."""
+        """Sink of an informer."""
         if before is not None and (node := before.at) is not None:
             taken = self._taken[node]
             taken.subtract(before.amounts)

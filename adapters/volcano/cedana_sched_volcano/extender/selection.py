@@ -1,14 +1,13 @@
-"""Which of the evictees are really meant, and victim steering. Pure functions.
+"""Choice among evictees, and victim steering. Pure functions.
 
-A call lists every pod of a node that could be evicted, and Volcano takes only as many as its preemptor needs. To hold
-them all would freeze workloads that nobody wants gone. So we take Volcano's own order, as far as a call lets us see it,
-and of that order the first that make enough room.
+A call lists every evictable pod of a node, and Volcano takes only as many as its preemptor needs. Holding all of them
+would freeze workloads that are no victims. So we reconstruct Volcano's order, as far as the call allows, and take the
+first pods that free enough.
 
-**Victim steering**, off by default. Volcano's order among pods of one priority in one queue is the order in which they
-were created; it knows nothing of the work in them. Steering exchanges the places of such equals, and of no others:
-first members of a gang that loses a member anyway, then those that have least to compute again if their checkpoint
-should fail, which are also those whose checkpoint is made soonest, because a fresh generation has most of it stored
-already. Who is not protected loses everything, and comes last among equals.
+**Victim steering**, off by default. Volcano orders pods of one priority in one queue by creation time, whatever work
+they contain. Steering reorders only such equals: first members of a gang that loses a member anyway, then those that
+have least to recompute if their checkpoint should fail, which are also those with the fastest checkpoint, because a
+recent generation already has most of it in the store. Unprotected pods lose everything, and are last among equals.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from cedana_sched_volcano.extender.wire import Task
 from cedana_sched_volcano.objects import QUEUE_NAME, QUEUE_OF_JOB
 
 _SMALLEST: Final = 0.1
-"""Differences below this are none to Volcano (`minResource`, pkg/scheduler/api/resource_info.go)."""
+"""Volcano ignores smaller differences (`minResource`, pkg/scheduler/api/resource_info.go)."""
 
 _PODS: Final = "pods"
-"""Every pod frees one of these; alone it makes nobody worth evicting, unless nothing else is scarce."""
+"""Every pod frees one of these; that alone makes no pod a victim, unless nothing else is scarce."""
 
 _QUEUE_ANNOTATIONS: Final = (QUEUE_OF_JOB, QUEUE_NAME)
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One evictee. `queue` is None where its pod does not say; `standing` is None where it is not protected."""
+    """One evictee. `queue` is None if unknown; `standing` is None if the pod is not protected."""
 
     uid: str
     job: str
@@ -57,7 +56,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def equals(self) -> tuple[int, str, str]:
-        """The same for those that Volcano treats alike: one priority, and one queue or, if that is not known, job."""
+        """Equivalence key of pods that Volcano treats alike: one priority, and one queue or, if unknown, job."""
         return (self.priority, "queue", self.queue) if self.queue is not None else (self.priority, "job", self.job)
 
 
@@ -76,10 +75,10 @@ def candidate(task: Task, standing: Standing | None) -> Candidate:
 
 
 def in_volcanos_order(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Lowest priority first, then the youngest job, and of one job the youngest pod.
+    """Order by lowest priority, then the youngest job, then the youngest pod of a job.
 
-    `BuildVictimsPriorityQueue` (pkg/scheduler/framework/session_plugins.go) also looks at shares of jobs and queues,
-    which no call tells; a job's age is taken from its oldest pod in the call.
+    `BuildVictimsPriorityQueue` (pkg/scheduler/framework/session_plugins.go) also considers shares of jobs and queues,
+    which calls do not contain; a job's age is that of its oldest pod in the call.
     """
     found = list(candidates)
     began: dict[str, str] = {}
@@ -91,11 +90,11 @@ def in_volcanos_order(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def steered(ordered: Sequence[Candidate], *, broken: frozenset[str] = frozenset()) -> list[Candidate]:
-    """The same order, but that equals take each other's places; see above.
+    """Return the order with equals permuted; see above.
 
     Args:
-        ordered: as Volcano would take them.
-        broken: jobs that lose a member to the same preemptor already.
+        ordered: in Volcano's order.
+        broken: jobs that already lose a member to the same preemptor.
     """
     places: dict[tuple[int, str, str], list[int]] = {}
     for place, one in enumerate(ordered):
@@ -115,11 +114,11 @@ def _at_stake(one: Candidate) -> float:
 def enough(
     ordered: Iterable[Candidate], need: Mapping[str, float], free: Mapping[str, float] | None = None
 ) -> tuple[Candidate, ...] | None:
-    """The first of them that make room for `need`, beside what is free anyway; None if all together do not.
+    """Return the first candidates that free `need`, besides what is free anyway; None if all together do not.
 
-    Who has nothing of what is scarce is passed over.
+    Candidates without any scarce resource are skipped.
 
-    Where it is not known what is free, it counts as nothing: one more than necessary may be meant, never one less.
+    If free resources are unknown, they count as zero: one victim too many is possible, one too few is not.
     """
     missing = {name: amount - (free or {}).get(name, 0.0) for name, amount in need.items()}
     chosen: list[Candidate] = []
@@ -135,6 +134,6 @@ def enough(
 
 
 def coverage(candidates: Collection[Candidate], need: Mapping[str, float]) -> float:
-    """How much of `need` they make room for, from 0 to 1, in what is scarcest."""
+    """Return the fraction of `need` that they free, from 0 to 1, by the scarcest resource."""
     parts = [sum(one.amounts.get(name, 0.0) for one in candidates) / amount for name, amount in need.items()]
     return min([1.0, *parts]) if candidates else 0.0

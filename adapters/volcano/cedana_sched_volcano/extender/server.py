@@ -1,13 +1,12 @@
 """The server that Volcano's extender plugin calls, over plain HTTP.
 
-The scheduler waits for every answer: one after the other or, where its action `preempt` has the argument
+The scheduler waits for every answer: one call at a time or, if its action `preempt` has the argument
 `enableTopologyAwarePreemption`, as many at once as it has workers for that (`topologyAwarePreemptWorkerNum`, 16). It
-takes anything but a 200 with a body that it can read for "nobody may be evicted": it fails closed. So what cannot be
-read is a 400, what is too long a 413, what comes too slowly a 408, a defect a 500, and as long as not everything is
-known, or too many are asking, it is a 503; each is counted. None of them keeps the scheduler waiting: who gets no place
-is told so at once, before a byte of what he sends is read.
+treats anything but a readable 200 as "no pod may be evicted": it fails closed. So unreadable calls get 400, too long
+ones 413, too slow ones 408, a defect 500, and calls before sync or above the limits 503; each is counted. None of them
+delays the scheduler: a call above the limits is rejected at once, before its body is read.
 
-Whoever does not know the secret part of the address is told that there is nothing.
+Callers without the secret part of the address get 404.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ log = structlog.get_logger(__name__)
 
 PATHS: Final[dict[str, Way]] = {"/preemptable": "preempt", "/reclaimable": "reclaim"}
 """The path is `extender.preemptableVerb` or `extender.reclaimableVerb` of the scheduler's configuration, behind the
-segment in its `extender.urlPrefix`; nothing in the body says which it is."""
+segment in its `extender.urlPrefix`; the body does not contain the action."""
 LONGEST_REQUEST_BYTES: Final = 64 << 20
 """Every pod of a node, whole, and the preemptor's."""
 AT_ONCE: Final = 64
-"""Calls that are read or answered: of some schedulers with all of their workers, and those that they have given up."""
+"""Calls read or answered at once: all workers of some schedulers, and calls that they have abandoned."""
 BYTES_AT_ONCE: Final = 192 << 20
-"""Of all of these together; one that does not say its length counts as the longest."""
+"""Of all these together; a call without Content-Length counts as the longest."""
 
 
 def extender_application(
@@ -52,15 +51,15 @@ def extender_application(
     *,
     timeout_seconds: float,
 ) -> web.Application:
-    """Answers the scheduler. Once `ending` is set, its connection is closed with the next answer.
+    """Build the application that answers the scheduler. Once `ending` is set, responses close its connection.
 
     Args:
-        holder: what is known of pods.
-        claims: what stays so from one cycle to the next.
-        ending: set once others are to be called.
-        metrics: counts.
-        callers: know who is answered.
-        timeout_seconds: how long the scheduler waits; a call whose body is not here by then is given up.
+        holder: state of pods.
+        claims: state kept across scheduling cycles.
+        ending: set at shutdown, when other replicas should be called.
+        metrics: counts calls.
+        callers: authenticate callers.
+        timeout_seconds: how long the scheduler waits; a call with an incomplete body is abandoned then.
     """
     application, places = web.Application(), Places(AT_ONCE, BYTES_AT_ONCE)
     responding = {}
@@ -72,7 +71,7 @@ def extender_application(
 
 
 def _where_there_is_room(way: Way, respond: Respond, places: Places, metrics: Metrics) -> Respond:
-    """The same, for those who get a place."""
+    """Wrap `respond` with admission by the limits."""
 
     async def respond_where_there_is_room(received: web.Request) -> web.Response:
         with places.taken(_bytes_to_read(received)) as is_taken:
@@ -80,14 +79,14 @@ def _where_there_is_room(way: Way, respond: Respond, places: Places, metrics: Me
                 return await respond(received)
         metrics.calls.labels(way, "busy").inc()
         response = web.Response(status=503, text="too many calls are being answered")
-        response.force_close()  # the next one may come to another replica
+        response.force_close()  # the next connection may reach another replica
         return response
 
     return respond_where_there_is_room
 
 
 def _bytes_to_read(received: web.Request) -> int:
-    """At most."""
+    """Return the upper bound of the body."""
     said = received.content_length
     if said is None:
         return LONGEST_REQUEST_BYTES
@@ -98,7 +97,7 @@ def _endpoint(
     way: Way, holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics, timeout_seconds: float
 ) -> Respond:
     async def respond(received: web.Request) -> web.Response:
-        if not holder.synced:  # nobody would be known to be protected
+        if not holder.synced:  # protected pods are unknown yet
             metrics.calls.labels(way, "not-ready").inc()
             return web.Response(status=503, text="what is protected is still being listed")
         try:
@@ -112,14 +111,14 @@ def _endpoint(
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _tell_unreadable(way, str(error), metrics)
             return web.Response(status=400, text=f"no question of Volcano's extender plugin: {error}")
-        except Exception:  # the scheduler evicts nobody then, and is told that something is wrong
+        except Exception:  # the scheduler evicts nothing then, and logs the error
             metrics.calls.labels(way, "failed").inc()
             log.exception("extender", action=way)
             raise
         _tell(way, answered, metrics)
         metrics.duration.labels(way).observe(time.perf_counter() - began)
         response = web.Response(body=answered.body, content_type="application/json")
-        if ending.is_set():  # the scheduler keeps its connection, and would come to us to the last moment
+        if ending.is_set():  # the scheduler keeps its connection, and would use it until the end
             response.force_close()
         return response
 

@@ -1,9 +1,9 @@
-"""What Volcano's extender plugin sends and takes: `TaskInfo` under Go's own field names.
+"""Protocol of Volcano's extender plugin: `TaskInfo` under Go's field names.
 
-Facts (Volcano 1.14, 1.15: pkg/scheduler/plugins/extender): a call is about one node. `evictees` are all tasks there
-that run and may be evicted at all, null where there are none; what other plugins forbid is not taken off. An answer
-without `status`, or with 0, allows everything; a victim without its `Resreq` can crash the scheduler. So `status` is
-always written, and victims are the very bytes that came.
+Volcano 1.14, 1.15 (pkg/scheduler/plugins/extender): a call is about one node. `evictees` are all running, evictable
+tasks there, null if there are none, including those that other plugins forbid. A response without `status`, or with
+0, allows everything; a victim without its `Resreq` can crash the scheduler. So `status` is always written, and victims
+are returned byte for byte.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 LONGEST_ANSWER_BYTES: Final = (10 << 20) - 4096
-"""Volcano takes 10 MiB, and an answer that is cut off allows nothing."""
+"""Volcano reads 10 MiB; a truncated response allows nothing."""
 
 _PREFIX: Final = b'{"status":1,"victims":['
 _SUFFIX: Final = b"]}"
@@ -28,7 +28,7 @@ class Resources(msgspec.Struct, frozen=True):
     scalars: dict[str, float] | None = msgspec.field(name="ScalarResources", default=None)
 
     def amounts(self) -> Mapping[str, float]:
-        """By name; what is 0 is left out."""
+        """Amounts by name, without zeros."""
         every = {"cpu": self.cpu, "memory": self.memory, **(self.scalars or {})}
         return {name: amount for name, amount in every.items() if amount > 0}
 
@@ -43,7 +43,7 @@ class Pod(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """As much of a `TaskInfo` as we look at. `uid` is the pod's, `job` is `namespace/podgroup`."""
+    """A `TaskInfo`, reduced to the fields read here. `uid` is the pod's, `job` is `namespace/podgroup`."""
 
     uid: str = msgspec.field(name="UID")
     job: str = msgspec.field(name="Job", default="")
@@ -51,12 +51,12 @@ class Task(msgspec.Struct, frozen=True):
     priority: int = msgspec.field(name="Priority", default=0)
     requests: Resources | None = msgspec.field(name="Resreq", default=None)
     needs: Resources | None = msgspec.field(name="InitResreq", default=None)
-    """What must be free for it to start: of its init containers too."""
+    """What must be free for it to start, including its init containers."""
     pod: Pod | None = msgspec.field(name="Pod", default=None)
 
 
 class Evictee(msgspec.Struct, frozen=True):
-    """One task that Volcano thinks of evicting, and the bytes by which it said so."""
+    """One task that Volcano may evict, and its original bytes."""
 
     task: Task
     raw: msgspec.Raw
@@ -77,17 +77,17 @@ _tasks = msgspec.json.Decoder(Task)
 
 
 def read(body: bytes | bytearray) -> Call:
-    """The question in a request's body.
+    """Decode a request body.
 
     Raises:
-        msgspec.DecodeError: it is none.
+        msgspec.DecodeError: it is malformed.
     """
     call = _calls.decode(body)
     return Call(call.evictor, tuple(Evictee(_tasks.decode(raw), raw) for raw in call.evictees or ()))
 
 
 def write(victims: Iterable[msgspec.Raw]) -> bytes:
-    """The answer that allows these, and no more of them than Volcano would read."""
+    """Encode a response that allows these victims, as many as Volcano can read."""
     parts, size = [], len(_PREFIX) + len(_SUFFIX)
     for victim in victims:
         part = bytes(victim)

@@ -1,1 +1,1 @@
-"""Gives each node's agent credentials of the namespaces that it has to do with, and of no other."""
+"""Issues each node's agent credentials for the namespaces of its pods and orders, and no others."""

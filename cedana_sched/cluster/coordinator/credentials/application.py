@@ -1,6 +1,6 @@
-"""What agents post to, over HTTPS: see `cedana_sched/store/credential_client.py` for what goes over it.
+"""HTTPS endpoint that issues credentials to agents; protocol: `cedana_sched/store/credential_client.py`.
 
-It keeps nothing, so that any replica answers, whichever leads, and one that was restarted at once.
+Stateless, so any replica answers, leader or not, immediately after a restart.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = structlog.get_logger(__name__)
 PATH: Final = "/credentials"
 LONGEST_REQUEST_BYTES: Final = 4096
 TOLD_AGAIN_SECONDS: Final = 60.0
-"""A refusal of the same node and namespace is logged once in that time: whoever is refused tries again."""
+"""A refusal of the same namespace and reason is logged once per interval, because refused agents retry."""
 _MOST_TOLD: Final = 1024
 
 Decide = Callable[[str, CredentialRequest], Awaitable[str]]
-"""The node that shows this token, if it may have this; else `Refused`."""
+"""Authorizes a request: returns the node of the token's owner, or raises `Refused`."""
 Begin = Callable[[CredentialRequest, str], Awaitable[SessionCredentials]]
-"""What is wanted, for this node."""
+"""Issues the requested credentials to this node."""
 
 
 class CredentialApplication:
@@ -43,7 +43,7 @@ class CredentialApplication:
         decide: see `Decide`.
         begin: see `Begin`.
         metrics: counts answers.
-        clock: seconds of a clock that never goes back.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class CredentialApplication:
 
 
 def _requested(body: bytes) -> CredentialRequest:
-    """What a request asks for.
+    """Decode a request.
 
     Raises:
-        Refused: it is no request.
+        Refused: it is malformed.
     """
     try:
         return msgspec.json.decode(body, type=CredentialRequest)
@@ -111,5 +111,5 @@ def _requested(body: bytes) -> CredentialRequest:
 
 
 def _sentence(error: CedanaSchedError) -> str:
-    """What the store has said stays in our own log."""
+    """Return the error for the agent; the store's own message is only logged."""
     return f"{type(error).__name__.removesuffix('Error')}: see the coordinator's log"

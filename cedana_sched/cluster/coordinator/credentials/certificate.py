@@ -1,7 +1,7 @@
-"""Keeps the certificate with which credentials are given: made, renewed and shared as the webhooks' own is.
+"""The certificate of the credential service: created, renewed and shared like the webhooks' own.
 
-Keys stand in a Secret that only coordinators read. Agents trust what stands in a ConfigMap of the same name: a node
-that mounts a Secret may read all of it.
+Keys are in a Secret that only coordinators read. Agents trust the CA in a ConfigMap of the same name: a node that
+mounts a Secret can read all of it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ AUTHORITIES: Final = "ca.crt"
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The ConfigMap."""
+    """The ConfigMap with the trusted CA."""
 
     metadata: Metadata
     data: dict[str, str] = {}
 
 
 class CertificateKeeper:
-    """Run `run` as a task.
+    """Reconciles the Secret and the ConfigMap. Run `run` as a task.
 
     Args:
-        api: may watch and patch the Secret and the ConfigMap; the chart has made both, empty.
+        api: may watch and patch the Secret and the ConfigMap; the chart created both, empty.
         name: of both.
         namespace: of both.
-        service_names: by which agents call us.
-        serving: is given each new certificate.
+        service_names: DNS names by which agents call us.
+        serving: gets each new certificate.
         metrics: counts problems.
         now: the time of day.
     """
@@ -73,7 +73,7 @@ class CertificateKeeper:
         self._published = Informer(Watch(api, CONFIG_MAPS, Published, namespace=namespace, fields=fields))
 
     async def run(self) -> None:
-        """Keep it, for ever."""
+        """Reconcile forever."""
         self._secrets.subscribe(lambda _before, _now: self._changed.set())
         self._published.subscribe(lambda _before, _now: self._changed.set())
         async with asyncio.TaskGroup() as tasks:
@@ -88,7 +88,7 @@ class CertificateKeeper:
         await look_in_turn("certificate of credentials", self._look, self._changed, problems, self._now)
 
     async def _look(self) -> dt.datetime:
-        """Do what is to be done now; the answer is when to look again, should nothing change before."""
+        """Reconcile once; return when to run again if nothing changes before."""
         secret = self._secrets.get(self._name, self._namespace)
         published = self._published.get(self._name, self._namespace)
         if secret is None or published is None:
@@ -100,7 +100,7 @@ class CertificateKeeper:
         if issued is not None:
             if self._serving.load(issued.certificate, issued.key):
                 log.info("certificate of credentials", secret=self._name, version=secret.metadata.resource_version)
-            expiry(issued.authorities)  # else it is none, and nobody is to trust it
+            expiry(issued.authorities)  # raises if it is no certificate, which no agent may trust
             is_trusted = await self._publish(published, issued.authorities.decode())
         step = plan(issued, self._service_names, trusted=is_trusted, now=self._now())
         if step.issued is not None:
@@ -108,14 +108,14 @@ class CertificateKeeper:
         return step.due
 
     async def _publish(self, published: Published, authorities: str) -> bool:
-        """Whether it was so already."""
+        """Publish the CA; return whether it was already published."""
         if published.data.get(AUTHORITIES) == authorities:
             return True
         await self._write(CONFIG_MAPS, published.metadata, {AUTHORITIES: authorities})
         return False
 
     async def _write(self, resource: Resource, seen: Metadata, data: Object) -> None:
-        """The watch brings back what was written: by us, or by another replica that was faster."""
+        """Write the object; the watch delivers the result: ours, or that of a replica that was faster."""
         patch = {"metadata": {"resourceVersion": seen.resource_version}, "data": data}
         try:
             await self._api.patch(resource, self._name, self._namespace, patch)

@@ -1,7 +1,7 @@
-"""What the API server says of a request for credentials. Read anew for each one, so that nothing is kept or watched.
+"""Reads from the API server the evidence for a request for credentials; for each request, without watch or cache.
 
-Agents fetch credentials of a namespace about twice an hour, and one that is told no fetches them again as it tries
-again what it needs them for.
+Agents fetch credentials of a namespace about twice an hour; a refused agent requests them again whenever it retries
+the operation that needs them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MOST_WAITING: Final = 256
 
 
 class Evidence:
-    """Decides by what the API server says.
+    """Decides requests by the API server's objects.
 
     Args:
         api: may create TokenReviews, and read namespaces, pods, Checkpoints, Restores and the ConfigMap of turns.
         namespace: of our own components.
         account: name of the agents' ServiceAccount there.
         shared: see `grants.require_current`.
-        turns: name of the ConfigMap there that says who collects what; None: nobody does.
+        turns: name of the ConfigMap there with the collection turns; None: there are none.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class Evidence:
         self._waiting = 0
 
     async def node_with_business(self, token: str, request: CredentialRequest) -> str:
-        """The node of whoever shows the token, if it is an agent that has to do with the namespace.
+        """Return the node of the token's owner, if it is an agent with pods or orders in the namespace.
 
         Args:
-            token: as it was shown.
-            request: what it asks for.
+            token: from the request.
+            request: the wanted credentials.
 
         Raises:
-            Refused: it gets nothing.
-            ApiError: nobody can say now.
+            Refused: no credentials are granted.
+            ApiError: the API server cannot answer now.
         """
         if not token or len(token) > LONGEST_TOKEN:
             raise Refused(HTTPStatus.UNAUTHORIZED, "no token was shown")

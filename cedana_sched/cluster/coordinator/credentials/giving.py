@@ -1,4 +1,4 @@
-"""The part of a coordinator's process that gives credentials, wired: every replica does, whichever leads."""
+"""Wiring of the credential service: it runs in every replica of the coordinator, leader or not."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def giving(api: Api, configuration: CredentialsConfiguration, namespace: str) -> AsyncIterator[Ready]:
-    """Answer agents inside the block, which is given what is awaited until the first one can be answered.
+    """Serve agents inside the block; yields the readiness check.
 
     Args:
-        api: with the rights that the chart gives where this is on.
-        configuration: whom, and of which bucket.
+        api: with the permissions that the chart grants for this feature.
+        configuration: which agents, and which bucket.
         namespace: of our own components.
     """
     metrics = CredentialMetrics()

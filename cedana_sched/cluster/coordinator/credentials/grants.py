@@ -1,11 +1,11 @@
-"""Who gets credentials of which namespace. Pure: what the API server says goes in, a grant or a refusal comes out.
+"""Authorization of credential requests. Pure: API server objects in, a grant or a refusal out.
 
-An agent proves by a token of its pod that it is one, and on which node. That node has to do with a namespace while a
-protected pod of it is bound there, or an order to that node about the namespace's snapshots is not answered yet. Both
-say the API server's objects, which no agent can make: a node may create mirror pods that are bound to it, with any
-label and in any namespace (NodeRestriction, "node/kubelet can only create mirror pods"), so these do not count.
+An agent proves its role and node by a token of its pod. The node has access to a namespace while a protected pod of it
+is bound there, or an order to that node about the namespace's snapshots is unanswered. Both are API server objects that
+no agent can create: a node may create mirror pods bound to it, with any label and in any namespace (NodeRestriction,
+"node/kubelet can only create mirror pods"), so mirror pods do not count.
 
-Of a namespace with which no node has to do, that node may collect the garbage whose turn it is (see
+For a namespace without such access, a node may collect garbage while it has the turn (see
 `cluster/collection_turns.py`).
 """
 
@@ -34,9 +34,9 @@ from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.records import RestoreStep
 
 AUDIENCE: Final = "credentials.sched.cedana.ai"
-"""Of the tokens; the API server's own are for other audiences, so that nobody can use one that he was shown."""
+"""Token audience; the API server's own tokens have other audiences, so that no recipient of those can use them here."""
 MIRROR: Final = "kubernetes.io/config.mirror"
-"""Annotation of a pod that a kubelet made."""
+"""Annotation of a mirror pod, which a kubelet created."""
 
 _POD_NAME, _POD_UID, _NODE_NAME = (
     f"authentication.kubernetes.io/{name}" for name in ("pod-name", "pod-uid", "node-name")
@@ -44,7 +44,7 @@ _POD_NAME, _POD_UID, _NODE_NAME = (
 
 
 class Refused(Exception):  # noqa: N818  # no error of ours: what is answered to a node
-    """Why nothing is given; `status` is how it is answered."""
+    """Refusal with its reason; `status` is the HTTP status of the answer."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -53,7 +53,7 @@ class Refused(Exception):  # noqa: N818  # no error of ours: what is answered to
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """An agent's pod, as its token says; `node` is empty where the API server does not write that into tokens."""
+    """An agent's pod according to its token; `node` is empty if the API server does not write it into tokens."""
 
     pod: str
     uid: str
@@ -61,7 +61,7 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class Labelled(msgspec.Struct, frozen=True, rename=api_name):
-    """An object's metadata, as far as is read here: its annotations are whole."""
+    """An object's metadata, reduced to the fields read here; annotations are complete."""
 
     name: str = ""
     uid: str = ""
@@ -78,7 +78,7 @@ class PodState(msgspec.Struct, frozen=True):
 
 
 class PlacedPod(msgspec.Struct, frozen=True):
-    """A pod, as far as it says where it is and whose."""
+    """A pod, reduced to its node and the marks of protection."""
 
     metadata: Labelled
     spec: PlacedSpec = PlacedSpec()
@@ -106,7 +106,7 @@ class OrderSpec(msgspec.Struct, frozen=True, rename=api_name):
 
 
 class Ordered(msgspec.Struct, frozen=True):
-    """A Checkpoint or a Restore, as far as it says to whom an order stands in it, and whether it is answered."""
+    """A Checkpoint or a Restore, reduced to its node, its order, and whether the order is answered."""
 
     metadata: Labelled
     spec: OrderSpec = OrderSpec()
@@ -114,14 +114,14 @@ class Ordered(msgspec.Struct, frozen=True):
 
 
 def caller_of(reviewed: Reviewed, account: str) -> Caller:
-    """The agent's pod that has shown the token.
+    """Return the agent's pod from its token.
 
     Args:
-        reviewed: what the API server says of the token, asked for `AUDIENCE`.
+        reviewed: result of the TokenReview with `AUDIENCE`.
         account: the agents' ServiceAccount, as `system:serviceaccount:<namespace>:<name>`.
 
     Raises:
-        Refused: it is no token of one.
+        Refused: it is no token of an agent.
     """
     if not reviewed.authenticated:
         raise Refused(HTTPStatus.UNAUTHORIZED, "the token is none, has expired, or its pod is gone")
@@ -136,10 +136,10 @@ def caller_of(reviewed: Reviewed, account: str) -> Caller:
 
 
 def node_of(caller: Caller, pod: PlacedPod | None) -> str:
-    """The node that the agent is on.
+    """Return the agent's node.
 
     Raises:
-        Refused: its pod is not there any more, or somewhere else.
+        Refused: its pod no longer exists, or is on another node.
     """
     if pod is None or pod.metadata.uid != caller.uid or not pod.spec.node_name:
         raise Refused(HTTPStatus.FORBIDDEN, f"the agent's pod {caller.pod} is not there any more")
@@ -149,10 +149,10 @@ def node_of(caller: Caller, pod: PlacedPod | None) -> str:
 
 
 def name_wanted(namespace: str) -> str:
-    """The name, in Kubernetes, of what the store calls so.
+    """Return the Kubernetes name of a namespace of the store.
 
     Raises:
-        Refused: nothing is called so.
+        Refused: it is malformed.
     """
     try:
         return name_of_namespace(validate_namespace(namespace))
@@ -161,15 +161,15 @@ def name_wanted(namespace: str) -> str:
 
 
 def require_current(namespace: str, uid: str | None, shared: Collection[str]) -> None:
-    """Nothing is given of a namespace that is not the one that has the name now.
+    """Require that the namespace of the store is the one that has the name now.
 
     Args:
-        namespace: as the store calls it, and `name_wanted` took it.
+        namespace: name in the store, accepted by `name_wanted`.
         uid: of the namespace that has that name now; None: there is none.
         shared: see `identity.is_shared`.
 
     Raises:
-        Refused: it is another one, or none.
+        Refused: it is another one, or there is none.
     """
     name = name_of_namespace(namespace)
     if uid is None:
@@ -180,16 +180,16 @@ def require_current(namespace: str, uid: str | None, shared: Collection[str]) ->
 
 
 def require_business(node: str, namespace: str, pods: Iterable[PlacedPod], orders: Iterable[Ordered]) -> None:
-    """A node gets credentials of a namespace of which it has a protected pod or an order.
+    """Require that the node has a protected pod of the namespace, or an unanswered order about it.
 
     Args:
         node: see `node_of`.
-        namespace: as the store calls it; see `require_current`.
+        namespace: name in the store; see `require_current`.
         pods: of that namespace.
         orders: Checkpoints and Restores of that namespace.
 
     Raises:
-        Refused: it has none.
+        Refused: it has neither.
     """
     name, uid = name_of_namespace(namespace), uid_of_namespace(namespace)
     mine = (one for one in orders if may_be_one_namespace(one.spec.namespace_uid, uid))
@@ -199,15 +199,15 @@ def require_business(node: str, namespace: str, pods: Iterable[PlacedPod], order
 
 
 def require_turn(node: str, namespace: str, turns: Iterable[CollectionTurn]) -> None:
-    """A node gets credentials that only collect a namespace's garbage while it has the turn.
+    """Require that the node has the turn to collect the namespace's garbage.
 
     Args:
         node: see `node_of`.
-        namespace: as the store calls it. There may be no such namespace any more.
-        turns: those that are not over.
+        namespace: name in the store; the namespace may no longer exist.
+        turns: unexpired ones.
 
     Raises:
-        Refused: it has not.
+        Refused: it has no turn.
     """
     if not any((one.node, one.namespace) == (node, namespace) for one in turns):
         raise Refused(HTTPStatus.FORBIDDEN, f"it is not the turn of node {node} to collect namespace {namespace}")
@@ -231,6 +231,6 @@ def _stands(one: Ordered, node: str) -> bool:
 
 
 def _only(extra: Mapping[str, tuple[str, ...]], key: str) -> str:
-    """The one value; a claim with several is none that the API server makes."""
+    """Return the single value, else empty: the API server never issues such a claim with several."""
     values = extra.get(key, ())
     return values[0] if len(values) == 1 else ""

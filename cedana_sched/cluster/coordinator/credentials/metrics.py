@@ -1,4 +1,4 @@
-"""What giving credentials tells Prometheus."""
+"""Prometheus metrics of issuing credentials."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 
 class CredentialMetrics:
-    """Of one replica; made only where credentials are given."""
+    """Metrics of one replica; constructed only if credentials are issued."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.answers = Counter(
