@@ -82,7 +82,7 @@ class Images:
         return content
 
     def _check(self, name: str, content: Entry) -> None:
-        """Check an image's kind and required fields, on which readers rely; pycriu checks neither."""
+        """Check an image's kind and required fields, on which readers rely; complete its repeated fields."""
         kind = _KINDS.get(name.removesuffix(".img").rstrip("-0123456789"))
         if kind is None:
             return
@@ -100,10 +100,13 @@ class Images:
 
 
 def _check_fields(message: Any, entry: Entry) -> None:
+    """Raise ValueError where a required field is missing; add the repeated fields that are empty."""
     for field in message.fields:
         if field.name not in entry:
             if field.is_required:
                 raise ValueError(f"an entry of it has no {field.name}")
+            if field.is_repeated:
+                entry[field.name] = []  # pycriu's decoder drops empty ones
         elif field.type == field.TYPE_MESSAGE:
             value = entry[field.name]
             for one in value if field.is_repeated else [value]:

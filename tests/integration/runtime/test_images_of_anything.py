@@ -6,6 +6,7 @@ Not those of a job: by them files of this machine would be cut to any length.
 from __future__ import annotations
 
 import importlib
+import socket
 import struct
 import tempfile
 from collections.abc import Callable
@@ -127,6 +128,25 @@ def test_any_fields_are_shown_or_refused(toolchain: Toolchain, data: st.DataObje
                 _write(Path(folder) / name, kind, entries)
         with suppress(CedanaSchedError):
             inspect_snapshot(toolchain, folder_reader(Path(folder)))
+
+
+def test_connections_without_addresses_are_no_loopback_connections(toolchain: Toolchain, tmp_path: Path) -> None:
+    files = _handlers(toolchain)["FILES"].payload()
+    files.type, files.id = 2, 7  # INETSK
+    for required in (one for one in files.isk.DESCRIPTOR.fields if one.is_required):
+        if required.type == required.TYPE_MESSAGE:
+            getattr(files.isk, required.name).SetInParent()
+        else:
+            setattr(files.isk, required.name, 1)
+    files.isk.proto = socket.IPPROTO_TCP
+    for part in (files.isk.fown, files.isk.opts):
+        for required in (one for one in part.DESCRIPTOR.fields if one.is_required):
+            setattr(part, required.name, 1)
+    _write(tmp_path / "files.img", "FILES", [files])
+
+    assert ready_images(toolchain, tmp_path).criu == ("tcp-close",)
+    [entry] = Images(toolchain, folder_reader(tmp_path)).entries("files.img")
+    assert entry["isk"]["src_addr"] == []
 
 
 @pytest.mark.parametrize("kind", sorted({*_KINDS.values(), "PSTREE"}))
