@@ -150,6 +150,7 @@ def _require_readable(header: bytes, plain: bytes) -> None:
     try:
         require_lengths(len(header), len(plain))
         require_bounded(plain, MOST_HEADER_BYTES)
+        _summaries.decode(header)
     except (IntegrityError, msgspec.ValidationError) as error:
         raise StoreError(
             f"the snapshot would have a manifest that nobody reads: {error}",

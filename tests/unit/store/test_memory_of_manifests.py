@@ -139,6 +139,9 @@ def test_as_much_as_there_may_be_is_read_and_nothing_is_committed_that_is_more()
         replace(MANIFEST, metadata=replace(MANIFEST.metadata, runtime={"a": "a" * MOST_METADATA_BYTES})),
         replace(MANIFEST, streams=(stream,) * (MOST_STREAMS + 1)),
         replace(MANIFEST, summary=replace(summary, packs=("a" * 50,) * MOST_PACKS)),
+        replace(MANIFEST, summary=replace(summary, packs=("a",) * (MOST_PACKS + 1))),
+        replace(MANIFEST, summary=replace(summary, labels=few | {"more": ""})),
+        replace(MANIFEST, summary=replace(summary, abandons=(Abandoned(1, 1.0),) * (MOST_ABANDONED + 1))),
     ):
         with pytest.raises(StoreError, match="the snapshot would have a manifest that nobody reads"):
             encode_manifest(more)
