@@ -24,17 +24,11 @@ class _Stream(msgspec.Struct, frozen=True):
     segments: msgspec.Raw
 
 
-class _Outline(msgspec.Struct, frozen=True):
-    """The parts of the body that take more memory than their bytes stay undecoded."""
-
-    summary: msgspec.Raw
-    metadata: msgspec.Raw
-    streams: Annotated[list[_Stream], msgspec.Meta(max_length=MOST_STREAMS)]
-    chunks: msgspec.Raw
-    page_index: msgspec.Raw = msgspec.Raw()
-
-
-_outlines = msgspec.msgpack.Decoder(_Outline)
+_Fields = Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], msgspec.Raw], msgspec.Meta(max_length=64)]
+_fields = msgspec.msgpack.Decoder(_Fields)
+_streams = msgspec.msgpack.Decoder(Annotated[list[_Stream], msgspec.Meta(max_length=MOST_STREAMS)])
+_LONGEST_SHORT_MAP: Final = 15
+"""Fields of a map that MessagePack writes with a header of one byte; more have one of three."""
 
 
 def require_bounded(body: bytes, most_summary_bytes: int) -> None:
@@ -44,17 +38,28 @@ def require_bounded(body: bytes, most_summary_bytes: int) -> None:
         IntegrityError: naming the part.
         msgspec.MsgspecError: it has another shape.
     """
-    outline = _outlines.decode(body)
-    columns = [*(one.segments for one in outline.streams), outline.chunks, outline.page_index]
+    fields = _fields.decode(body)
+    _require_each_once(body, fields)
+    streams = _streams.decode(fields["streams"]) if "streams" in fields else []
+    columns = sum(_length(one.segments) for one in streams)
+    columns += sum(_length(fields[name]) for name in ("chunks", "page_index") if name in fields)
     named = {
-        "summary": (_length(outline.summary), most_summary_bytes),
-        "metadata": (_length(outline.metadata), MOST_METADATA_BYTES),
+        name: (_length(fields[name]) if name in fields else 0, most)
+        for name, most in (("summary", most_summary_bytes), ("metadata", MOST_METADATA_BYTES))
     }
-    rest = len(body) - sum(map(_length, columns)) - sum(length for length, _ in named.values())
+    rest = len(body) - columns - sum(length for length, _ in named.values())
     named["names"] = rest, MOST_NAMES_BYTES
     for what, (length, most) in named.items():
         if length > most:
             raise IntegrityError(f"{length:,} bytes of {what}, of {most:,} at most")
+
+
+def _require_each_once(body: bytes, fields: dict[str, msgspec.Raw]) -> None:
+    """Raise if the map has a field twice: its decoder would make objects of both, and keep one."""
+    header = 1 if len(fields) <= _LONGEST_SHORT_MAP else 3
+    lengths = (len(msgspec.msgpack.encode(name)) + _length(value) for name, value in fields.items())
+    if header + sum(lengths) != len(body):
+        raise IntegrityError("a field of it stands twice")
 
 
 def _length(raw: msgspec.Raw) -> int:

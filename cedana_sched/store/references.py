@@ -108,6 +108,7 @@ def read_references(backend: Backend, catalogue: Catalogue, namespace: str, gene
 
 def _read(catalogue: Catalogue, rows: list[tuple[SnapshotRef, Entry]]) -> dict[Entry, Named | None]:
     """Return the references of these manifests; None for an unreadable one, and no entry for one removed meanwhile."""
+    names: dict[str, str] = {}  # generations of a workload name the same packs: one object for each
 
     def read(row: tuple[SnapshotRef, Entry]) -> tuple[Entry, Named | None] | None:
         ref, entry = row
@@ -117,7 +118,7 @@ def _read(catalogue: Catalogue, rows: list[tuple[SnapshotRef, Entry]]) -> dict[E
             return None
         except (IntegrityError, IncompatibleError, UnsealedError):
             return entry, None
-        return entry, Named(summary.packs, summary.page_index)
+        return entry, Named(tuple(names.setdefault(name, name) for name in summary.packs), summary.page_index)
 
     if len(rows) <= _FEW:
         found: Iterable[tuple[Entry, Named | None] | None] = [read(row) for row in rows]

@@ -74,6 +74,17 @@ def test_what_would_become_many_objects_is_refused_before_it_does(body: Callable
         decode_manifest(file)
 
 
+@pytest.mark.parametrize("name", ["metadata", "streams", "summary"])
+def test_field_that_stands_twice_is_refused_before_it_becomes_objects(name: str) -> None:
+    encode = msgspec.msgpack.encode
+    lists = {"metadata": in_metadata("runtime", {"a": many(b"\x90", 8 * MIB)})["metadata"]}
+    first = lists.get(name) or many(b"\x90", 8 * MIB)
+    body = bytes([0x80 | (len(Plain) + 1)]) + encode(name) + encode(first)
+    body += b"".join(encode(key) + encode(value) for key, value in Plain.items())
+    with peak(len(body) + 8 * MIB), pytest.raises(IntegrityError, match="stands twice"):
+        decode_manifest(file_of(_HEAD, body))
+
+
 @pytest.mark.parametrize("change", [
     lambda: {"labels": names()},
     lambda: {"packs": many(b"\xa2\xc7\x80")},

@@ -5,7 +5,8 @@ from __future__ import annotations
 import tracemalloc
 from array import array
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -113,3 +114,20 @@ def test_what_does_not_fit_is_left_out(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(references, "MOST_BYTES", 8_000)
     monkeypatch.setattr(references, "MOST_PACKS", 100)
     assert remembered(backend, fits | others) == fits
+
+
+def test_manifests_that_are_read_share_the_names_of_their_packs() -> None:
+    rows = [(cast("Any", number), Entry(f"m{number}", 1, 0.0)) for number in range(20)]
+
+    class Catalogue:
+        def summary(self, _ref: object, _entry: Entry) -> Any:
+            return SimpleNamespace(packs=tuple(pack(number) for number in range(20_000)), page_index=None)
+
+    tracemalloc.start()
+    try:
+        found = references._read(cast("Any", Catalogue()), rows)
+        kept = tracemalloc.get_traced_memory()[0] // MIB
+    finally:
+        tracemalloc.stop()
+    assert len(found) == len(rows)
+    assert kept < 10, "20 times 2 MiB"
