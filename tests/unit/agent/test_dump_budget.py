@@ -144,6 +144,9 @@ class Captures:
         self.running.discard(uid)
         yield CaptureCommitted(SnapshotRef(request.identity, 1), Transfer())
 
+    def unended(self) -> set[str]:
+        return {uid for uid in self.running if not self._ends[uid].is_set()}
+
     def end(self, uid: str) -> None:
         self._ends.setdefault(uid, asyncio.Event()).set()
 
@@ -221,10 +224,9 @@ async def test_gang_is_frozen_together_and_dumped_in_turn(agent: Agent) -> None:
     async with asyncio.TaskGroup() as group:
         for uid in uids:
             group.create_task(agent.dump(uid))
-        for _ in uids:
-            await until(lambda: agent.captures.running)
-            agent.captures.end(min(agent.captures.running))
-            await turns()
+        for left in range(len(uids), 0, -1):
+            await until(lambda left=left: len(agent.captures.unended()) == min(2, left))
+            agent.captures.end(min(agent.captures.unended()))
     assert agent.captures.most == 2
 
 
