@@ -88,13 +88,13 @@ async def test_a_policy_that_does_not_say_clearly_for_whom_is_refused(api: Api, 
 
 
 async def test_records_are_found_by_node_and_shown_as_people_expect(namespace: Namespace) -> None:
-    await namespace.apply(of("Checkpoint"), of("Checkpoint", "other", pod={**POD, "nodeName": "gpu-4"}))
-    status = {"phase": "Ready", "step": "Ready", "deadline": NOW, "size": "3.1 GiB"}
+    await namespace.apply(of("Checkpoint"), of("Checkpoint", "other", podRef={**POD, "nodeName": "gpu-4"}))
+    status = {"phase": "Ready", "step": "Ready", "deadline": NOW, "readSize": "3.1 GiB"}
     await namespace.api.patch(
         API_VERSION, "Checkpoint", "md-run", {"status": status}, namespace.name, subresource="status"
     )
     shown, by_category = await asyncio.gather(
-        namespace.kubectl("get", "cckpt", "--field-selector=spec.pod_ref.nodeName=gpu-3,status.phase=Ready"),
+        namespace.kubectl("get", "cckpt", "--field-selector=spec.podRef.nodeName=gpu-3,status.phase=Ready"),
         namespace.kubectl("get", "cedana", "-o", "name"),
     )
     head, line = shown.splitlines()
