@@ -151,7 +151,7 @@ def _require_readable(header: bytes, plain: bytes) -> None:
         require_lengths(len(header), len(plain))
         require_bounded(plain, MOST_HEADER_BYTES)
         _summaries.decode(header)
-    except (IntegrityError, msgspec.ValidationError) as error:
+    except (IntegrityError, *UNREADABLE) as error:
         raise StoreError(
             f"the snapshot would have a manifest that nobody reads: {error}",
             remedy="save fewer processes together, or remove this workload's snapshots, among which its pages lie",

@@ -11,7 +11,6 @@ import pytest
 from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from zstandard import ZstdCompressor
 
 from cedana_sched.model.errors import IncompatibleError, IntegrityError
 from cedana_sched.model.manifest import Manifest
@@ -22,7 +21,7 @@ from cedana_sched.store.garbage import collect_garbage
 from cedana_sched.store.intents import Intent
 from cedana_sched.store.posix import PosixBackend
 from cedana_sched.store.turns import take_turn
-from tests.unit.store.test_manifest_format import MANIFEST
+from tests.unit.store.test_manifest_format import MANIFEST, file_of
 
 Plain = msgspec.to_builtins(MANIFEST, builtin_types=(bytes,))
 SCALARS: st.SearchStrategy[Any] = (
@@ -60,13 +59,6 @@ def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
     if isinstance(value, dict):
         return {key: replaced(one, path[1:], by) if key == path[0] else one for key, one in value.items()}
     return [replaced(one, path[1:], by) if number == path[0] else one for number, one in enumerate(value)]
-
-
-def file_of(header: bytes, body: bytes) -> bytes:
-    """A manifest's file whose digests are right, as anybody can make it."""
-    packed = ZstdCompressor().compress(body)
-    fixed = manifest_format._FIXED.pack(manifest_format.MAGIC, 1, len(header), len(packed), blake3(packed).digest())
-    return fixed + blake3(fixed + header).digest() + header + packed
 
 
 def read(file: bytes) -> Manifest | None:

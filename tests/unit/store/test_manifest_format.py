@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zstandard import ZstdCompressor
 
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.errors import IncompatibleError, IntegrityError
@@ -23,6 +25,7 @@ from cedana_sched.model.manifest import (
     StreamEntry,
     TransferStats,
 )
+from cedana_sched.store import format as manifest_format
 from cedana_sched.store.format import (
     PREAMBLE_BYTES,
     decode_manifest,
@@ -133,10 +136,18 @@ def test_a_chunk_that_does_not_exist_is_an_index_error() -> None:
         MANIFEST.chunks[1]
 
 
+def file_of(header: bytes, body: bytes) -> bytes:
+    """A manifest's file whose digests are right, as anybody can make it."""
+    packed = ZstdCompressor().compress(body)
+    fixed = manifest_format._FIXED.pack(manifest_format.MAGIC, 1, len(header), len(packed), blake3(packed).digest())
+    return fixed + blake3(fixed + header).digest() + header + packed
+
+
 def _with(**changes: object) -> bytes:
-    return encode_manifest(
-        msgspec.structs.replace(MANIFEST, summary=msgspec.structs.replace(MANIFEST.summary, **changes))
-    )
+    """As anybody can write it: `encode_manifest` refuses what cannot be read."""
+    summary = msgspec.structs.replace(MANIFEST.summary, **changes)
+    encode = msgspec.msgpack.encode
+    return file_of(encode(summary), encode(msgspec.structs.replace(MANIFEST, summary=summary)))
 
 
 @pytest.mark.parametrize("name", ["../../tenant-b/packs/x", "", "a/b", ".."])

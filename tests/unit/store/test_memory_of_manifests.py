@@ -18,8 +18,8 @@ from cedana_sched.model.manifest import MOST_ABANDONED, MOST_LABELS, MOST_PACKS,
 from cedana_sched.store import format as manifest_format
 from cedana_sched.store.format import decode_manifest, decode_summary, encode_manifest
 from cedana_sched.store.outline import MOST_METADATA_BYTES, MOST_STREAMS
-from tests.unit.store.test_any_bytes_in_the_store import Plain, file_of
-from tests.unit.store.test_manifest_format import MANIFEST
+from tests.unit.store.test_any_bytes_in_the_store import Plain
+from tests.unit.store.test_manifest_format import MANIFEST, file_of
 
 MIB = 1 << 20
 SIZE = 4 * MIB

@@ -15,8 +15,8 @@ from cedana_sched.model.manifest import ZERO_CHUNK, Chunks, Manifest, PageIndex,
 from cedana_sched.store.format import decode_manifest, encode_manifest
 from cedana_sched.store.pages import FINGERPRINT_BYTES, PAGE_BYTES, Fingerprints, KnownPages, PageClassifier, Places
 from cedana_sched.store.previous import reusable_chunks
-from tests.unit.store.test_any_bytes_in_the_store import VALUES, file_of, places, replaced
-from tests.unit.store.test_manifest_format import MANIFEST
+from tests.unit.store.test_any_bytes_in_the_store import VALUES, places, replaced
+from tests.unit.store.test_manifest_format import MANIFEST, file_of
 
 
 def u32(*numbers: int) -> bytes:
