@@ -68,7 +68,7 @@ class OrderFeed:
         self._node = node
         self._clock = clock
         self._perform = perform
-        mine = f"{names.NODE}={node},{names.ARCHIVED}!=true"
+        mine = names.ordered_to(node)
         # all namespaces: what has begun in one that is no longer served must be ended (see `objection_to`)
         self.checkpoints = Informer(Watch(api, CHECKPOINTS, OrderedObject, labels=mine))
         self.restores = Informer(Watch(api, RESTORES, OrderedObject, labels=mine))

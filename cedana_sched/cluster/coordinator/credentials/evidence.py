@@ -94,7 +94,7 @@ class Evidence:
         return (await self._api.list_all(PODS, name, query, into=PlacedPod))[0]
 
     async def _orders(self, node: str, name: str) -> tuple[Ordered, ...]:
-        query = {"labelSelector": f"{names.NODE}={node},{names.ARCHIVED}!=true"}
+        query = {"labelSelector": names.ordered_to(node)}
         checkpoints, _ = await self._api.list_all(CHECKPOINTS, name, query, into=Ordered)
         restores, _ = await self._api.list_all(RESTORES, name, query, into=Ordered)
         return (*checkpoints, *restores)
