@@ -28,7 +28,7 @@ def open_running(pid: int, started: int) -> int | None:
             return None
         raise
     try:
-        is_it = _start_of(pid) == started and not _has_ended(descriptor)
+        is_it = start_of(pid) == started and not _has_ended(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
@@ -47,7 +47,8 @@ def runs(pid: int, started: int) -> bool:
     return True
 
 
-def _start_of(pid: int) -> int | None:
+def start_of(pid: int) -> int | None:
+    """Return field 22 of /proc/PID/stat; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # a process may have any name
             return int(file.read().rpartition(")")[2].split()[19])

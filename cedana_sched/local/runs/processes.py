@@ -7,9 +7,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-from cedana_sched.runtime.same_process import open_running, runs
-
-_START_TIME = 19  # index after the command's name; proc(5): field 22 of /proc/PID/stat
+from cedana_sched.runtime.same_process import open_running, runs, start_of
 
 
 class ProcessId(NamedTuple):
@@ -26,7 +24,9 @@ class ProcessId(NamedTuple):
         Raises:
             ProcessLookupError: no process has the PID.
         """
-        return cls(pid, int(_stat(pid)[_START_TIME]), _boot_id())
+        if (start := start_of(pid)) is None:
+            raise ProcessLookupError(f"there is no process {pid}")
+        return cls(pid, start, _boot_id())
 
     def open(self) -> int | None:
         """Return a pidfd of this process; None if the process has ended, even if its PID was reused."""
@@ -48,14 +48,6 @@ class ProcessId(NamedTuple):
         finally:
             os.close(descriptor)
         return True
-
-
-def _stat(pid: int) -> list[str]:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise ProcessLookupError(f"there is no process {pid}") from error
-    return text.rpartition(")")[2].split()
 
 
 def _boot_id() -> str:
