@@ -39,26 +39,30 @@ def require_bounded(body: bytes, most_summary_bytes: int) -> None:
         msgspec.MsgspecError: it has another shape.
     """
     fields = _fields.decode(body)
-    _require_each_once(body, fields)
+    lengths = {name: _length(value) for name, value in fields.items()}
+    _require_each_once(body, lengths)
     streams = _streams.decode(fields["streams"]) if "streams" in fields else []
     columns = sum(_length(one.segments) for one in streams)
-    columns += sum(_length(fields[name]) for name in ("chunks", "page_index") if name in fields)
-    named = {
-        name: (_length(fields[name]) if name in fields else 0, most)
-        for name, most in (("summary", most_summary_bytes), ("metadata", MOST_METADATA_BYTES))
-    }
-    rest = len(body) - columns - sum(length for length, _ in named.values())
-    named["names"] = rest, MOST_NAMES_BYTES
-    for what, (length, most) in named.items():
+    columns += lengths.get("chunks", 0) + lengths.get("page_index", 0)
+    summary, metadata = lengths.get("summary", 0), lengths.get("metadata", 0)
+    for what, length, most in (
+        ("summary", summary, most_summary_bytes),
+        ("metadata", metadata, MOST_METADATA_BYTES),
+        ("names", len(body) - columns - summary - metadata, MOST_NAMES_BYTES),
+    ):
         if length > most:
             raise IntegrityError(f"{length:,} bytes of {what}, of {most:,} at most")
 
 
-def _require_each_once(body: bytes, fields: dict[str, msgspec.Raw]) -> None:
-    """Raise if the map has a field twice: its decoder would make objects of both, and keep one."""
-    header = 1 if len(fields) <= _LONGEST_SHORT_MAP else 3
-    lengths = (len(msgspec.msgpack.encode(name)) + _length(value) for name, value in fields.items())
-    if header + sum(lengths) != len(body):
+def _require_each_once(body: bytes, lengths: dict[str, int]) -> None:
+    """Raise if the map has a field twice: its decoder would make objects of both, and keep one.
+
+    Args:
+        body: the map.
+        lengths: by field, of the encoded value.
+    """
+    header = 1 if len(lengths) <= _LONGEST_SHORT_MAP else 3
+    if header + sum(len(msgspec.msgpack.encode(name)) + length for name, length in lengths.items()) != len(body):
         raise IntegrityError("a field of it stands twice")
 
 
