@@ -1,8 +1,8 @@
-"""Whether the API server reaches our webhooks: it is asked to create a pod that one of them changes, as a dry run.
+"""Whether the API server reaches our webhooks: a dry run creates a pod that one of them mutates.
 
-Webhooks that do not answer are left out (`failurePolicy: Ignore`), and who creates a pod is not told. Endpoints that
-are ready say nothing of the network between the API server and them. Nothing is stored; one API server is asked, and
-calls one replica.
+The API server skips a webhook that does not answer (`failurePolicy: Ignore`) without an error to the client, and ready
+endpoints do not prove that the API server can reach them. Nothing is stored. The check covers one API server and one
+replica of the webhooks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cedana_sched.model.served import Served
 CHECK: Final = webhooks.CHECK
 WEBHOOK: Final = f"pods.{names.GROUP}"
 NAME: Final = "cedana-sched-doctor"
-"""Begins the name of the pod, and is the id with which it asks for protection."""
+"""Prefix of the pod's name, and the id by which the pod opts in."""
 MOST_TRIED: Final = 5
-"""Namespaces."""
+"""Limit of namespaces."""
 TIMES: Final = 3
 PAUSE_SECONDS = 1.0
 _LONGEST_REASON: Final = 300
@@ -39,15 +39,15 @@ _OF_WEBHOOK: Final = re.compile(r'(?P<silent>failed calling)? ?(?:admission )?we
 
 
 class _RefusedError(Exception):
-    """A namespace lets no such pod through: why, for people."""
+    """The API server rejects the pod in a namespace; the message is for users."""
 
 
 async def examine(reads: Reads, one: Installation, *, wanted: str | None = None) -> list[Finding]:
-    """Whether our webhook changes a pod that asks for protection, in that namespace or the first one that lets it.
+    """Check that our webhook mutates a pod that opts in, in the given namespace or the first one that admits the pod.
 
     Raises:
-        CedanaSchedError: the settings of the release are not as the chart writes them.
-        ApiError: the API server is not well.
+        CedanaSchedError: the release's settings differ from the chart's format.
+        ApiError: the API server is unavailable.
     """
     served = (await settings_of(reads, one)).served
     if wanted is not None and (objection := served.objection(wanted)):
@@ -80,7 +80,7 @@ async def _names_of(reads: Reads, served: Served) -> list[str]:
 
 
 async def _tried(reads: Reads, one: Installation, namespace: str) -> Finding:
-    """What becomes of the pod there; a webhook that is called in vain once may just be replaced."""
+    """Create the pod there, with retries: a webhook that does not answer once may be in a rollout."""
     where, became = f"(dry run in namespace {namespace})", ""
     for attempt in range(TIMES):
         if attempt:
@@ -112,16 +112,16 @@ async def _tried(reads: Reads, one: Installation, namespace: str) -> Finding:
 
 
 def _is_silence_of_ours(error: ApiError) -> bool:
-    """Whether our webhook does not answer, and whoever asks for protection is refused (`webhooks.podFailurePolicy`)."""
+    """Return whether the pod is rejected because our webhook does not answer (`webhooks.podFailurePolicy: Fail`)."""
     found = _OF_WEBHOOK.search(error.message)
     return found is not None and bool(found["silent"]) and found["name"] == WEBHOOK
 
 
 def _reason(error: ApiError) -> str:
-    """Why the pod may not be, without what the API server tells of how it calls webhooks: a path may be a secret.
+    """Return why the pod is rejected, without the URL by which the API server calls a webhook: its path may be secret.
 
     Raises:
-        ApiUnavailableError: it is no answer to this pod.
+        ApiUnavailableError: the error does not concern this pod.
     """
     found = _OF_WEBHOOK.search(error.message)
     if found is not None and found["silent"]:
@@ -136,9 +136,9 @@ def _unknown(why: str) -> list[Finding]:
 
 
 def _pod(namespace: str, image: str) -> Object:
-    """One that asks for protection, and that the strictest level of Pod Security allows, and most quotas.
+    """Return a pod that opts in, and that Pod Security `restricted` and most quotas admit.
 
-    It has a preStop hook of its own, so that the webhook adds none, which a cluster's default level may forbid.
+    Its own preStop hook keeps the webhook from adding one, which a cluster's default level may forbid.
     """
     room = {"cpu": "10m", "memory": "16Mi"}
     container = {
