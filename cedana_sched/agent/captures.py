@@ -79,6 +79,8 @@ class Captures:
         self._left: set[Process] = set()
         """Killed, but still in the kernel when their workload was thawed: another attempt may dump it when they
         exit."""
+        self._cleaning: dict[asyncio.Task[str | None], Process] = {}
+        """What cleans up after captures: it completes even if the consumer of their reports is cancelled."""
         self._idle = asyncio.Condition()
         self._closing = False
         self._of_before: asyncio.Task[None] | None = None
@@ -100,6 +102,10 @@ class Captures:
             _close_stdin(process)  # it stops its dump, thaws the workload, and exits
         ending = [self._end(process) for process in processes if process not in self._outliving()]
         await asyncio.gather(*ending, self.none_of_before())
+        for task, process in self._cleaning.items():
+            if process.returncode is None:  # it outlives the agent, or waits in the kernel
+                task.cancel()
+        await asyncio.gather(*self._cleaning, return_exceptions=True)  # each was raised where its reports are consumed
 
     def _outliving(self) -> list[Process]:
         return [process for process in self._running.values() if process.pid in self._sheltered]
@@ -141,7 +147,7 @@ class Captures:
                     yield report
             status = await process.wait()
         finally:
-            shortage = await asyncio.shield(self._forget(request, process))
+            shortage = await asyncio.shield(self._start_cleaning(request, process))
         if not is_committed:
             failed = failed or CaptureFailed(f"the capture process {_how_it_ended(status)}", retryable=True)
             yield CaptureFailed(f"{shortage}; {failed.why}", retryable=True) if shortage else failed
@@ -175,7 +181,11 @@ class Captures:
     async def _refill(self) -> None:
         """Start spare processes once all captures have ended: their imports must not slow down a capture."""
         while len(self._spares) < SPARES and not self._running and not self._closing:
-            self._spares.append(await self._start())
+            spare = await self._start()
+            self._spares.append(spare)
+            if self._closing:  # since it was started
+                _close_stdin(spare)
+                await self._end(spare)
 
     async def _start(self) -> Process:
         process = await _start()
@@ -189,6 +199,12 @@ class Captures:
 
     async def _leave(self, process: Process) -> str | None:
         return None if self._shelter is None else await self._shelter.leave(process.pid)
+
+    def _start_cleaning(self, request: CaptureRequest, process: Process) -> asyncio.Task[str | None]:
+        task = asyncio.create_task(self._forget(request, process), name=f"clean up after {request.checkpoint_uid}")
+        self._cleaning[task] = process
+        task.add_done_callback(self._cleaning.pop)
+        return task
 
     async def _forget(self, request: CaptureRequest, process: Process) -> str | None:
         """Clean up after a capture; return a message if it ran out of memory."""

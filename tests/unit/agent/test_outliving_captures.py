@@ -213,15 +213,17 @@ class Unkillable:
 async def test_an_abort_does_not_wait_for_a_capture_that_waits_in_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cedana_sched.agent.captures.STOP_SECONDS", 0.1)
-    monkeypatch.setattr("cedana_sched.agent.captures.KILLED_SECONDS", 0.1, raising=False)
-    monkeypatch.setattr("cedana_sched.agent.captures._write", lambda *_: None)
     process = Unkillable()
     cleaned: list[str] = []
     monkeypatch.setattr("cedana_sched.agent.captures.await_orphans", lambda _, work, __: cleaned.append(work.name))
     (tmp_path / "c1").mkdir()
     async with Captures(request().toolchain, tmp_path) as captures, asyncio.timeout(60):
         captures._running["c1"] = process  # type: ignore[assignment]
-        await captures.stop("c1", request().workload)
+        with monkeypatch.context() as patch:  # not for the spares, which are real processes and need their time
+            patch.setattr("cedana_sched.agent.captures.STOP_SECONDS", 0.1)
+            patch.setattr("cedana_sched.agent.captures.KILLED_SECONDS", 0.1)
+            patch.setattr("cedana_sched.agent.captures._write", lambda *_: None)
+            await captures.stop("c1", request().workload)
+        del captures._running["c1"]
     assert process.killed
     assert cleaned == ["c1"], "its CRIU is ended, which may be inside the workload"

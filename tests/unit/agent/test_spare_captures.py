@@ -135,3 +135,36 @@ async def test_an_attempt_that_ends_late_leaves_the_next_one_alone(
         assert captures._running["c1"] is cast("object", started[1])
         started[1].commit()
         assert await second == [_COMMITTED]
+
+
+async def test_a_spare_that_is_being_started_at_the_end_ends_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer of the reports is cancelled, as at the agent's end: what cleans up after its capture goes on."""
+    started: list[_Process] = []
+    starting, may_start = asyncio.Event(), asyncio.Event()
+
+    async def start() -> asyncio.subprocess.Process:
+        if len(started) >= SPARES:
+            starting.set()
+            await may_start.wait()
+        started.append(_Process())
+        return cast("asyncio.subprocess.Process", started[-1])
+
+    async def capture() -> list[CaptureReport]:
+        return [report async for report in captures.run(request())]
+
+    monkeypatch.setattr(module, "_start", start)
+    async with asyncio.timeout(60):
+        async with Captures(request().toolchain, tmp_path) as captures:
+            running = asyncio.create_task(capture())
+            await started[0].asked.wait()
+            captures._spares.clear()
+            started[1].end()
+            started[0].commit()
+            await starting.wait()
+            running.cancel()
+            await asyncio.wait([running])
+            asyncio.get_running_loop().call_soon(may_start.set)
+    assert len(started) == SPARES + 1
+    assert all(process.returncode == 0 for process in started)
