@@ -79,7 +79,7 @@ def _commit_time(checkpoint: CheckpointView | None) -> str:
 
 def _return_time(restore: RestoreView | None) -> str:
     if restore is None or restore.running_at is None:
-        return "it did not come back"
+        return "it was not restored"
     return units.duration(restore.running_at - restore.created_at)
 
 

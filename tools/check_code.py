@@ -37,7 +37,7 @@ WALKS_OWN_FOLDERS = {
     "cedana_sched/cluster/node/returning/new_beginnings.py": "runc's folder of states, on the host",
     "cedana_sched/cluster/node/returning/kept.py": "plans and logs, in our folders on the host",
     "cedana_sched/runtime/changes.py": "plans and results, in our folder on the host; the restore container's own",
-    "cedana_sched/runtime/layer.py": "reads an archive, and lays it by descriptors",
+    "cedana_sched/runtime/layer.py": "reads an archive, and writes its files by descriptors",
     "cedana_sched/runtime/held.py": "control groups",
     "cedana_sched/snapshot/archive.py": "writes an archive, by descriptors",
     "cedana_sched/snapshot/dump.py": "the folder of the stream's socket",
@@ -137,9 +137,9 @@ def _clocks(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         match node:
             case ast.Attribute() if (name := ast.unparse(node)) in _CLOCKS:
-                yield node.lineno, f"{name} jumps when somebody sets the machine's clock; {remedy}"
+                yield node.lineno, f"{name} jumps when the machine's clock is set; {remedy}"
             case ast.ImportFrom(module="time", names=names) if {one.name for one in names} & {"time", "time_ns"}:
-                yield node.lineno, f"imports a clock that jumps when somebody sets it; {remedy}"
+                yield node.lineno, f"imports a clock that jumps when it is set; {remedy}"
 
 
 def _is_all_of_proc(node: ast.expr) -> bool:

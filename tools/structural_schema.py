@@ -49,7 +49,7 @@ class _Structural:
         node = dict(node)
         alternatives = [each for each in node.pop("anyOf", []) if each.get("type") != "null"]
         if len(alternatives) > 1:
-            raise ValueError(f"an API server knows no alternatives: {alternatives}")
+            raise ValueError(f"an API server supports no alternatives: {alternatives}")
         for each in alternatives:
             node = {**each, **node}
         if reference := node.pop("$ref", None):

@@ -36,7 +36,7 @@ from cedana_sched.model.preemption import Release, Signal, Verdict, Victim
 log = structlog.get_logger(__name__)
 
 Report = Preempted | PreemptionCancelled
-NOT_ASKED = "the scheduler does not ask for it any more"
+NOT_ASKED = "the scheduler no longer wants it"
 ANEW_AT_MOST, ANEW_SECONDS = 3, 20.0
 """At most this many cancelled signals of a family in that time. A scheduler that changes its decision is slower,
 because its marks must become stale; any user with write access to the pod can toggle marks, at the cost of two objects

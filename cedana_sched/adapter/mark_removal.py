@@ -84,7 +84,7 @@ class MarkRemoval:
             except ApiError as error:
                 self._shows_at[signal_uid] = math.inf
                 name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-                message = f"whether pod {name} is still to be evicted cannot be told now: {error.message}"
+                message = f"whether pod {name} is still to be evicted cannot be determined now: {error.message}"
                 raise RetryableError(message, remedy="it is looked at again") from error
             if not is_removed:
                 return CACHE_BEHIND_SECONDS

@@ -27,7 +27,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.USAGE: "what was written cannot be done; the message names the field, the value and the remedy",
     ExitCode.NOT_FOUND: "the job, snapshot or file does not exist",
     ExitCode.REFUSED: "refused by the job's present phase, by keys or by permissions",
-    ExitCode.TIMED_OUT: "the wait timed out; the operation goes on",
+    ExitCode.TIMED_OUT: "the wait timed out; the operation continues",
     ExitCode.INCOMPATIBLE: "the snapshot cannot continue on this machine",
     ExitCode.UNREACHABLE: "engine, store or API server unreachable; the same command may work later",
     ExitCode.INTERRUPTED: "interrupted by the user",

@@ -25,7 +25,7 @@ async def ps(
     session: Session,
     *,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also jobs that have ended.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing changes.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show changes until interrupted.")] = False,
 ) -> None:
     """List jobs, oldest first."""
     async with session.client() as client:

@@ -17,7 +17,7 @@ _File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys; -
 
 
 def new(session: Session, file: _File) -> None:
-    """Make a file with one key. Whoever loses it loses every snapshot that it seals: keep a copy elsewhere."""
+    """Create a file with one key. Without it every snapshot that it seals is lost: keep a copy elsewhere."""
     from cedana_sched.store.sealing import key_file
 
     key = key_file.create(file)

@@ -32,7 +32,7 @@ async def logs(
     session: Session,
     job: arguments.Job,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job has ended.")] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead of standard output.")] = False,
 ) -> None:
     """Print what a job wrote to its standard output."""

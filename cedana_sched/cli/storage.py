@@ -92,7 +92,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             bool,
             typer.Option(
                 "--accept-unsealed",
-                help="With a key file: read what was written without, which anybody may have done.",
+                help="With a key file: accept unsealed snapshots, which any writer may have forged.",
                 rich_help_panel="Store",
             ),
         ],

@@ -43,7 +43,7 @@ async def wait_until(
     except TimeoutError as error:
         raise WaitTimedOutError(
             f"job {job.name} is {last.phase} after {units.duration(timeout)}",
-            remedy=f"it goes on; wait again with 'cedana-sched wait {job.uid}'",
+            remedy=f"it continues; wait again with 'cedana-sched wait {job.uid}'",
         ) from error
     raise _engine_stopped(job)
 
@@ -88,5 +88,5 @@ def _engine_stopped(job: JobView) -> Exception:
 
     return EngineUnreachableError(
         f"the engine stopped while job {job.name} was waited for",
-        remedy="start it again with 'cedana-sched engine run': it knows the job and goes on with it",
+        remedy="start it again with 'cedana-sched engine run': it has the job's record and continues it",
     )

@@ -95,7 +95,7 @@ async def _until_told_to_stop(options: EngineOptions) -> None:
     async with running(options, toolchain) as socket:
         log.info("engine serves", socket=str(socket), store=str(options.store))
         await stop.wait()
-        log.info("engine stops; jobs go on")
+        log.info("engine stops; jobs keep running")
 
 
 async def _toolchain() -> Toolchain:

@@ -88,7 +88,7 @@ class EngineService:
         await self._loop.until_settled(signal)
         for checkpoint in checkpoints:
             if checkpoint.snapshot is None or checkpoint.failure is not None:
-                why = checkpoint.failure or "it was called off"
+                why = checkpoint.failure or "it was cancelled"
                 raise DumpError(f"no snapshot of {checkpoint.workload.name} was taken: {why}")
         return self.job(uid)
 

@@ -99,7 +99,7 @@ def _attempt(
     except (OSError, LayerError) as error:
         if is_shortage(error):
             raise
-        return 0, Result(restored=False, why=f"its changed files could not be laid into the container: {error}")
+        return 0, Result(restored=False, why=f"its changed files could not be written into the container: {error}")
     _configure_criu(call, plan, spec)
     said = _size(call.log)
     watch = (log, plan.stall_seconds)

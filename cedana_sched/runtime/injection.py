@@ -79,7 +79,7 @@ class Stopped:
     def __init__(self, processes: Iterable[int]) -> None:
         name = platform.machine()
         if name not in _MACHINES:
-            raise InjectionError(f"nobody has written this for {name} yet")
+            raise InjectionError(f"this is not supported on {name} yet")
         self._machine, self._fcntl = _MACHINES[name], _FCNTL[name]
         self._processes = list(processes)
         self._threads: list[int] = []

@@ -204,7 +204,7 @@ def _make_special(member: tarfile.TarInfo, folder: int, name: str) -> None:
     os.mknod(name, 0o600 | kind, device, dir_fd=folder)
     with _opened(look(folder, name)) as made:
         if stat.S_IFMT(os.fstat(made).st_mode) != kind:
-            raise LayerError(f"{member.name!r} was exchanged for something else while it was laid")
+            raise LayerError(f"{member.name!r} was replaced while it was written")
         _describe(member, path_of(made))
 
 

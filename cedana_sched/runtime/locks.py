@@ -67,7 +67,7 @@ def _take(stopped: Stopped, numbers: dict[int, int], locks: Iterable[PosixLock])
     for lock in locks:
         process = numbers.get(lock.pid)
         if process is None:
-            raise HoldError(f"process {lock.pid}, which held a lock, has not come back")
+            raise HoldError(f"process {lock.pid}, which held a lock, was not restored")
         wanted = struct.pack(_FLOCK, lock.kind, os.SEEK_SET, lock.start, lock.length, 0)
         result = stopped.fcntl(process, lock.descriptor, fcntl.F_SETLK, wanted)
         if result < 0:

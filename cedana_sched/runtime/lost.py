@@ -136,7 +136,7 @@ def give_up(plan: Plan, folder: str, *, beside: bool) -> None:
         folder: the pod's.
         beside: whether that container runs; else the lost ones start cold, if the plan allows it.
     """
-    why = f"{WHY}, and another container of the pod {'runs on' if beside else 'did not come back'}"
+    why = f"{WHY}, and another container of the pod {'still runs' if beside else 'was not restored'}"
     for name in lost_of(folder, plan):
         write_result(folder, name, Result(restored=False, why=why, cold=plan.fallback == COLD and not beside))
         forget_lost(folder, name)

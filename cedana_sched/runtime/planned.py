@@ -151,7 +151,7 @@ def _in_turn(name: str, deadline: float, call: CreateCall, spec: dict[str, Any],
         end_lost(plan, runc, call, folder)
         seconds = plan.containers[name].seconds / 2 if name in plan.containers else 0.0
         if not wait_until_laid(folder, lambda: _may_go_on(folder), seconds):
-            _say(call, f"{WHY}, and the agent has not laid the pod's volumes anew in time")
+            _say(call, f"{WHY}, and the agent has not prepared the pod's volumes again in time")
             return FAILED
         plan = read_plan(folder)
     if plan is None or name not in plan.containers:
@@ -222,7 +222,7 @@ def _keep(name: str, result: Result, call: CreateCall, runc: str, folder: str, w
         remove_container(runc, call, call.id)
         forget_begun(folder, name)
     except OSError as error:
-        why = f"it came back, and that cannot be written down: {error}"
+        why = f"it was restored, but the result cannot be written: {error}"
         remove_container(runc, call, call.id)  # its record makes it lost, and it is restored once more
     _say(call, why)
     return FAILED
@@ -232,7 +232,7 @@ def _give_up_beside_failed(plan: Plan, name: str, folder: str) -> None:
     """Publish a container's failure before its attempt, if another container of the pod has failed."""
     results = [read_result(folder, other) for other in plan.containers if other != name]
     if plan.decision == RESTORE and any(result is not None and not result.restored for result in results):
-        why = "another container of the pod did not come back"
+        why = "another container of the pod was not restored"
         may_begin_anew = plan.fallback == COLD and not _others_continued(plan, name, folder)
         if read_result(folder, name) is None:
             write_result(folder, name, Result(restored=False, why=why, cold=may_begin_anew))

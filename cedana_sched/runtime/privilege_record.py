@@ -40,7 +40,7 @@ def decode(content: Any) -> Privileges:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"this is no record of privileges: {error!r}") from error
     if version != VERSION:
-        raise ValueError(f"privileges are recorded in version {version}, and this one knows {VERSION}")
+        raise ValueError(f"privileges are recorded in version {version}, and this one supports {VERSION}")
     return Privileges(container, processes)
 
 

@@ -183,7 +183,7 @@ def objection_to_files(held: VolumeFiles | None, processes: Mapping[int, int], g
 
 def _difference(held: VolumeFile, now: VolumeFile | None, groups: Collection[int]) -> str | None:
     if now is None:
-        return "it has not come back"
+        return "it was not restored"
     if not _is_same_path(held.path, now.path):
         return f"it leads to {now.path}"
     if now.mode != held.mode:

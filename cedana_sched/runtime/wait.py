@@ -46,7 +46,7 @@ def main() -> NoReturn:
 
 def wait(folder: str, silent_seconds: float = SILENT_SECONDS) -> int:
     """Wait for a decision; return the exit status."""
-    _say("waiting for the snapshot to be laid on this node")
+    _say("waiting until the snapshot is staged on this node")
     number = os.urandom(8).hex()
     with Changes(folder) as changes:  # before the first read: nothing is missed
         told = _size(f"{folder}/{PROGRESS}")  # printed by an earlier run

@@ -31,7 +31,7 @@ def start(
         return 2
     logs.configure(component, configuration.log)
     for setting in unknown:
-        log.warning("setting passed over, which a newer version knows", setting=setting)
+        log.warning("setting passed over, which a newer version supports", setting=setting)
     return go(configuration)
 
 

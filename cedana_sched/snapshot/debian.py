@@ -187,7 +187,7 @@ def debian_mirrors() -> list[str]:
             mirrors[address] = None
     if not mirrors:
         raise DebianPackagesError(
-            "this machine's apt knows no Debian mirror",
+            "this machine's apt has no Debian mirror",
             remedy="add one to /etc/apt/sources.list.d, or install CRIU 4.2.1 or newer and set CEDANA_SCHED_CRIU to it",
         )
     return list(mirrors)

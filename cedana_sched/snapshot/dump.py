@@ -230,7 +230,7 @@ class Dump:
         os.eventfd_write(self._stop, 1)
 
     def _wait(self, criu: subprocess.Popen[bytes]) -> int:
-        """Return CRIU's exit status, negative if a signal ended it. Stops CRIU when it must not go on."""
+        """Return CRIU's exit status, negative if a signal ended it. Stops CRIU when it must not proceed."""
         ended = os.pidfd_open(criu.pid)
         waiter = select.poll()
         waiter.register(ended, select.POLLIN)

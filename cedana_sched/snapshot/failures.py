@@ -164,7 +164,7 @@ FAILURES = (
     _failure(
         r"Found dangling tty|tty: .*(?:master|peer).*(?:not found|outside)|"
         r"Tty .* is not in the process tree|The root process \d+ is not a session leader",
-        "a terminal belongs to somebody outside of the job",
+        "a terminal belongs to a process outside of the job",
         "start the job with its output in files, or with a terminal of its own",
     ),
     _failure(

@@ -99,7 +99,7 @@ def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> N
         if late:
             remedy = "one of them is held in the kernel (state D: storage that does not answer?); try again later"
         elif time.monotonic() > deadline:
-            remedy = f"process {held[0]} has started another by vfork, which does not go on to its program"
+            remedy = f"process {held[0]} has started another by vfork, which does not start its program"
         else:
             time.sleep(_VFORK_SECONDS)  # no notification exists of the child's exec
             continue

@@ -34,7 +34,7 @@ class StreamWriter(Protocol):
     """Accepts the bytes of one image, in order, from one thread."""
 
     def write(self, data: memoryview) -> None:
-        """Accept `data` (1 byte to 4 MiB). The memory is reused after the return: copy to retain it."""
+        """Accept `data` (1 byte to 4 MiB). The memory is reused afterwards: copy to retain it."""
 
     def close(self) -> None:
         """End the image. The image is complete only if the dump as a whole succeeds."""

@@ -87,5 +87,5 @@ def crowded(namespace: str, what: str) -> CrowdedNamespaceError:
     """Return the error that names what a namespace has too much of."""
     return CrowdedNamespaceError(
         f"namespace {namespace} has {what} in the store, more than fits memory",
-        remedy=f"remove what is nobody's below {layout.namespace_folder(namespace)}/, and see who could write it there",
+        remedy=f"remove foreign objects below {layout.namespace_folder(namespace)}/, and find out who could write them there",
     )

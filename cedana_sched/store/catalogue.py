@@ -227,7 +227,7 @@ class Catalogue:
         """Require the manifest's own name: under another one, a workload would get another workload's memory."""
         if summary.ref != ref:
             sentence = f"snapshot {ref}: its manifest is that of {summary.ref}"
-            raise IntegrityError(sentence, remedy="somebody moved files in the store; remove this one")
+            raise IntegrityError(sentence, remedy="files were moved in the store; remove this one")
 
 
 def _twice(read: Callable[[], R]) -> R:

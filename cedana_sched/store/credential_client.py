@@ -102,7 +102,7 @@ def _read(what: str, path: Path) -> str:
     try:
         text = path.read_text()
     except (OSError, ValueError) as error:
-        remedy = "wait until the kubelet has laid it there, or see the volumes of the agent's pod"
+        remedy = "wait until the kubelet has mounted it, or see the volumes of the agent's pod"
         raise StoreUnavailableError(f"{what}: {path} cannot be read: {error}", remedy=remedy) from error
     if not text.strip():
         raise StoreUnavailableError(f"{what}: {path} is empty", remedy="see the log of the coordinator")

@@ -153,7 +153,7 @@ def _require_readable(header: bytes, plain: bytes) -> None:
         _summaries.decode(header)
     except (IntegrityError, *UNREADABLE) as error:
         raise StoreError(
-            f"the snapshot would have a manifest that nobody reads: {error}",
+            f"the snapshot would have an unreadable manifest: {error}",
             remedy="save fewer processes together, or remove this workload's snapshots, among which its pages lie",
         ) from error
 

@@ -2,7 +2,7 @@
 
 A generation is committed when its manifest exists. Without conditional create, two manifests of one generation may
 exist for a moment: the one with the earlier date of the store counts, on a tie the one with the smaller name, and its
-writer learns that by listing again (`commit.py`).
+writer detects that by listing again (`commit.py`).
 
 A client that may write into a workload's folder can create any number of files: the newest `MOST_GENERATIONS` of one
 workload are read, and omissions are logged.
@@ -22,7 +22,7 @@ from cedana_sched.store.backend import Entry
 
 MOST_GENERATIONS: Final = 1_000
 """Per workload. Their headers are read before a dump."""
-_WHO = "see who could write it there"
+_WHO = "find out who could write them there"
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +46,10 @@ class Generations(NamedTuple):
         number = max(used, default=0) + 1
         if number > LARGEST_GENERATION:
             sentence = f"{identity} has a generation {LARGEST_GENERATION}, and none can come after it"
-            raise StoreDeniedError(sentence, remedy=f"remove it from {layout.identity_folder(identity)}/, and {_WHO}")
+            raise StoreDeniedError(
+                sentence,
+                remedy=f"remove it from {layout.identity_folder(identity)}/, and find out who could write it there",
+            )
         return number
 
 
@@ -83,7 +86,7 @@ def newest_generations(identity: Identity, listed: Callable[[], Iterable[Entry]]
 
 def remedy(identity: Identity) -> str:
     """Return the remedy for more generations of a workload than are read."""
-    return f"remove what is nobody's below {layout.identity_folder(identity)}/, and {_WHO}"
+    return f"remove foreign objects below {layout.identity_folder(identity)}/, and {_WHO}"
 
 
 class _Found:

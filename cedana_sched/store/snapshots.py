@@ -258,7 +258,7 @@ class SnapshotStore:
             sentence = (
                 f"snapshot {ref}: its manifest is another one than was committed: {found:.16}…, not {digest:.16}…"
             )
-            raise IntegrityError(sentence, remedy="somebody changed the store; restore an older generation")
+            raise IntegrityError(sentence, remedy="the store was modified; restore an older generation")
         return SnapshotReader(self._backend, manifest, self._seals.of(manifest))
 
     def verify(self, ref: SnapshotRef, progress: Progress | None = None) -> VerifyReport:

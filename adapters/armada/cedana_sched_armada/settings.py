@@ -171,5 +171,5 @@ def _checked(kind: type[Section], section: Mapping[str, Any]) -> Section:
         remedy = first["msg"].removeprefix("Value error, ")
         raise UsageError(field, value, "cannot be used", remedy=remedy) from error
     for setting in unknown:
-        log.warning("setting passed over, which a newer version knows", setting=f"{SECTION}.{setting}")
+        log.warning("setting passed over, which a newer version supports", setting=f"{SECTION}.{setting}")
     return settings

@@ -30,7 +30,7 @@ class Cancellations:
             await stage.take_back(victim)
             await coordinator.cancellation_of(signal)
             await coordinator.release(signal, Verdict.NOT_NEEDED)
-            await coordinator.still_runs(victim, although="its preemption was taken back")
+            await coordinator.still_runs(victim, although="its preemption was cancelled")
 
     async def test_who_was_spared_is_preempted_anew(self, stage: Stage) -> None:
         needs(Power.CANCELLATION, stage.lacks)
@@ -43,7 +43,7 @@ class Cancellations:
             await coordinator.release(first, Verdict.NOT_NEEDED)
             await stage.preempt(victim)
             second = await coordinator.signal_of(victim, other_than={first.uid})
-            expect(second.uid not in coordinator.cancellations(), f"{second.uid} was taken back by nobody")
+            expect(second.uid not in coordinator.cancellations(), f"{second.uid} was not cancelled")
             await coordinator.release(second, Verdict.COMMITTED)
             await coordinator.evicted(victim)
 
@@ -60,7 +60,7 @@ class Cancellations:
             if signal.uid not in coordinator.cancellations():
                 await coordinator.release(signal, Verdict.COMMITTED)
                 await coordinator.cancellation_of(signal)
-            await coordinator.still_runs(victim, although="its preemption was taken back")
+            await coordinator.still_runs(victim, although="its preemption was cancelled")
 
     async def test_a_victim_that_ends_by_itself_holds_nobody_up(self, stage: Stage) -> None:
         needs(Power.HOLD, stage.lacks)
@@ -84,7 +84,7 @@ class Cancellations:
             await coordinator.within(stage.evicted(workload), f"{workload} was given up by its owner and did not end")
             await stage.settle()
             told = coordinator.preemptions()
-            expect(not told, f"{workload} was given up by its owner, and that was told as a preemption: {told}")
+            expect(not told, f"{workload} was deleted by its owner, and that was reported as a preemption: {told}")
 
     async def test_a_victim_that_its_owner_gives_up_holds_nobody_up(self, stage: Stage) -> None:
         needs(Power.HOLD, stage.lacks)
@@ -98,4 +98,4 @@ class Cancellations:
             await coordinator.within(stage.evicted(victim), f"{victim} was given up by its owner and did not end")
             await stage.settle()
             told = coordinator.preemptions() - {signal.uid}
-            expect(not told, f"{victim} was given up by its owner, and that was told as a preemption: {told}")
+            expect(not told, f"{victim} was deleted by its owner, and that was reported as a preemption: {told}")

@@ -64,7 +64,9 @@ class Coordinator:
             is_it = isinstance(report, PreemptionCancelled) and report.signal_uid == signal.uid
             return cast("PreemptionCancelled", report) if is_it else None
 
-        return await self._told(matches, f"preemption {signal.uid} was taken back, and no PreemptionCancelled says so")
+        return await self._told(
+            matches, f"preemption {signal.uid} was cancelled, and no PreemptionCancelled reports it"
+        )
 
     async def start_of(self, workload: RunningWorkload) -> Starting:
         """Wait for the start report of the workload."""
@@ -144,7 +146,7 @@ class Coordinator:
             await self.evicted(victim)
         await self.stage.settle()
         taken_back = self.cancellations()
-        expect(not taken_back, f"an eviction went through, and was told to be taken back: {taken_back}")
+        expect(not taken_back, f"an eviction went through, and was reported as cancelled: {taken_back}")
 
     async def still_runs(self, victim: RunningWorkload, although: str) -> None:
         """Check that the workload is not evicted."""
@@ -181,7 +183,7 @@ class Coordinator:
                 async for report in reports:
                     await self._take(report)
                     self._news.set()
-            self._failure = NonConformanceError("reports() ended; it goes on until its reader goes away")
+            self._failure = NonConformanceError("reports() ended; it must not end before its consumer")
         except Exception as error:  # noqa: BLE001 - whatever an adapter raises is a finding
             self._failure = error
         self._news.set()

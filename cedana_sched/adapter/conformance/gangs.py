@@ -22,10 +22,10 @@ class Gangs:
             expect(len(gangs) == 1 and None not in gangs, f"its members do not share one gang: {gangs}")
             told = {victim.workload.uid: victim.identity for victim in signal.victims}
             own = {member.uid: member.identity for member in members}
-            expect(told == own, f"its members are told to be {told}, and are {own}")
+            expect(told == own, f"its members are reported as {told}, and are {own}")
             await stage.settle()
             uids = coordinator.preemptions()
-            expect(uids == {signal.uid}, f"one gang was told as several preemptions: {uids}")
+            expect(uids == {signal.uid}, f"one gang was reported as several preemptions: {uids}")
 
     async def test_a_gang_waits_and_goes_as_a_whole(self, stage: Stage) -> None:
         needs(Power.GANGS, stage.lacks)
@@ -85,7 +85,7 @@ class Gangs:
                 await coordinator.release(signal, Verdict.COMMITTED)
                 await coordinator.evicted(victim)
             shared = gangs[0] is not None and gangs[0] == gangs[1]
-            expect(not shared, f"two jobs that know nothing of each other are one gang: {gangs[0]}")
+            expect(not shared, f"two independent jobs are one gang: {gangs[0]}")
 
 
 async def _preempted(stage: Stage, coordinator: Coordinator, members: tuple[RunningWorkload, ...]) -> Signal:

@@ -77,7 +77,7 @@ class Holds:
             await coordinator.tell(release)
             await stage.settle()
             told = coordinator.preemptions()
-            expect(told == {signal.uid}, f"after its release the preemption was told again, as {told}")
+            expect(told == {signal.uid}, f"after its release the preemption was reported again, as {told}")
 
     async def test_a_release_of_what_nobody_knows_lets_nobody_go(self, stage: Stage) -> None:
         needs(Power.HOLD, stage.lacks)

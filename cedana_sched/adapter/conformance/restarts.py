@@ -37,7 +37,7 @@ class Restarts:
                 before = await first.signal_of(victim)
             async with second.listening():
                 after = await second.signal_of(victim)
-            expect(after.uid == before.uid, f"to a reader that comes back {before.uid} is called {after.uid}")
+            expect(after.uid == before.uid, f"to a consumer that restarts, {before.uid} is called {after.uid}")
 
     async def test_what_happened_while_nobody_listened_is_told(self, stage: Stage) -> None:
         needs(Power.HOLD, stage.lacks)
@@ -63,7 +63,9 @@ class Restarts:
             heard = [report.signal for report in coordinator.heard if isinstance(report, Preempted)]
             told = [one.uid for one in heard if victim.uid in victims_of(one)]
             anew = set(told) - {signal.uid}
-            expect(not anew, f"{victim} ended while nobody listened, and after a restart was preempted anew: {anew}")
+            expect(
+                not anew, f"{victim} ended while there was no consumer, and after a restart was preempted again: {anew}"
+            )
             await coordinator.release(signal, Verdict.NOT_NEEDED)
             (other,) = await stage.start()
             await stage.preempt(other)
@@ -105,4 +107,4 @@ class Restarts:
         async with coordinating(stage) as coordinator:
             await stage.settle()
             told = coordinator.preemptions()
-            expect(not told, f"{signal.uid} is released and over, and after a restart was told: {told}")
+            expect(not told, f"{signal.uid} is released and over, and after a restart was reported: {told}")

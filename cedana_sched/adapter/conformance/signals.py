@@ -28,14 +28,16 @@ class Signals:
             (victim,) = await stage.start()
             await stage.preempt(victim)
             (told,) = (await coordinator.signal_of(victim)).victims
-            expect(told.workload == victim.workload, f"told was {told.workload}, and what runs is {victim.workload}")
+            expect(
+                told.workload == victim.workload, f"reported was {told.workload}, and what runs is {victim.workload}"
+            )
 
     async def test_the_victim_has_its_own_identity(self, stage: Stage) -> None:
         async with coordinating(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
             (told,) = (await coordinator.signal_of(victim)).victims
-            expect(told.identity == victim.identity, f"told was {told.identity}, and it is {victim.identity}")
+            expect(told.identity == victim.identity, f"reported was {told.identity}, and it is {victim.identity}")
 
     async def test_the_victim_has_its_own_policy(self, stage: Stage) -> None:
         async with coordinating(stage) as coordinator:
@@ -52,7 +54,7 @@ class Signals:
             await coordinator.within(stage.evicted(stranger), f"{stranger} is not opted in and was not evicted")
             await stage.settle()
             told = coordinator.preemptions()
-            expect(not told, f"{stranger} is not opted in, and its preemption was told: {told}")
+            expect(not told, f"{stranger} is not opted in, and its preemption was reported: {told}")
 
     async def test_what_the_scheduler_says_twice_is_one_preemption(self, stage: Stage) -> None:
         async with coordinating(stage) as coordinator:
@@ -62,8 +64,8 @@ class Signals:
             await stage.repeat()
             await stage.settle()
             told = coordinator.preemptions()
-            expect(told == {signal.uid}, f"one preemption was told under several uids: {told}")
-            expect(not coordinator.cancellations(), "a preemption was taken back because its news came twice")
+            expect(told == {signal.uid}, f"one preemption was reported under several uids: {told}")
+            expect(not coordinator.cancellations(), "a preemption was cancelled because its event came twice")
 
     async def test_late_news_of_what_is_over_begin_nothing(self, stage: Stage) -> None:
         async with coordinating(stage) as coordinator:
@@ -75,9 +77,9 @@ class Signals:
             await stage.repeat()
             await stage.settle()
             told = coordinator.preemptions() - {signal.uid}
-            expect(not told, f"the preemption {signal.uid} is over, and was told again as {told}")
+            expect(not told, f"the preemption {signal.uid} is over, and was reported again as {told}")
             taken_back = coordinator.cancellations()
-            expect(not taken_back, f"an eviction went through, and was told to be taken back: {taken_back}")
+            expect(not taken_back, f"an eviction went through, and was reported as cancelled: {taken_back}")
 
     async def test_who_comes_back_is_the_same_and_is_preempted_anew(self, stage: Stage) -> None:
         needs(Power.RETURN, stage.lacks)
@@ -87,10 +89,13 @@ class Signals:
             first = await coordinator.signal_of(victim)
             await coordinator.release(first, Verdict.COMMITTED)
             await coordinator.evicted(victim)
-            again = await coordinator.within(stage.returned(victim), f"{victim} was evicted and did not come back")
+            again = await coordinator.within(stage.returned(victim), f"{victim} was evicted and did not start again")
             expect(again.uid != victim.uid, f"two runs of a workload have one uid, {victim.uid}")
             await stage.preempt(again)
             second = await coordinator.signal_of(again)
             expect(second.uid != first.uid, f"two preemptions have one uid, {first.uid}")
             identities = (first.victims[0].identity, second.victims[0].identity)
-            expect(identities[0] == identities[1], f"it came back as somebody else: {identities[0]}, {identities[1]}")
+            expect(
+                identities[0] == identities[1],
+                f"it started again under another identity: {identities[0]}, {identities[1]}",
+            )

@@ -23,8 +23,8 @@ class Power(StrEnum):
     KEEPING = "a victim can be kept running on request (`Verdict.KEEP_RUNNING`)"
     DEADLINE = "the scheduler itself may name the moment at which it kills, whatever is held"
     GANGS = "several workloads may live and end together only"
-    RETURN = "who was evicted comes back without anybody's doing"
-    STARTS = "the adapter itself tells of starts and ends; for pods others do"
+    RETURN = "an evicted workload starts again by itself"
+    STARTS = "the adapter itself reports starts and ends; for pods, other components do"
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ class Starts:
             if Power.STARTS in stage.lacks:
                 await stage.settle()
                 told = [report for report in coordinator.heard if isinstance(report, Starting | Ended)]
-                expect(not told, f"{Power.STARTS}: declared to be lacking, and told was {told}")
+                expect(not told, f"{Power.STARTS}: declared to be lacking, and this was reported: {told}")
                 return
             start = await coordinator.start_of(running)
-            expect(start.workload == running.workload, f"told was {start.workload}, and it is {running.workload}")
-            expect(start.identity == running.identity, f"told was {start.identity}, and it is {running.identity}")
+            expect(start.workload == running.workload, f"reported was {start.workload}, and it is {running.workload}")
+            expect(start.identity == running.identity, f"reported was {start.identity}, and it is {running.identity}")
             seconds = start.policy.deadline_seconds
             expect(seconds == 123.0, f"its policy's deadline is {seconds:g} s, and should be 123 s")
 
@@ -55,4 +55,4 @@ class Starts:
             (stranger,) = await stage.start(protected=False)
             await stage.finish(stranger)
             await stage.settle()
-            expect(not coordinator.heard, f"{stranger} is not opted in, and this was told: {coordinator.heard}")
+            expect(not coordinator.heard, f"{stranger} is not opted in, and this was reported: {coordinator.heard}")

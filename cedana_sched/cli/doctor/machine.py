@@ -96,7 +96,7 @@ def control_groups() -> Iterator[Finding]:
     present = [name for name in wanted if name in names]
     says = f"{version}, jobs can be frozen; limits: {', '.join(present) or 'none'}"
     if absent := [name for name in wanted if name not in names]:
-        remedy = f"enable the controller of {', '.join(absent)}, or jobs can take more than they asked for"
+        remedy = f"enable the controller of {', '.join(absent)}, or jobs can use more than they request"
         yield Finding("cgroups", Level.WARN, says, remedy)
     else:
         yield Finding("cgroups", Level.OK, says)

@@ -1,7 +1,7 @@
 """The effect of each event on a job: synchronous rules on a draft, without I/O or a clock.
 
 A run ends only by a report of the runtime or the coordinator; until then its job keeps its place. While the
-coordinator holds a job, the job's end waits for the release, whose verdict tells a preemption from another end.
+coordinator holds a job, the job's end waits for the release, whose verdict distinguishes a preemption from another end.
 """
 
 from __future__ import annotations
@@ -258,7 +258,9 @@ def _finish(draft: Draft, job: Job, cause: Cause, words: str) -> None:
 
 def _leave(draft: Draft, job: Job, cause: Cause) -> None:
     why = (
-        "preempted, waits for its place" if cause is Cause.REQUEUED else "stopped with a snapshot, restore it to go on"
+        "preempted, waits for its place"
+        if cause is Cause.REQUEUED
+        else "stopped with a snapshot, restore it to continue"
     )
     _forget_snapshot(draft, job)
     preemptions = job.preemptions + (1 if cause is Cause.REQUEUED else 0)

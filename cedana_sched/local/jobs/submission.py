@@ -79,20 +79,20 @@ def _checkpoint_id(submission: Submission, group: GroupConfiguration, name: str)
 def _cpus(text: str) -> int:
     amount = parse_cpus("cpus", text)
     if amount <= 0:
-        raise UsageError("cpus", text, "is not above zero", remedy="ask for at least 0.001")
+        raise UsageError("cpus", text, "is not above zero", remedy="request at least 0.001")
     return amount
 
 
 def _memory(text: str) -> int:
     amount = parse_memory("memory", text)
     if amount <= 0:
-        raise UsageError("memory", text, "is not above zero", remedy="ask for what the job needs, such as 512Mi")
+        raise UsageError("memory", text, "is not above zero", remedy="request what the job needs, such as 512Mi")
     return amount
 
 
 def _check_replicas(replicas: int) -> None:
     if not 1 <= replicas <= MOST_REPLICAS:
-        raise UsageError("replicas", replicas, "is out of range", remedy=f"ask for 1 to {MOST_REPLICAS}")
+        raise UsageError("replicas", replicas, "is out of range", remedy=f"request 1 to {MOST_REPLICAS}")
 
 
 def _check_quota(submission: Submission, configuration: Configuration, request: Resources) -> None:
@@ -103,7 +103,7 @@ def _check_quota(submission: Submission, configuration: Configuration, request: 
     field, value = ("cpus", submission.cpus) if cpu else ("memory", submission.memory)
     each = f" for each of {submission.replicas} replicas" if submission.replicas > 1 else ""
     most = in_words(problem.resource, problem.most)
-    remedy = f"ask for at most {most} in all, or raise the group's nominalQuota or borrowingLimit"
+    remedy = f"request at most {most} in all, or raise the group's nominalQuota or borrowingLimit"
     raise UsageError(
         field, value, f"{each.strip()} is more than group {submission.group!r} can ever have".strip(), remedy=remedy
     )

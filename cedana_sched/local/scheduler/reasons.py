@@ -29,7 +29,7 @@ class NeverFits(msgspec.Struct, frozen=True):
         if self.resource is None:
             return f"there is no group {self.group!r}"
         requested, most = in_words(self.resource, self.requested), in_words(self.resource, self.most)
-        return f"it asks for {requested}, and group {self.group!r} can have {most} at most, borrowing included"
+        return f"it requests {requested}, and group {self.group!r} can have {most} at most, borrowing included"
 
 
 def never_fits(cohort: Cohort, group: str, request: Resources) -> NeverFits | None:
@@ -65,8 +65,8 @@ def why_not_fitting(job: PendingJob, ledger: Ledger) -> str:
     ]
     never = PreemptionPolicy.NEVER
     if group.reclaim is never and group.within_group is never:
-        return "; ".join([*parts, "its group preempts nobody (reclaimWithinCohort and withinClusterQueue are Never)"])
-    return "; ".join([*parts, "nobody can be preempted for it now"])
+        return "; ".join([*parts, "its group preempts no job (reclaimWithinCohort and withinClusterQueue are Never)"])
+    return "; ".join([*parts, "no job can be preempted for it now"])
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -58,7 +58,7 @@ class KeyFile:
             return AESGCM(keys[wrapped.key_id]).decrypt(nonce, data, context)
         except (InvalidTag, ValueError) as error:
             sentence = f"{FIELD}: {self.description!r}: its key {wrapped.key_id!r} does not unwrap this data key"
-            remedy = "give the file with which the store was sealed; if it is that one, somebody changed the store"
+            remedy = "give the file with which the store was sealed; if it is that one, the store was modified"
             raise NotUnwrappedError(sentence, remedy=remedy) from error
 
     def _keys(self) -> dict[str, bytes]:

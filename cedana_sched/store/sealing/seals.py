@@ -140,7 +140,7 @@ class Seals:
     def _unsealed(self, ref: SnapshotRef, data: Buffer) -> Buffer:
         manifest_format.require_manifest(data)  # reports damage as damage, not as an unsealed snapshot
         if not self._accepts_unsealed:
-            sentence = f"snapshot {ref} is not sealed, and {_FIELD} says that all are: anybody may have written it"
+            sentence = f"snapshot {ref} is not sealed, and {_FIELD} says that all are: any writer may have forged it"
             remedy = "remove it; if it is from before the store was sealed, acceptUnsealed reads such snapshots"
             raise UnsealedError(sentence, remedy=remedy)
         return data

@@ -63,10 +63,10 @@ def _webhooks(loads: Sequence[Load]) -> str:
     shares = (spread([load.share(share) for load in loads]) for share in (0.5, 0.99))
     calls = sum(len(load.answers.times) for load in loads)
     return (
-        f"One replica of the webhooks, asked {CALLS_A_SECOND} times a second, {calls:,} times in all: half pods at "
-        "CREATE, half suspensions of protected Jobs by Kueue, which are refused. From when a question was due to its "
+        f"One replica of the webhooks, at {CALLS_A_SECOND} calls per second, {calls:,} in all: half pods at "
+        "CREATE, half suspensions of protected Jobs by Kueue, which are refused. From the due time of a call to its "
         "answer, the client's own time included: p50 {} ms, p99 {} ms; ".format(*shares)
-        + f"{spread([load.cpu for load in loads])} ms of CPU a call. From the question read to the answer, as the "
+        + f"{spread([load.cpu for load in loads])} ms of CPU a call. From the request to the response, as the "
         f"replica's own histogram counts, {spread([100 * load.answers.share_within_aim for load in loads])} % were "
         f"within {AIM_SECONDS * 1e3:.0f} ms."
     )

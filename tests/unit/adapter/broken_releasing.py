@@ -191,7 +191,7 @@ class NotesAReleaseBeforeItIsDone(Broken):
 
 class NotesWhatItTellsForEver(Broken):
     caught_by = ("what_is_over_is_not_told_after_a_restart",)
-    says = "after a restart was told"
+    says = "after a restart was reported"
 
     async def reports(self) -> AsyncIterator[Report]:
         if (noted := await self._cluster.notes.read()) is not None:
@@ -204,7 +204,7 @@ class NotesWhatItTellsForEver(Broken):
 
 class PreemptsTheDeadAnew(Broken):
     caught_by = ("a_victim_that_ended_while_nobody_listened_is_not_preempted_anew",)
-    says = "ended while nobody listened, and after a restart was preempted anew"
+    says = "ended while there was no consumer, and after a restart was preempted again"
 
     async def reports(self) -> AsyncIterator[Report]:
         known = set(self._toy.decisions)

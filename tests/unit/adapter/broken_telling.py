@@ -57,7 +57,7 @@ class ForgetsTheIndex(ChangedVictims):
 
 class MistakesIdentities(ChangedVictims):
     caught_by = ("the_victim_has_its_own_identity",)
-    says = "told was bio/job1-0/0"
+    says = "reported was bio/job1-0/0"
 
     def victim(self, victim: Victim) -> Victim:
         return changed(victim, identity=Identity(victim.workload.namespace, victim.workload.name))
@@ -67,7 +67,7 @@ class NamesWhoeverRunsInItsPlace(ChangedVictims):
     """An identity of each incarnation: nothing ever continues."""
 
     caught_by = ("who_comes_back_is_the_same_and_is_preempted_anew",)
-    says = "as somebody else"
+    says = "under another identity"
 
     def victim(self, victim: Victim) -> Victim:
         return changed(victim, identity=Identity(victim.workload.namespace, victim.workload.uid))
@@ -130,7 +130,7 @@ class TellsTheLivingFromTheDeadByNothing(Broken):
     """Every change of a pod that it has told of is a preemption to it."""
 
     caught_by = ("late_news_of_what_is_over_begin_nothing",)
-    says = "told again as"
+    says = "reported again as"
 
     async def reports(self) -> AsyncIterator[Report]:
         queue: asyncio.Queue[Report] = asyncio.Queue()
@@ -157,7 +157,7 @@ class TellsTheLivingFromTheDeadByNothing(Broken):
 
 class TakesEveryEndForAPreemption(Broken):
     caught_by = ("a_workload_that_its_owner_gives_up_is_no_preemption",)
-    says = "told as a preemption"
+    says = "reported as a preemption"
 
     async def reports(self) -> AsyncIterator[Report]:
         queue: asyncio.Queue[Report] = asyncio.Queue()

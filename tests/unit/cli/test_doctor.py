@@ -188,7 +188,7 @@ def test_whoever_may_read_nothing_is_told_which_rights_are_missing(cli: Cli, ada
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert {one["level"] for one in found} == {"warn"}
-    assert all(one["says"].startswith("not known: needs ") and one["remedy"] for one in found)
+    assert all(one["says"].startswith("unknown: needs ") and one["remedy"] for one in found)
 
 
 def test_each_missing_right_leaves_the_other_checks(cli: Cli, adapters: dict[str, Any]) -> None:

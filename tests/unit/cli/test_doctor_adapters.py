@@ -42,7 +42,7 @@ async def test_an_adapter_without_its_scheduler_is_named() -> None:
 
 async def test_no_adapter_is_a_failure() -> None:
     assert await cluster_with(groups=("kueue.x-k8s.io",)).findings(followed) == [
-        "fail no adapter is enabled: nothing hears of preemptions"
+        "fail no adapter is enabled: no preemption is detected"
     ]
 
 

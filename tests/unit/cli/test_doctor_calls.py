@@ -73,7 +73,7 @@ async def test_a_pod_that_nobody_changes_is_a_failure_that_says_what_to_do() -> 
     (finding,) = await look(cluster("bio"))
     (told,) = said([finding])
     assert told == (
-        "fail the API server gets no answer from pods.sched.cedana.ai, 3 times in a row: a pod that asks for protection"
+        "fail the API server gets no answer from pods.sched.cedana.ai, 3 times in a row: a pod that requests protection"
         " stays as it was (dry run in namespace bio), and evictions are not held"
     )
     assert "Service cedana-sched-webhooks" in finding.remedy
@@ -138,7 +138,7 @@ async def test_where_all_refuse_it_is_not_known_and_the_reason_is_said() -> None
 async def test_a_right_that_is_missing_is_named() -> None:
     with pytest.raises(UnknownError) as raised:
         await look(cluster("bio", "lab", admit=by_our_webhook).deny(PODS, "bio", "lab"))
-    assert raised.value.message == "not known: needs create on pods in one of the namespaces bio, lab"
+    assert raised.value.message == "unknown: needs create on pods in one of the namespaces bio, lab"
     assert "--namespace" in raised.value.remedy
     assert said(await look(cluster("bio", "lab", admit=by_our_webhook).deny(PODS, "bio")))[0].startswith("ok")
 
@@ -191,7 +191,7 @@ async def test_where_pods_are_refused_without_an_answer_the_path_is_not_told() -
     message = f'Internal error occurred: failed calling webhook "pods.sched.cedana.ai": failed to call webhook: {PATH}'
     (told,) = said(await look(cluster("bio", admit=refusing(500, message))))
     assert told == (
-        "fail the API server gets no answer from pods.sched.cedana.ai, 3 times in a row: a pod that asks for protection"
+        "fail the API server gets no answer from pods.sched.cedana.ai, 3 times in a row: a pod that requests protection"
         " is refused (dry run in namespace bio), and evictions are not held"
     )
 

@@ -31,7 +31,7 @@ async def test_policies_that_count_as_they_are() -> None:
     ("spec", "finding"),
     [
         ({"onCheckpointFailure": "KeepRunning", "imageMayChange": True},
-         "warn CheckpointPolicy p says spec.onCheckpointFailure, spec.imageMayChange, which counts for nobody"),
+         "warn CheckpointPolicy p says spec.onCheckpointFailure, spec.imageMayChange, which applies to no pod"),
         ({"deadlineSeconds": -1}, "fail CheckpointPolicy p cannot be read: no new pod that names it is protected"),
     ],
 )  # fmt: skip

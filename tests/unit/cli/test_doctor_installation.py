@@ -32,7 +32,7 @@ async def test_components_that_do_not_run_are_named() -> None:
     cluster.there[DEPLOYMENTS][:] = [deployment("coordinator", available=0), deployment("webhooks", available=1)]
     assert await found_in(cluster) == [
         "fail nothing of cedana-sched-coordinator is available",
-        "warn of cedana-sched-webhooks fewer replicas are available than were asked for",
+        "warn of cedana-sched-webhooks fewer replicas are available than desired",
     ]
 
 
@@ -55,7 +55,7 @@ async def test_rights_in_the_stock_namespace_are_enough() -> None:
 async def test_without_rights_nothing_is_taken_for_absent() -> None:
     with pytest.raises(UnknownError) as raised:
         await locate(Cluster().deny(DEPLOYMENTS).reads)
-    assert raised.value.message == f"not known: needs list on deployments.apps in namespace {NAMESPACE}"
+    assert raised.value.message == f"unknown: needs list on deployments.apps in namespace {NAMESPACE}"
 
 
 def test_names_are_bounded() -> None:

@@ -39,7 +39,7 @@ async def test_the_agents_need_a_privileged_namespace(level: str | None, begins:
 async def test_pods_of_others_in_our_namespace_are_named() -> None:
     cluster = Cluster().put(PODS, pod("agent-x", NAMESPACE, **ours("agent")), pod("theirs", "lab"))
     cluster.put(PODS, pod("over", NAMESPACE, "Succeeded"))
-    assert await cluster.findings(pod_security.strangers) == ["ok nobody else's pods run in namespace cedana-system"]
+    assert await cluster.findings(pod_security.strangers) == ["ok no other pods run in namespace cedana-system"]
     cluster.put(PODS, pod("miner", NAMESPACE))
     assert await cluster.findings(pod_security.strangers) == [
         "warn pods of others run in namespace cedana-system, which holds our Secrets: miner"

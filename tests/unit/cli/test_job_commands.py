@@ -161,7 +161,7 @@ def test_wait_times_out_and_says_that_the_job_goes_on(engine: FakeEngine, cli: C
     result = cli("wait", "md", "--timeout", "0.05")
     assert result.exit_code == 5
     assert "job md is Running after 50ms" in result.stderr
-    assert "it goes on" in result.stderr
+    assert "it continues" in result.stderr
 
 
 def test_wait_says_when_the_engine_stops(engine: FakeEngine, cli: Cli) -> None:

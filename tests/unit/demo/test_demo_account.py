@@ -62,7 +62,7 @@ def test_a_difference_found_by_the_check_is_shown(account: Account) -> None:
 def test_a_run_that_was_never_restored_has_not_shown_anything(account: Account) -> None:
     never = dataclasses.replace(account, simulation=msgspec.structs.replace(account.simulation, restore=None))
     assert not never.succeeded
-    assert "it did not come back" in as_text(never)
+    assert "it was not restored" in as_text(never)
 
 
 def test_a_cold_start_is_no_success(account: Account) -> None:

@@ -179,7 +179,7 @@ class TestPreemption:
             assert bench.phase("sim") is RUNNING
             assert bench.job("sim").protected_until == bench.time + seconds
             assert bench.loop._wake_at == bench.time + seconds
-            assert "nobody can be preempted" in bench.job("train").why
+            assert "no job can be preempted" in bench.job("train").why
             bench.time += seconds
             await bench.loop.resume()
             assert bench.phase("sim") is PREEMPTING

@@ -122,7 +122,7 @@ PREEMPTION = {
         cohort(group("bio", 2), group("ml", 2, reclaim=LOWER)),
         [pending("b", "ml", 1)],
         [running("r", "bio", 4)],
-        want_waiting={"b": "nobody can be preempted"},
+        want_waiting={"b": "no job can be preempted"},
     ),
     "reclaimWithinCohort Never spares every borrower, and says so": Case(
         cohort(group("bio", 2), group("ml", 2, reclaim=NEVER, within_group=NEVER)),
@@ -134,7 +134,7 @@ PREEMPTION = {
         TWO,
         [pending("b", "ml", 1, priority=9)],
         [running("r", "bio", 2), running("m", "ml", 2, priority=9)],
-        want_waiting={"b": "nobody can be preempted"},
+        want_waiting={"b": "no job can be preempted"},
     ),
     "with borrowWithinCohort it does, from lower priority": Case(
         cohort(group("bio", 1), group("ml", 1, borrow_while_preempting=True), group("idle", 2)),
@@ -148,7 +148,7 @@ PREEMPTION = {
         ),
         [pending("b", "ml", 1, priority=5)],
         [running("r", "bio", 3, priority=3), running("m", "ml", 1, priority=9)],
-        want_waiting={"b": "nobody can be preempted"},
+        want_waiting={"b": "no job can be preempted"},
     ),
     "within a group lower priority makes place": Case(
         TWO,
@@ -178,13 +178,13 @@ PREEMPTION = {
         TWO,
         [pending("b", "ml", 1)],
         [running("r", "bio", 4, preemptible=False)],
-        want_waiting={"b": "nobody can be preempted"},
+        want_waiting={"b": "no job can be preempted"},
     ),
     "a job that asked to be left alone is, for that time": Case(
         TWO,
         [pending("b", "ml", 1)],
         [running("r", "bio", 4, protected_until=NOW + 1)],
-        want_waiting={"b": "nobody can be preempted"},
+        want_waiting={"b": "no job can be preempted"},
     ),
     "and afterwards it is a victim like any other": Case(
         TWO,
@@ -249,7 +249,7 @@ SHARES = {
         cohort(group("a", 0), group("b", 0), group("idle", 4), fair=True),
         [pending("new", "b", 1)],
         [running("a1", "a", 1, at=1), running("a2", "a", 1, at=2), running("b1", "b", 2, at=1)],
-        want_waiting={"new": "nobody can be preempted"},
+        want_waiting={"new": "no job can be preempted"},
     ),
     "a group that borrows more gives until it keeps as much as it gives": Case(
         cohort(group("a", 0), group("b", 0), group("idle", 4), fair=True),
@@ -261,7 +261,7 @@ SHARES = {
         cohort(group("a", 0, weight=3.0), group("b", 0), group("idle", 4), fair=True),
         [pending("new", "b", 2)],
         [running(f"a{i}", "a", 1, at=i) for i in range(1, 5)],
-        want_waiting={"new": "nobody can be preempted"},
+        want_waiting={"new": "no job can be preempted"},
     ),
     "a group of weight 0 gives all that it borrows": Case(
         cohort(group("a", 0, weight=0.0), group("b", 0), group("idle", 2), fair=True),
@@ -316,7 +316,7 @@ def test_a_job_that_can_never_fit_is_named_with_what_its_group_can_have() -> Non
     decisions = decide(ClusterState(TWO, (pending("a", "bio", 5), pending("b", "gone", 1))), NOW)
 
     assert decisions.unschedulable == {
-        "a": "it asks for 5 cpus, and group 'bio' can have 4 cpus at most, borrowing included",
+        "a": "it requests 5 cpus, and group 'bio' can have 4 cpus at most, borrowing included",
         "b": "there is no group 'gone'",
     }
     assert decisions.admissions == ()

@@ -65,7 +65,7 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("They take at most 2 GiB (`agent.cacheBytes` in the chart)", (node_cache.CACHE_BYTES,), (2 << 30,)),
     ("another replica leads within 20 s (a lease lasts `coordinator.lease.duration`, 15 s)", (LEASE.duration,), (15,)),
     (
-        "is held for half a minute, a pod that is deleted for 15 s; then they go on",
+        "is held for half a minute, a pod that is deleted for 15 s; then they proceed",
         (UNANNOUNCED_SECONDS, ASK_SECONDS),
         (30, 15),
     ),
@@ -82,7 +82,7 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("An Event that is repeated within ten minutes is counted", (events.SAME_SECONDS,), (600,)),
     ("Of more than 10,000 warnings that wait to be written", (events.KEPT,), (10_000,)),
     ("on 20 of them at most", (event_publisher.MOST_VICTIMS,), (20,)),
-    ("nobody has deleted it for a minute: it is killed", (TIMING.patience,), (60,)),
+    ("has not been deleted for a minute: it is killed", (TIMING.patience,), (60,)),
     ("was killed, thawed or started, two minutes after the deadline", (TIMING.confirm,), (120,)),
     ("its snapshot could not be removed for ten minutes", (purge.PATIENCE_SECONDS,), (600,)),
     ("stays free: 1 % more than what the node's kubelet", (kubelet_thresholds.MARGIN,), (0.01,)),

@@ -269,7 +269,7 @@ def test_container_that_is_lost_after_another_one_failed_does_not_wait(
     result = read_result(folder, "main")
     assert result is not None
     assert (result.restored, result.cold) == (False, fallback == COLD)
-    assert "another container of the pod did not come back" in result.why
+    assert "another container of the pod was not restored" in result.why
 
 
 def test_plans_and_results_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_it_ends_as_the_agent_decides(
         out, _ = process.communicate(timeout=30)
     assert process.returncode == status
     told = ["40 % fetched", "80 % fetched"]
-    assert out.splitlines() == ["waiting for the snapshot to be laid on this node", *told, said]
+    assert out.splitlines() == ["waiting until the snapshot is staged on this node", *told, said]
 
 
 def test_what_was_decided_for_an_earlier_run_says_nothing_about_this_one(volume: Path, agent: RestoreContainer) -> None:

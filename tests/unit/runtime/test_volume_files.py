@@ -146,7 +146,7 @@ def test_what_has_not_come_back_is_said_by_its_place() -> None:
         said = objection_to_files(VolumeFiles(("/data",), (HELD._replace(place=place),)), {}, ())
         assert said is not None
         assert said.startswith(f"/data/log, which process 7 holds as its {words}, is another file")
-        assert "it has not come back" in said
+        assert "it was not restored" in said
 
 
 DEEP = st.recursive(

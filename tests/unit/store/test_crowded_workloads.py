@@ -72,7 +72,7 @@ def test_of_any_number_of_manifests_the_newest_are_read_before_a_dump(tmp_path: 
     assert len({key for key in backend.keys_read if key.startswith(FOLDER)}) <= 2 * MOST + 1
     line = next(one for one in told if one["event"] == "generations_passed_over")
     assert line["identity"] == str(WORKLOAD)
-    assert line["remedy"] == f"remove what is nobody's below {FOLDER}/, and see who could write it there"
+    assert line["remedy"] == f"remove foreign objects below {FOLDER}/, and find out who could write them there"
 
 
 def test_no_more_of_them_are_held_than_fit_memory() -> None:

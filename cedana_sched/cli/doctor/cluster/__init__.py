@@ -13,5 +13,5 @@ policies          borders of tenants and tokens
 runtimes          known_holes of them
 sealing           the key is there
 storage           can be used, and not by strangers
-settings          what the chart told a release
+settings          the chart's values of a release
 """

@@ -44,7 +44,7 @@ async def followed(reads: Reads, one: Installation) -> list[Finding]:
     """Check for schedulers without an enabled adapter, and for enabled adapters without their scheduler."""
     adapters = (await settings_of(reads, one)).adapters
     if not adapters:
-        return [Finding(CHECK, Level.FAIL, "no adapter is enabled: nothing hears of preemptions", _enable("kueue"))]
+        return [Finding(CHECK, Level.FAIL, "no adapter is enabled: no preemption is detected", _enable("kueue"))]
     served = {service.spec.group for service in await reads.listed(API_SERVICES, into=_ApiService)}
     found: list[Finding] = []
     for name, group in SCHEDULERS.items():

@@ -65,7 +65,7 @@ async def examine(reads: Reads, one: Installation, *, wanted: str | None = None)
             refused[namespace] = str(error)
     if not refused:
         where = f"namespace {denied[0]}" if len(denied) == 1 else f"one of the namespaces {named(denied)}"
-        raise UnknownError(f"not known: needs create on pods in {where}", remedy=_NAME_ONE)
+        raise UnknownError(f"unknown: needs create on pods in {where}", remedy=_NAME_ONE)
     verb = "refuses" if len(refused) == 1 else "refuse"
     return _unknown(f"{named(refused)} {verb} the pod: {next(iter(refused.values()))}")
 
@@ -101,7 +101,7 @@ async def _tried(reads: Reads, one: Installation, namespace: str) -> Finding:
             return Finding(CHECK, Level.WARN, says, "mend what it names; see the log of the webhooks")
         became = "stays as it was"
     says = (
-        f"the API server gets no answer from {WEBHOOK}, {TIMES} times in a row: a pod that asks for protection"
+        f"the API server gets no answer from {WEBHOOK}, {TIMES} times in a row: a pod that requests protection"
         f" {became} {where}, and evictions are not held"
     )
     remedy = (

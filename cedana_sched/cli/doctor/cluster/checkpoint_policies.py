@@ -41,5 +41,5 @@ def _of(name: str, body: Object) -> Finding | None:
         return Finding(CHECK, Level.FAIL, says, f"correct it: kubectl edit checkpointpolicy {name}")
     if not without:
         return None
-    says = f"CheckpointPolicy {name} says {', '.join(without)}, which counts for nobody"
+    says = f"CheckpointPolicy {name} says {', '.join(without)}, which applies to no pod"
     return Finding(CHECK, Level.WARN, says, "write in its spec.allowedNamespaces for whom, or take it out")

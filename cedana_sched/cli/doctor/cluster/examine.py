@@ -1,4 +1,4 @@
-"""All findings about one cluster, with the rights of who asks, in the order in which an admin would mend them."""
+"""All findings about one cluster, with the caller's rights, in the order in which an admin would mend them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _unknown(check: str, error: CedanaSchedError) -> list[Finding]:
     """What stands for a check that could not look.
 
     Raises:
-        ApiUnavailableError: it is that nobody answers, which holds of every check.
+        ApiUnavailableError: the API server does not answer, which affects every check.
     """
     if isinstance(error, ApiUnavailableError):
         raise error

@@ -110,7 +110,7 @@ def _running(one: Installation) -> list[Finding]:
         says = f"nothing of {named(each.metadata.name for each in down)} is available"
         found.append(Finding(CHECK, Level.FAIL, says, f"kubectl --namespace {one.namespace} describe deployments"))
     if fewer:
-        says = f"of {named(each.metadata.name for each in fewer)} fewer replicas are available than were asked for"
+        says = f"of {named(each.metadata.name for each in fewer)} fewer replicas are available than desired"
         found.append(Finding(CHECK, Level.WARN, says, f"kubectl --namespace {one.namespace} describe deployments"))
     if not found:
         versions = {each.metadata.labels.get(VERSION, "unknown") for each in one.deployments}

@@ -53,7 +53,7 @@ async def strangers(reads: Reads, one: Installation) -> list[Finding]:
     selector = OURS.replace("=", "!=")
     pods = await reads.listed(PODS, one.namespace, labels=selector, fields=UNFINISHED_PODS, into=PartialObject)
     if not pods:
-        return [Finding(CHECK, Level.OK, f"nobody else's pods run in namespace {one.namespace}")]
+        return [Finding(CHECK, Level.OK, f"no other pods run in namespace {one.namespace}")]
     says = f"pods of others run in namespace {one.namespace}, which holds our Secrets: {_names(pods)}"
     return [Finding(CHECK, Level.WARN, says, "give them a namespace of their own")]
 

@@ -29,7 +29,7 @@ class UnknownError(CedanaSchedError):
 
 
 class Reads:
-    """Every method raises UnknownError where a right is missing, and ApiUnavailableError where nobody answers."""
+    """Every method raises UnknownError if a right is missing, and ApiUnavailableError if the API server does not answer."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -65,10 +65,10 @@ class Reads:
         return found is not None
 
     async def created_dry(self, resource: Resource, body: Object, *, into: type[T]) -> T:
-        """What would be stored of a new object, after all who are asked have changed it; nothing is stored.
+        """Return the object that would be stored after all admission calls; nothing is stored.
 
         Raises:
-            ApiError: somebody whom the API server asks refuses it.
+            ApiError: an admission call refuses it.
         """
         try:
             return await self._api.create_dry(resource, body, into=into)
@@ -84,7 +84,7 @@ def _reason(error: ApiError, verb: str, resource: Resource, namespace: str | Non
     group = resource.group_version.rpartition("/")[0]
     kind = f"{resource.plural}.{group}" if group else resource.plural
     where = f" in namespace {namespace}" if namespace else ""
-    return UnknownError(f"not known: needs {verb} on {kind}{where}", remedy="ask whoever has that right to look")
+    return UnknownError(f"unknown: needs {verb} on {kind}{where}", remedy="run it as a user with that right")
 
 
 def named(names: Iterable[str]) -> str:

@@ -70,7 +70,7 @@ async def unsealed(reads: Reads, one: Installation) -> list[Finding]:
     settings = await settings_of(reads, one)
     if settings.writes_unsealed:  # such agents also accept unsealed snapshots, regardless of `accepts_unsealed`
         says = "agents have the key and seal nothing: who reads the store reads memory, and who writes it owns nodes"
-        remedy = "once all agents have the key, go on with docs/operations.md#begin-to-seal-in-a-cluster"
+        remedy = "once all agents have the key, continue with docs/operations.md#begin-to-seal-in-a-cluster"
         return [Finding(CHECK, Level.WARN, says, remedy)]
     if not settings.accepts_unsealed:
         return []

@@ -106,10 +106,10 @@ async def _bucket(name: str, s3: _S3) -> list[Finding]:
         found.append(Finding(CHECK, Level.WARN, says, "run it where the bucket's endpoint can be reached"))
         return found
     if is_public:
-        says = f"{name}: anybody lists bucket {s3.bucket} without a key, and may read what is in it"
+        says = f"{name}: bucket {s3.bucket} can be listed without a key, and its objects may be readable"
         found.append(Finding(CHECK, Level.FAIL, says, "forbid public access to the bucket"))
     else:
-        found.append(Finding(CHECK, Level.OK, f"{name}: nobody lists bucket {s3.bucket} without a key"))
+        found.append(Finding(CHECK, Level.OK, f"{name}: bucket {s3.bucket} cannot be listed without a key"))
     return found
 
 

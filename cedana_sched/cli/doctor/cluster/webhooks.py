@@ -22,7 +22,7 @@ _WRITTEN: Final = "the webhooks write both: see the log of their Deployment"
 
 
 class _Conditions(msgspec.Struct, frozen=True):
-    """`ready` is None where nobody knows, which counts as ready (Kubernetes, discovery/v1)."""
+    """`ready` is None if it is unknown, which counts as ready (Kubernetes, discovery/v1)."""
 
     ready: bool | None = None
 
