@@ -1,7 +1,7 @@
 """House rules of prose: words that docs/glossary.md replaces, in pages, docstrings, comments and texts for people.
 
-A part of `make lint`. Components call, watch, publish and cache; they do not ask, tell, hear or know. One concept has one
-word. A quotation in backquotes is exempt, as it names what others have written.
+A part of `make lint`. Components call, watch, publish and cache; they do not ask, tell, hear or know. One concept has
+one word. A quotation in backquotes is exempt, as it names what others have written.
 """
 
 from __future__ import annotations

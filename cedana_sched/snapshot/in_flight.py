@@ -1,9 +1,9 @@
 """Connections to a process that it has not accepted yet.
 
-No process owns them, so CRIU cannot save them, and refuses to dump unless an option skips them. A connection from another
-machine is lost anyway if the processes get a new address, as in a new pod: its client retries, and a pod that is probed
-every second is rarely without one. A connection from a process of the same network must not be lost, because that
-process considers it established; the dump is retried after a moment.
+No process owns them, so CRIU cannot save them, and refuses to dump unless an option skips them. A connection from
+another machine is lost anyway if the processes get a new address, as in a new pod: its client retries, and a pod that
+is probed every second is rarely without one. A connection from a process of the same network must not be lost, because
+that process considers it established; the dump is retried after a moment.
 """
 
 from __future__ import annotations

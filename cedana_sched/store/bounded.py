@@ -87,5 +87,6 @@ def crowded(namespace: str, what: str) -> CrowdedNamespaceError:
     """Return the error that names what a namespace has too much of."""
     return CrowdedNamespaceError(
         f"namespace {namespace} has {what} in the store, more than fits memory",
-        remedy=f"remove foreign objects below {layout.namespace_folder(namespace)}/, and find out who could write them there",
+        remedy=f"remove foreign objects below {layout.namespace_folder(namespace)}/, "
+        "and find out who could write them there",
     )

@@ -29,7 +29,7 @@ class UnknownError(CedanaSchedError):
 
 
 class Reads:
-    """Every method raises UnknownError if a right is missing, and ApiUnavailableError if the API server does not answer."""
+    """Every method raises UnknownError if a right is missing, and ApiUnavailableError without an answer."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
