@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
 
+from cedana_sched.eviction_holds.first_requests import FirstRequests
+from cedana_sched.eviction_holds.objects import PreemptionHold
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
+from cedana_sched.model.served import Served
+from cedana_sched_kueue.suspension_hold import SuspensionHold
+from cedana_sched_kueue.webhooks import Settings
 from cedana_sched_webhooks.admission import Answer, Request
-from cedana_sched_webhooks.holds.first_requests import FirstRequests
-from cedana_sched_webhooks.holds.jobs import JobHold
-from cedana_sched_webhooks.objects import PreemptionHold
-from tests.unit.webhooks.admission_builders import configuration, hold, knowledge, patched, pod, suspension
+from tests.unit.webhooks.admission_builders import hold, knowledge, patched, pod, suspension
 
 NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
 OF_AN_EARLIER_RUN = "2026-05-01T10:59:59Z"
@@ -28,10 +31,16 @@ class Desk:
         self.seconds = 1000.0
         self.first_requests = FirstRequests(lambda: self.seconds)
         self.known = knowledge(holds=holds)
-        self.hold = JobHold(self.known, configuration(), first_requests=self.first_requests, now=lambda: NOW)
+        self.hold = SuspensionHold(
+            self.known,
+            Settings().users,
+            Served(frozenset({"monitoring"})),
+            first_requests=self.first_requests,
+            now=lambda: NOW,
+        )
 
     def ask(self, request: Request) -> Answer:
-        return self.hold.answer(request)
+        return asyncio.run(self.hold.answer(request))
 
 
 def refused(answer: Answer) -> str:
@@ -191,6 +200,11 @@ def test_who_is_not_held(request_fields: dict[str, Any]) -> None:
     assert Desk(hold()).ask(suspension(**request_fields)) == Answer("not-ours")
 
 
+def test_a_job_of_an_excluded_namespace_is_not_held() -> None:
+    request = msgspec.structs.replace(suspension(), namespace="monitoring")
+    assert Desk(hold()).ask(request) == Answer("not-ours")
+
+
 def test_another_job_is_not_held_by_this_hold() -> None:
     assert "not taken the eviction up" in refused(Desk(hold(uid="other")).ask(suspension()))
 
@@ -203,20 +217,6 @@ def test_only_the_suspension_is_held() -> None:
     assert Desk(hold()).ask(request) == Answer("not-ours")
     request.object["spec"]["suspend"] = False
     assert Desk(hold()).ask(request) == Answer("not-ours")
-
-
-def test_what_a_replica_remembers_is_bounded_in_number_and_age() -> None:
-    now = [0.0]
-    requests = FirstRequests(lambda: now[0], most=3, kept_seconds=60.0)
-    for number in range(5):
-        assert requests.waited(number) == 0.0
-        now[0] += 1.0
-    assert len(requests) == 3
-    assert requests.waited(4) == 1.0
-    now[0] += 58.5
-    assert requests.waited(4) == 59.5
-    now[0] += 1.0
-    assert requests.waited(4) == 0.0
 
 
 FOR_EVER = "2999-01-01T00:00:00.000000Z"
