@@ -41,8 +41,8 @@ class ComponentConfiguration(Written):
 
 
 NEVER_TOUCHED: Final = frozenset({"kube-system", "kube-public", "kube-node-lease"})
-"""Namespaces that are never served: Kubernetes' own. The chart excludes them from the webhooks, too, and schedulers' own
-from all components (`cedana.excludedNamespaces`)."""
+"""Namespaces that are never served: Kubernetes' own. The chart excludes them from the webhooks, too, and from all
+components schedulers' own (`cedana.excludedNamespaces`)."""
 
 
 class ServingConfiguration(ComponentConfiguration):
