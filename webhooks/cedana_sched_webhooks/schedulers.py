@@ -77,8 +77,8 @@ class SchedulerWebhooks(ABC):
     def handlers(self) -> Mapping[str, Handler]:
         """Return handlers by path; the path names the webhook, see `registrations.hooks`.
 
-        A path begins with `/<name>/`, so that it collides with no other scheduler's. For objects of any size see
-        `Endpoint`.
+        The path of a new webhook begins with `/<name>/`, so that it collides with no other scheduler's. For objects of
+        any size see `Endpoint`.
         """
 
     async def run(self) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from cedana_sched.eviction_holds.first_requests import FirstRequests
 from cedana_sched.eviction_holds.objects import PreemptionHold
+from cedana_sched.kube.client import Api
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched.model.served import Served
-from cedana_sched_kueue.suspension_hold import SuspensionHold
-from cedana_sched_kueue.webhooks import Settings
+from cedana_sched_kueue.webhooks import KueueWebhooks
 from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.schedulers import ReplicaAccess
 from tests.unit.webhooks.admission_builders import hold, knowledge, patched, pod, suspension
 
 NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
@@ -29,18 +29,13 @@ class Desk:
 
     def __init__(self, *holds: PreemptionHold) -> None:
         self.seconds = 1000.0
-        self.first_requests = FirstRequests(lambda: self.seconds)
         self.known = knowledge(holds=holds)
-        self.hold = SuspensionHold(
-            self.known,
-            Settings().users,
-            Served(frozenset({"monitoring"})),
-            first_requests=self.first_requests,
-            now=lambda: NOW,
-        )
+        served = Served(frozenset({"monitoring"}))
+        replica = ReplicaAccess(cast("Api", None), self.known, served, now=lambda: NOW)
+        self.webhooks = KueueWebhooks(replica, lambda: self.seconds)
 
     def ask(self, request: Request) -> Answer:
-        return asyncio.run(self.hold.answer(request))
+        return asyncio.run(self.webhooks._answer(request))
 
 
 def refused(answer: Answer) -> str:
@@ -184,7 +179,7 @@ def test_a_hold_that_comes_late_still_holds() -> None:
 def test_a_dry_run_is_answered_and_not_remembered() -> None:
     desk = Desk()
     refused(desk.ask(suspension(dry_run=True)))
-    assert len(desk.first_requests) == 0
+    assert len(desk.webhooks._first_requests) == 0
 
 
 @pytest.mark.parametrize(
