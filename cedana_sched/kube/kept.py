@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cedana_sched.model.numbering import COMPLETION_INDEX, SCHEMES, STATEFUL_NAME, TASK
+from cedana_sched.model.numbering import SCHEMES, STATEFUL_NAME
 from cedana_sched.model.objects import names
 
 
@@ -25,7 +25,7 @@ def only_kept(texts: dict[str, str]) -> dict[str, str]:
 
 
 def _numbering() -> Iterator[str]:
-    yield from (COMPLETION_INDEX, STATEFUL_NAME, TASK)
+    yield STATEFUL_NAME
     for scheme in SCHEMES:
         yield from (scheme.pods, *scheme.index, *(key for keys in scheme.role for key in keys))
         yield from (scheme.only or ())[:1]

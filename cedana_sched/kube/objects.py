@@ -219,7 +219,7 @@ class Pod(_Kube, frozen=True):
 
     @property
     def is_evicted(self) -> bool:
-        """Return whether the scheduler has marked the pod as preempted, as kube-scheduler and Volcano do."""
+        """Return whether the scheduler has marked the pod as preempted."""
         conditions = (one for one in self.status.conditions if one.type == "DisruptionTarget" and one.status == "True")
         return any(one.reason == PREEMPTION for one in conditions)
 
@@ -266,6 +266,13 @@ class Webhook(_Kube, frozen=True):
 class WebhookConfiguration(_Kube, frozen=True):
     metadata: Metadata
     webhooks: tuple[Webhook, ...] = ()
+
+
+class Secret(_Kube, frozen=True):
+    """A Secret; the values of `data` are base64."""
+
+    metadata: Metadata
+    data: dict[str, str] = {}
 
 
 class PartialObject(_Kube, frozen=True):

@@ -17,14 +17,12 @@ from cedana_sched.model.objects import names
 
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
-TASK: Final = "volcano.sh/task-spec"
-"""Volcano numbers the pods of each task of a job from 0."""
-TASK_INDEX: Final = "volcano.sh/task-index"
 STATEFUL_NAME: Final = "statefulset.kubernetes.io/pod-name"
 JOBSET: Final = "jobset.sigs.k8s.io"
 KUBEFLOW: Final = "training.kubeflow.org"
 LEADER_WORKER_SET: Final = "leaderworkerset.sigs.k8s.io"
 RAY: Final = "ray.io"
+VOLCANO: Final = "volcano.sh"
 
 LONGEST_ID: Final = 63
 DIGEST_DIGITS: Final = 8
@@ -89,9 +87,9 @@ SCHEMES: Final[tuple[Scheme, ...]] = (
     Scheme(
         "Volcano's Job",
         "volcano-sh/apis v1.14.1, pkg/apis/batch/v1alpha1/labels.go",
-        pods="volcano.sh/job-name",
-        role=((TASK,),),
-        index=(TASK_INDEX,),
+        pods=f"{VOLCANO}/job-name",
+        role=((f"{VOLCANO}/task-spec",),),
+        index=(f"{VOLCANO}/task-index",),
     ),
     Scheme(
         "Armada; nothing numbers the pod of a job",

@@ -40,9 +40,9 @@ class ComponentConfiguration(Written):
     """Whether `/metrics` requires a bearer token that the API server authorizes."""
 
 
-NEVER_TOUCHED: Final = frozenset({"kube-system", "kube-public", "kube-node-lease", "kueue-system"})
-"""Namespaces that are never served: Kubernetes' own and Kueue's. The chart excludes them from the webhooks, too
-(`cedana.excludedNamespaces`)."""
+NEVER_TOUCHED: Final = frozenset({"kube-system", "kube-public", "kube-node-lease"})
+"""Namespaces that are never served: Kubernetes' own. The chart excludes them from the webhooks, too, and from all
+components schedulers' own (`cedana.excludedNamespaces`)."""
 
 
 class ServingConfiguration(ComponentConfiguration):

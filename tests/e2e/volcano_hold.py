@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cedana_sched.adapter.conformance.stage import beside
+from cedana_sched.eviction_holds.objects import (
+    Checkpoint,
+    CheckpointSpec,
+    HoldSpec,
+    HoldStatus,
+    IdentitySpec,
+    PodSpec,
+    PreemptionHold,
+    VictimStatus,
+)
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.objects import Metadata
@@ -23,20 +32,9 @@ from cedana_sched.model.records import HoldStep
 from cedana_sched.service.listening import listening
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
 from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
-from cedana_sched_webhooks.holds.first_requests import FirstRequests
-from cedana_sched_webhooks.holds.pods import LONGEST_GAP_SECONDS, PodHold
+from cedana_sched_webhooks.holds.pods import PodHold
 from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
 from cedana_sched_webhooks.metrics import Metrics
-from cedana_sched_webhooks.objects import (
-    Checkpoint,
-    CheckpointSpec,
-    HoldSpec,
-    HoldStatus,
-    IdentitySpec,
-    PodSpec,
-    PreemptionHold,
-    VictimStatus,
-)
 from cedana_sched_webhooks.server import admission_application
 from tests.cluster.api.client import Object
 from tests.cluster.cluster import Cluster
@@ -59,8 +57,7 @@ class VolcanoHold:
         configuration = Configuration(
             namespace="-", scheduler_users=frozenset({SCHEDULER}), restore=RestoreContainer(image="-")
         )
-        requests = FirstRequests(time.monotonic, longest_gap_seconds=LONGEST_GAP_SECONDS)
-        self._answers = PodHold(knowledge, configuration, marker, first_requests=requests, now=SERVER_TIME.now)
+        self._answers = PodHold(knowledge, configuration, marker, now=SERVER_TIME.now)
 
     @classmethod
     @asynccontextmanager

@@ -6,18 +6,11 @@ import base64
 import binascii
 from typing import Final
 
-import msgspec
-
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.objects import Secret
 from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError
 
 _KEYS: Final = {"authorities": "ca.crt", "authority_key": "ca.key", "certificate": "tls.crt", "key": "tls.key"}
-
-
-class Secret(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    data: dict[str, str] = {}
 
 
 def issued_in(secret: Secret) -> Issued | None:

@@ -74,8 +74,6 @@ class Configuration(PodsConfiguration):
     agent_port: Port = 10352
     """Port of the node's `holds` pod, which forwards the kubelet's preStop calls to the agent."""
     restore: RestoreContainer
-    kueue_users: frozenset[str] = frozenset({"system:serviceaccount:kueue-system:kueue-controller-manager"})
-    """Users whose suspensions of Jobs are held."""
     scheduler_users: frozenset[str] = frozenset()
     """Users whose evictions of pods are held: schedulers that retry and write the condition `DisruptionTarget`."""
     asking: Asking = Asking()

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from cedana_sched.eviction_holds.objects import Checkpoint
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.objects import Checkpoint
 
 _SHOWN = 100
 """Characters of a malformed snapshot name that an error shows."""
@@ -36,7 +36,7 @@ class Continuation(msgspec.Struct, frozen=True):
 
 def continuation_of(namespace: str, replica: Replica, knowledge: Knowledge) -> Continuation | None:
     """Return the snapshot in flight if there is one, else the newest; None for a first start."""
-    checkpoints = knowledge.checkpoints_of(namespace, replica)
+    checkpoints = knowledge.checkpoints_of(namespace, replica.id, replica.index)
     if flying := next((one for one in checkpoints if one.in_flight), None):
         return Continuation(replica, None, flying)
     newest = max(checkpoints, key=lambda one: one.generation or 0, default=None)
@@ -74,6 +74,6 @@ def continuation_from(snapshot: SnapshotRef, knowledge: Knowledge) -> Continuati
     """Return the continuation for a snapshot chosen by the user, in the pod's own namespace."""
     namespace = snapshot.identity.namespace
     replica = Replica(snapshot.identity.id, snapshot.identity.index)
-    known = knowledge.checkpoints_of(namespace, replica)
+    known = knowledge.checkpoints_of(namespace, replica.id, replica.index)
     source = next((one for one in known if one.generation == snapshot.generation), None)
     return Continuation(replica, snapshot.generation, source)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,14 +25,12 @@ from cedana_sched_webhooks import pods, shapes, validation
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.holds.first_requests import FirstRequests
-from cedana_sched_webhooks.holds.jobs import JobHold
-from cedana_sched_webhooks.holds.pods import LONGEST_GAP_SECONDS, Marker, PodHold
+from cedana_sched_webhooks.holds.pods import Marker, PodHold
 from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
-from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES, VALIDATE, hooks
-from cedana_sched_webhooks.schedulers import Endpoint, Handler, keep_running, load
+from cedana_sched_webhooks.registrations import PODS, STATUSES, VALIDATE, hooks
+from cedana_sched_webhooks.schedulers import Endpoint, Handler, ReplicaAccess, SchedulerWebhooks, keep_running, load
 from cedana_sched_webhooks.server import admission_application
 from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
@@ -49,13 +47,10 @@ class Keeper(Protocol):
 def handlers(
     knowledge: Knowledge, configuration: Configuration, siblings: Siblings, marker: Marker
 ) -> dict[str, Handler]:
-    """Return the handlers by path."""
-    jobs = JobHold(knowledge, configuration, first_requests=FirstRequests(time.monotonic), now=SERVER_TIME.now)
-    persistent = FirstRequests(time.monotonic, longest_gap_seconds=LONGEST_GAP_SECONDS)
-    statuses = PodHold(knowledge, configuration, marker, first_requests=persistent, now=SERVER_TIME.now)
+    """Return our own handlers by path."""
+    statuses = PodHold(knowledge, configuration, marker, now=SERVER_TIME.now)
     answers: dict[str, Handler] = {
         PODS: Endpoint(pods.PodAdmission(knowledge, configuration, siblings).answer, shapes.POD),
-        JOBS: Endpoint(_at_once(jobs.answer), shapes.JOB),
         STATUSES: Endpoint(_at_once(statuses.answer), shapes.STATUS),
     }
     for plural, check in validation.checks(configuration.longest_deadline_seconds).items():
@@ -80,7 +75,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
     callers = Callers(certificate_names=clients.names if clients is not None else frozenset())
     marker = EvictionMarker(api, SERVER_TIME.now)
     answers = handlers(informers.knowledge, configuration, Siblings(api), marker)
-    schedulers = [load(name).connect(api, configuration) for name in configuration.adapters]
+    schedulers = _schedulers(configuration, api, informers.knowledge)
     for scheduler in schedulers:
         answers |= scheduler.handlers()
     keeper = _keeper(configuration, api, certificate, callers, hooks(answers), metrics)
@@ -113,6 +108,14 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
             await asyncio.sleep(configuration.drain_seconds)  # no signal tells when all API servers have switched
         for task in background:
             task.cancel()
+
+
+def _schedulers(configuration: Configuration, api: Api, knowledge: Knowledge) -> list[SchedulerWebhooks]:
+    shared = ReplicaAccess(api, knowledge, configuration.served)
+    return [
+        load(name).connect(replace(shared, settings=configuration.adapter_settings.get(name, {})))
+        for name in configuration.adapters
+    ]
 
 
 def _keeper(

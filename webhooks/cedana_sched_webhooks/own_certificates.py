@@ -18,17 +18,17 @@ import structlog
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AlreadyExistsError, ConflictError
-from cedana_sched.kube.objects import WebhookConfiguration
+from cedana_sched.kube.objects import Secret, WebhookConfiguration
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from cedana_sched.kube.watching import Informer, Watch
+from cedana_sched.service.caller_secret import CALLERS, caller_secret_in, encoded
 from cedana_sched.service.callers import SETTLE_SECONDS, Callers, new_secret, segment_of
-from cedana_sched_webhooks.caller_secret import CALLERS, caller_secret_in, encoded
-from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
+from cedana_sched.service.secret_turns import look_in_turn
+from cedana_sched_webhooks.certificate_secret import data_of, issued_in
 from cedana_sched_webhooks.certificates import Issued, plan
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.registrations import Registration
-from cedana_sched_webhooks.secret_turns import look_in_turn
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
@@ -112,7 +112,7 @@ class OwnCertificateKeeper:
     async def _look(self) -> dt.datetime:
         """Reconcile once; return when to run again if nothing changes before."""
         secret = self._secrets.get(self._name, self._namespace)
-        known = caller_secret_in(secret)
+        known = caller_secret_in(secret.data if secret is not None else {})
         if known is not None:
             self._callers.learn(known)
         issued = issued_in(secret) if secret is not None else None

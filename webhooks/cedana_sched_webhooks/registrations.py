@@ -12,23 +12,24 @@ import msgspec
 
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import WebhookConfiguration
-from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINT_STORAGES
 from cedana_sched.kube.same_object import unchanged
 from cedana_sched.model.objects.names import GROUP
 
-PODS: Final = "/mutate/pods"
-JOBS: Final = "/mutate/jobs"
-STATUSES: Final = "/mutate/pods/status"
+MUTATE: Final = "/mutate/"
+PODS: Final = f"{MUTATE}pods"
+STATUSES: Final = f"{MUTATE}pods/status"
 VALIDATE: Final = "/validate/"
-
-_OWN: Final = {PODS: "pods", JOBS: "jobs", STATUSES: "statuses"} | {
-    f"{VALIDATE}{kind.plural}": kind.plural for kind in (CHECKPOINT_POLICIES, CHECKPOINT_STORAGES)
-}
 
 
 def hooks(paths: Iterable[str]) -> dict[str, str]:
-    """Map webhook names to paths: `/volcano/pods` of an adapter becomes `volcano-pods.sched.cedana.ai`."""
-    return {f"{_OWN.get(path) or path.strip('/').replace('/', '-')}.{GROUP}": path for path in paths}
+    """Map webhook names to paths: `/mutate/pods` is `pods.sched.cedana.ai`, `/toy/pods` `toy-pods.sched.cedana.ai`."""
+    return {f"{_name(path)}.{GROUP}": path for path in paths}
+
+
+def _name(path: str) -> str:
+    if path == STATUSES:
+        return "statuses"
+    return path.removeprefix(MUTATE).removeprefix(VALIDATE).strip("/").replace("/", "-")
 
 
 class Registration(msgspec.Struct, frozen=True):

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import ClassVar, Protocol, Self
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Self
 
 import structlog
 
 from cedana_sched.adapter.registry import load_class
+from cedana_sched.eviction_holds.preemptions import Preemptions
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.model.served import EVERYWHERE, Served
 from cedana_sched.service.cancellation import run_apart
 from cedana_sched_webhooks.admission import Answer, Request, Shape
-from cedana_sched_webhooks.configuration import Configuration
 
 log = structlog.get_logger(__name__)
 
@@ -39,28 +44,51 @@ class Endpoint:
         return await self.answer(request)
 
 
-class SchedulerWebhooks(Protocol):
+@dataclass(frozen=True)
+class ReplicaAccess:
+    """Client, caches and settings that a replica shares with one scheduler's part."""
+
+    api: Api
+    preemptions: Preemptions
+    """PreemptionHolds and Checkpoints of the served namespaces."""
+    served: Served = EVERYWHERE
+    """Namespaces whose objects are mutated and held; passed as `within` to watches of namespaced kinds."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The adapter's section of `adapterSettings`; the adapter defines its fields."""
+    now: Callable[[], datetime] = SERVER_TIME.now
+    """The time of day, by the clock that writes deadlines."""
+
+
+class SchedulerWebhooks(ABC):
     """The webhook part that an adapter registers under its name."""
 
     name: ClassVar[str]
 
     @classmethod
-    def connect(cls, api: Api, configuration: Configuration) -> Self:
-        """Construct it; makes no API call."""
-        ...
+    @abstractmethod
+    def connect(cls, replica: ReplicaAccess) -> Self:
+        """Construct it; makes no API call.
 
+        Raises:
+            UsageError: a setting is invalid.
+        """
+
+    @abstractmethod
     def handlers(self) -> Mapping[str, Handler]:
-        """Return handlers by path; each path begins with `/<name>/`. For objects of any size see `Endpoint`."""
-        ...
+        """Return handlers by path; the path names the webhook, see `registrations.hooks`.
+
+        The path of a new webhook begins with `/<name>/`, so that it collides with no other scheduler's. For objects of
+        any size see `Endpoint`.
+        """
 
     async def run(self) -> None:
-        """Maintain the caches, forever. Until they have synced, the handlers allow every request.
+        """Maintain the caches, forever; there are none by default. Until they have synced, handlers allow all requests.
 
         Raises:
             AbsentError: the scheduler's kinds are not served. `run` is retried until they are.
             ApiError: RBAC forbids reading them. `run` is retried until it allows that.
         """
-        ...
+        await asyncio.Event().wait()
 
 
 def load(name: str) -> type[SchedulerWebhooks]:

@@ -11,12 +11,12 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from cedana_sched.eviction_holds.first_requests import FirstRequests
 from cedana_sched.service.bodies import read_body
 from cedana_sched.service.callers import Callers
 from cedana_sched.service.strangers import Respond, route_known
 from cedana_sched_webhooks import admission
 from cedana_sched_webhooks.admission import Answer, Request
-from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.schedulers import Endpoint, Handler
 

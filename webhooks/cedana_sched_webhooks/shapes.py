@@ -131,31 +131,6 @@ class Template(TypedDict, total=False):
     spec: TemplateSpec | None
 
 
-class JobSpec(TypedDict, total=False):
-    suspend: bool | None
-    template: Template | None
-
-
-class Job(TypedDict, total=False):
-    metadata: Metadata | None
-    spec: JobSpec | None
-
-
-class JobSpecBefore(TypedDict, total=False):
-    suspend: bool | None
-
-
-class JobStatus(TypedDict, total=False):
-    active: int | None
-    startTime: str | None
-
-
-class JobBefore(TypedDict, total=False):
-    metadata: Metadata | None
-    spec: JobSpecBefore | None
-    status: JobStatus | None
-
-
 class PodWithStatus(TypedDict, total=False):
     metadata: dict[str, Any]
     status: dict[str, Any] | None
@@ -192,7 +167,5 @@ POD = Shape(Pod, large=(MarkedPod, MarkedPod))
 """A pod at CREATE."""
 UNMARKED_POD = Shape(Pod)
 """The same; a large pod is not decoded at all."""
-JOB = Shape(Job, JobBefore, large=(Job, JobBefore))
-"""A Job at UPDATE, by its own controller only, so that no tenant can cause such reviews."""
 STATUS = Shape(PodWithStatus, PodWithStatus, large=(RunningPod, RunningPod), largest_bytes=1 << 20)
 """A pod whose scheduler writes its status. The coordinator reads no larger ones either (see `kube.bounds`)."""

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
-import structlog
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from cedana_sched.adapter.settings import read_section
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.base import Written, read_settings
-
-log = structlog.get_logger(__name__)
+from cedana_sched.model.objects.base import Written
 
 SECTION = "armada"
 PENDING_CHECK_SECONDS = 300.0
@@ -135,7 +133,7 @@ class ArmadaSettings(Written):
         """
         if section is None:
             raise UsageError(SECTION, None, "is missing", remedy="say at least where Armada is: armada.url")
-        return _checked(cls, section)
+        return read_section(SECTION, cls, section)
 
     def opts_in(self, queue: str) -> bool:
         """Whether the adapter saves protected jobs of this queue."""
@@ -155,21 +153,4 @@ class QueueSettings(Written):
         Raises:
             UsageError: names the field, its value and the remedy.
         """
-        return _checked(cls, section)
-
-
-Section = TypeVar("Section", bound=Written)
-
-
-def _checked(kind: type[Section], section: Mapping[str, Any]) -> Section:
-    try:
-        settings, unknown = read_settings(kind, section)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join((SECTION, *map(str, first["loc"])))
-        value = first["input"] if isinstance(first["input"], str | int | float | bool) else "(shown in the file)"
-        remedy = first["msg"].removeprefix("Value error, ")
-        raise UsageError(field, value, "cannot be used", remedy=remedy) from error
-    for setting in unknown:
-        log.warning("setting passed over, which a newer version supports", setting=f"{SECTION}.{setting}")
-    return settings
+        return read_section(SECTION, cls, section)

@@ -11,9 +11,8 @@ from typing import Any, Final, TypedDict
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.numbering import TASK
 from cedana_sched.model.objects import names
-from cedana_sched_volcano.objects import DEFAULT_QUEUE, SCHEDULER_NAME
+from cedana_sched_volcano.objects import DEFAULT_QUEUE, SCHEDULER_NAME, TASK
 from cedana_sched_volcano.pod_queues import protects
 from cedana_sched_volcano.vcjob_policies import harmless, losses
 from cedana_sched_webhooks.admission import Answer, Request, Shape

@@ -23,6 +23,8 @@ QUEUE_NAME: Final = kept("scheduling.volcano.sh/queue-name")
 """Annotation of a pod without a PodGroup annotation: the Queue of the PodGroup that Volcano creates for it."""
 QUEUE_OF_JOB: Final = kept("volcano.sh/queue-name")
 """Annotation of a vcjob's pods: the Queue, written by Volcano, which reads it on no pod."""
+TASK: Final = kept("volcano.sh/task-spec")
+"""Label of a vcjob's pods: their task. The pods of each task are numbered from 0."""
 DEFAULT_QUEUE: Final = "default"
 SCHEDULER_NAME: Final = "volcano"
 

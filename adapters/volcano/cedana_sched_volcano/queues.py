@@ -10,11 +10,10 @@ from typing import Any, Final
 
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import PartialObject
-from cedana_sched.model.numbering import TASK
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import derived_id
 from cedana_sched.model.served import Served
-from cedana_sched_volcano.objects import SCHEDULER_NAME
+from cedana_sched_volcano.objects import SCHEDULER_NAME, TASK
 from cedana_sched_volcano.pod_queues import PodQueues, policy_of, protects
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.identity import is_unnamed

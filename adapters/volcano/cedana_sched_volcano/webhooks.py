@@ -4,38 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
-from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched_volcano.jobs import VCJOB, JobAdmission
 from cedana_sched_volcano.objects import POD_GROUPS, QUEUES, PodGroup
 from cedana_sched_volcano.pod_queues import PodQueues
 from cedana_sched_volcano.queues import QueueOptIn
-from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.schedulers import Endpoint, Handler, SchedulerWebhooks
+from cedana_sched_webhooks.schedulers import Endpoint, Handler, ReplicaAccess, SchedulerWebhooks
 from cedana_sched_webhooks.shapes import UNMARKED_POD
 
 PODS: Final = "/volcano/pods"
 JOBS: Final = "/volcano/jobs"
 
 
-class VolcanoWebhooks:
-    """Implements `SchedulerWebhooks`."""
+class VolcanoWebhooks(SchedulerWebhooks):
+    """Caches Queues and PodGroups."""
 
     name: ClassVar[str] = "volcano"
 
-    def __init__(self, api: Api, configuration: Configuration) -> None:
+    def __init__(self, replica: ReplicaAccess) -> None:
+        api, served = replica.api, replica.served
         self._queues = Informer(Watch(api, QUEUES, PartialObject))
-        self._groups = Informer(Watch(api, POD_GROUPS, PodGroup, within=configuration.served))
-        self._opt_in = QueueOptIn(PodQueues(self._queues.get, self._groups.get), configuration.served)
+        self._groups = Informer(Watch(api, POD_GROUPS, PodGroup, within=served))
+        self._opt_in = QueueOptIn(PodQueues(self._queues.get, self._groups.get), served)
         self._jobs = JobAdmission(self._queues.get)
 
     @classmethod
-    def connect(cls, api: Api, configuration: Configuration) -> Self:
+    def connect(cls, replica: ReplicaAccess) -> Self:
         """See `SchedulerWebhooks`."""
-        return cls(api, configuration)
+        return cls(replica)
 
     def handlers(self) -> Mapping[str, Handler]:
         """See `SchedulerWebhooks`."""
@@ -46,9 +45,3 @@ class VolcanoWebhooks:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queues.run(), name="Queues")
             group.create_task(self._groups.run(), name="PodGroups")
-
-
-if TYPE_CHECKING:
-
-    def _fulfils(webhooks: VolcanoWebhooks) -> SchedulerWebhooks:
-        return webhooks

@@ -19,10 +19,11 @@ from cedana_sched.model.objects import names
 from cedana_sched.service.configuration import NEVER_TOUCHED
 from cedana_sched.store.location import StorageConfig
 from cedana_sched_armada.webhooks import PODS as ARMADA_PODS
+from cedana_sched_kueue.webhooks import JOBS, Settings
 from cedana_sched_volcano.extender.configuration import Configuration as ExtenderConfiguration
 from cedana_sched_volcano.webhooks import JOBS as VCJOBS
 from cedana_sched_volcano.webhooks import PODS as VOLCANO_PODS
-from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES, VALIDATE, hooks
+from cedana_sched_webhooks.registrations import PODS, STATUSES, VALIDATE, hooks
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import wait_for
 from tests.cluster.binaries.build import Binaries
@@ -72,6 +73,8 @@ ARMADA: dict[str, Any] = {
 ALL_SCHEDULERS = {key: told[key] for told, key in ((EVERYTHING, "kueue"), (VOLCANO, "volcano"), (ARMADA, "armada"))}
 VALIDATED = ("checkpointpolicies", "checkpointstorages")
 EXTENDER = "cedana-sched-volcano-extender"
+SCHEDULERS_OWN = ("kueue-system",)
+"""Namespaces that the chart excludes beside Kubernetes' own."""
 SEALING = "cedana-sched-sealing"
 
 
@@ -91,13 +94,14 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     assert holds.agent_away_seconds == told.get("agent", {}).get("holdAwaySeconds", 120)
     levels = {read.log.level for read in (coordinator, agent, webhooks, holds)}
     assert levels == {told.get("log", {}).get("level", "info")}
-    excluded = {NAMESPACE, *NEVER_TOUCHED, *told.get("excludedNamespaces", ())}
+    excluded = {NAMESPACE, *NEVER_TOUCHED, *SCHEDULERS_OWN, *told.get("excludedNamespaces", ())}
     assert webhooks.excluded_namespaces == coordinator.excluded_namespaces == agent.excluded_namespaces == excluded
     assert webhooks.restore.image == find_images()["agent"].tag
     assert named(objects, "Service", webhooks.service)
     assert named(objects, "Secret", webhooks.certificates.secret)
     assert named(objects, "MutatingWebhookConfiguration", webhooks.certificates.mutating_configuration)
-    assert coordinator.adapters == (("kueue",) if told is EVERYTHING else ())
+    assert coordinator.adapters == webhooks.adapters == (("kueue",) if told is EVERYTHING else ())
+    assert webhooks.adapter_settings == ({"kueue": {"users": [*Settings().users]}} if told is EVERYTHING else {})
 
 
 @pytest.mark.parametrize(
@@ -224,7 +228,7 @@ async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
     written = named(objects, "ConfigMap", "cedana-sched")["data"]["volcano-extender.json"]
     told = ExtenderConfiguration.model_validate_json(written)
     assert (told.namespace, told.victim_steering) == (NAMESPACE, True)
-    assert told.excluded_namespaces == {NAMESPACE, *NEVER_TOUCHED, "monitoring"}
+    assert told.excluded_namespaces == {NAMESPACE, *NEVER_TOUCHED, *SCHEDULERS_OWN, "monitoring"}
     assert "data" not in named(objects, "Secret", told.secret), "no rendering replaces the secret part of its address"
     [secrets] = [rule for rule in rules_of(objects, EXTENDER) if "secrets" in rule["resources"]]
     assert (secrets["resourceNames"], "create" in secrets["verbs"]) == ([told.secret], False)
@@ -354,7 +358,7 @@ async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
         assert "path" not in hook["clientConfig"]["service"], "an upgrade would take the secret part away"
         if hook["name"] in {f"pods.{names.GROUP}", f"jobs.{names.GROUP}"}:
             (excluded,) = hook["namespaceSelector"]["matchExpressions"]
-            assert set(excluded["values"]) == {NAMESPACE, *NEVER_TOUCHED, "monitoring"}
+            assert set(excluded["values"]) == {NAMESPACE, *NEVER_TOUCHED, *SCHEDULERS_OWN, "monitoring"}
             assert "asks-for-protection" in {condition["name"] for condition in hook["matchConditions"]}
 
 

@@ -17,7 +17,8 @@ import pytest_asyncio
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects.names import EVICTION_REQUESTED, PROTECTED
 from cedana_sched.model.records import HoldStep
-from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES
+from cedana_sched_kueue.webhooks import JOBS
+from cedana_sched_webhooks.registrations import PODS, STATUSES
 from tests.cluster.api.client import Api, Object
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit, Write

@@ -16,13 +16,13 @@ from cedana_sched.adapter import mark_removal
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.evictions import Family
 from cedana_sched.coordinator.core import ReleaseHold
+from cedana_sched.eviction_holds.objects import Checkpoint, CheckpointSpec, IdentitySpec, PodSpec
 from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import asked_now, read_mark, written
 from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched.model.records import CheckpointStep, HoldStep
-from cedana_sched_webhooks.objects import Checkpoint, CheckpointSpec, IdentitySpec, PodSpec
 from tests.unit.adapter.marked_cluster import Cluster, cancelled, followed, mark, nothing, preempted, stale
 from tests.unit.coordinator.core_builders import Told
 from tests.unit.webhooks.test_pod_hold import NOW, POD_UID, SCHEDULER, Desk, eviction, hold

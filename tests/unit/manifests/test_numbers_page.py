@@ -22,6 +22,7 @@ from cedana_sched.cluster.node.returning.pods import RESTORE_SECONDS
 from cedana_sched.coordinator import clock
 from cedana_sched.coordinator.core import found_snapshots
 from cedana_sched.coordinator.core.timing import Timing
+from cedana_sched.eviction_holds.decision import UNANNOUNCED_SECONDS
 from cedana_sched.kube import events, server_time, token_access
 from cedana_sched.kube.lease import LeaseTiming
 from cedana_sched.local.jobs.rules import MOST_LOSSES
@@ -33,7 +34,6 @@ from cedana_sched.snapshot.progress import STORE_FACTOR
 from cedana_sched.store import bounded, garbage, leftovers, node_cache, packs, pages, retrying, session_credentials
 from cedana_sched.store.sealing import data_keys
 from cedana_sched_volcano.extender import address, claims, server
-from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
 
 PAGE = " ".join((Path(__file__).parents[3] / "docs/operations.md").read_text().split())
 TIMING = Timing()

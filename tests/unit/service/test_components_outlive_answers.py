@@ -24,6 +24,7 @@ from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.coordinator import shell
 from cedana_sched.coordinator.core import Reported
+from cedana_sched.eviction_holds.preemptions import Preemptions
 from cedana_sched.kube import watching, work_queue
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
@@ -33,21 +34,21 @@ from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
+from cedana_sched.service import secret_turns
 from cedana_sched.service.callers import Callers
 from cedana_sched_volcano.extender import holding
 from cedana_sched_volcano.extender.address import AddressKeeper
 from cedana_sched_volcano.extender.holding import Holding
 from cedana_sched_volcano.extender.metrics import Metrics as ExtenderMetrics
 from cedana_sched_volcano.webhooks import VolcanoWebhooks
-from cedana_sched_webhooks import schedulers, secret_turns
+from cedana_sched_webhooks import schedulers
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.knowledge import Mirrors
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
-from cedana_sched_webhooks.schedulers import keep_running
+from cedana_sched_webhooks.schedulers import ReplicaAccess, keep_running
 from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.kube.moody_api_server import MOODS, Mood, MoodyApiServer
-from tests.unit.webhooks.admission_builders import configuration
 
 Part = Callable[[Api, MoodyApiServer], AbstractAsyncContextManager[None]]
 
@@ -147,7 +148,7 @@ def certificates(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[Non
 
 
 def volcano_webhooks(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
-    return _running(keep_running(VolcanoWebhooks.connect(api, configuration())))
+    return _running(keep_running(VolcanoWebhooks.connect(ReplicaAccess(api, Preemptions()))))
 
 
 def extender(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:

@@ -22,7 +22,7 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Record
 from cedana_sched_webhooks import validation
 from cedana_sched_webhooks.admission import Answer
-from cedana_sched_webhooks.objects import Policy
+from cedana_sched_webhooks.knowledge import Policy
 from tests.unit.cluster_coordinator.test_objects_of_records import CHECKPOINT, HOLD, RESTORE
 from tests.unit.webhooks.admission_builders import creation, knowledge
 

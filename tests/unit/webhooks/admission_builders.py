@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import Metadata, PartialObject
-from cedana_sched.kube.watching import HasMetadata
-from cedana_sched.model.compatibility import Compatibility
-from cedana_sched.model.identity import CHECKPOINT_VARIABLE
-from cedana_sched.model.objects import names
-from cedana_sched.model.preemption import Verdict
-from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
-from cedana_sched_webhooks.admission import Request, UserInfo
-from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
-from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.objects import (
+from cedana_sched.eviction_holds.objects import (
     Checkpoint,
     CheckpointSpec,
     CheckpointStatus,
@@ -28,11 +17,23 @@ from cedana_sched_webhooks.objects import (
     HoldStatus,
     IdentitySpec,
     PodSpec,
-    Policy,
     PreemptionHold,
     SnapshotName,
     VictimStatus,
 )
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.watching import HasMetadata
+from cedana_sched.model.compatibility import Compatibility
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
+from cedana_sched_kueue.webhooks import KueueWebhooks
+from cedana_sched_webhooks.admission import Request, UserInfo
+from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
+from cedana_sched_webhooks.knowledge import Knowledge, Policy
+from cedana_sched_webhooks.schedulers import Handler, ReplicaAccess
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -71,6 +72,11 @@ def knowledge(
     for hold in holds:
         known.note_hold(None, hold)
     return known
+
+
+def kueue_handlers(known: Knowledge) -> Mapping[str, Handler]:
+    """What Kueue's adapter answers beside our own handlers."""
+    return KueueWebhooks.connect(ReplicaAccess(cast("Api", None), known)).handlers()
 
 
 def checkpoint(

@@ -26,10 +26,11 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.service.callers import FORMER_SECONDS, SETTLE_SECONDS, Callers, segment_of
 from cedana_sched.service.listening import listening
+from cedana_sched_kueue.webhooks import JOBS
 from cedana_sched_webhooks.certificates import Issued, plan
 from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics
-from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES, hooks
+from cedana_sched_webhooks.registrations import PODS, STATUSES, hooks
 from cedana_sched_webhooks.server import admission_application
 from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate

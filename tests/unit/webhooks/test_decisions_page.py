@@ -11,9 +11,10 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "webhooks/README.md").read_text()
 SOURCES = (
     *(ROOT / "webhooks").rglob("*.py"),
+    *(ROOT / "cedana_sched/eviction_holds").rglob("*.py"),
     *(ROOT / "adapters").glob("*/*/*.py"),  # not the extender, whose decisions are no webhook's
 )
-DECIDES = frozenset({"Answer", "Decision", "Verdict"})
+DECIDES = frozenset({"Answer", "Decision"})
 WORD = re.compile(r"[a-z]+(?:-[a-z]+)*")
 
 

@@ -20,6 +20,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
 from cedana_sched.service.listening import listening
+from cedana_sched_kueue.webhooks import JOBS
 from cedana_sched_volcano.jobs import HARMLESS, VCJOB, JobAdmission
 from cedana_sched_volcano.objects import SCHEDULER_NAME
 from cedana_sched_webhooks import admission, pods, server, shapes
@@ -27,11 +28,20 @@ from cedana_sched_webhooks.admission import LARGEST_BYTES, Answer, Request, Shap
 from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.main import handlers
 from cedana_sched_webhooks.metrics import Metrics
-from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES
+from cedana_sched_webhooks.registrations import PODS, STATUSES
 from cedana_sched_webhooks.schedulers import Endpoint, Handler
 from cedana_sched_webhooks.server import LARGE_AT_ONCE, admission_application
 from cedana_sched_webhooks.siblings import Job, Siblings
-from tests.unit.webhooks.admission_builders import KUEUE, checkpoint, configuration, knowledge, patched, pod, suspension
+from tests.unit.webhooks.admission_builders import (
+    KUEUE,
+    checkpoint,
+    configuration,
+    knowledge,
+    kueue_handlers,
+    patched,
+    pod,
+    suspension,
+)
 from tests.unit.webhooks.test_pod_admission_properties import any_pod, anything_known
 from tests.unit.webhooks.test_pod_hold import SCHEDULER, eviction
 
@@ -110,7 +120,9 @@ def calls(work: Callable[[], object]) -> int:
 
 
 def answers(known: Knowledge | None = None, marker: Nobody | None = None, api: object = None) -> dict[str, Handler]:
-    return handlers(known or knowledge(), configuration(), Siblings(cast("Api", api)), marker or Nobody())
+    known = known or knowledge()
+    own = handlers(known, configuration(), Siblings(cast("Api", api)), marker or Nobody())
+    return {**own, **kueue_handlers(known)}
 
 
 def told(path: str, body: bytes, known: Knowledge | None = None, marker: Nobody | None = None) -> Answer:

@@ -8,14 +8,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.model.preemption import Verdict
-from cedana_sched.model.records import HoldStep
-from cedana_sched_volcano.extender.holding import Holding
-from cedana_sched_webhooks import validation
-from cedana_sched_webhooks.holds import jobs, pods
-from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.objects import (
+from cedana_sched.eviction_holds import pods
+from cedana_sched.eviction_holds.decision import UNANNOUNCED_SECONDS
+from cedana_sched.eviction_holds.objects import (
     CLOCKS_DIFFER,
     Checkpoint,
     CheckpointSpec,
@@ -27,6 +22,13 @@ from cedana_sched_webhooks.objects import (
     PreemptionHold,
     VictimStatus,
 )
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.records import HoldStep
+from cedana_sched_kueue import suspensions
+from cedana_sched_volcano.extender.holding import Holding
+from cedana_sched_webhooks import validation
+from cedana_sched_webhooks.knowledge import Knowledge
 from tests.unit.webhooks.admission_builders import Shelf, creation, policy
 
 LONGEST = 600.0
@@ -89,15 +91,15 @@ def test_a_wish_is_not_new_for_ever_because_a_hold_was_taken_back() -> None:
     """Until its end nobody was to be held by it; after that what was asked meanwhile counts."""
     hold = forged(HoldStep.RELEASING, VictimStatus("pod-uid", Verdict.NOT_NEEDED))
     holds = of_pod(hold).holds_of_pod("lab", "pod-uid")
-    after = AFTER + timedelta(seconds=jobs.UNANNOUNCED_SECONDS)
+    after = AFTER + timedelta(seconds=UNANNOUNCED_SECONDS)
     assert pods.decide("pod-uid", None, holds, after, told_seconds=LONGEST).word == "nobody-holds"
 
 
 @pytest.mark.parametrize(("now", "word"), [(WITHIN, "held"), (AFTER, "past-deadline")])
 def test_no_hold_of_a_job_lasts_longer(now: datetime, word: str) -> None:
     holds = of_pod(forged()).holds_of("lab", "job-uid")
-    eviction = jobs.Eviction("job-uid", None, None)
-    assert jobs.decide(eviction, holds, waited_seconds=1e6, now=now).decision == word
+    suspension = suspensions.Suspension("job-uid", None, None)
+    assert suspensions.decide(suspension, holds, waited_seconds=1e6, now=now).word == word
 
 
 def test_pods_are_not_being_saved_for_longer() -> None:

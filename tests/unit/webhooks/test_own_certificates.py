@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
-from cedana_sched.service import callers
+from cedana_sched.service import callers, secret_turns
 from cedana_sched.service.callers import FORMER_SECONDS, Callers, segment_of
-from cedana_sched_webhooks import own_certificates, secret_turns
+from cedana_sched_webhooks import own_certificates
 from cedana_sched_webhooks.certificates import AUTHORITY_LIFE, CERTIFICATE_LIFE, expiry
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics

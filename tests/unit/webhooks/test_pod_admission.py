@@ -98,7 +98,7 @@ def test_an_unprotected_pod_is_left_alone() -> None:
     assert ask(pod(None, hostPID=True)) == Answer("not-ours")
 
 
-@pytest.mark.parametrize("where", ["kube-system", "kueue-system", "cedana-system", "monitoring"])
+@pytest.mark.parametrize("where", ["kube-system", "cedana-system", "monitoring"])
 def test_excluded_namespaces_are_left_alone(where: str) -> None:
     assert ask(pod(), where=where) == Answer("not-ours")
 

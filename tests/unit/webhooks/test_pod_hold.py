@@ -8,15 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import EvictionMark, asked_now, read_mark, written
-from cedana_sched.model.preemption import Verdict
-from cedana_sched.model.records import HoldStep
-from cedana_sched_webhooks.admission import Answer, Request, UserInfo
-from cedana_sched_webhooks.holds.first_requests import FirstRequests
-from cedana_sched_webhooks.holds.pods import LONGEST_GAP_SECONDS, PodHold
-from cedana_sched_webhooks.objects import (
+from cedana_sched.eviction_holds.first_requests import FirstRequests
+from cedana_sched.eviction_holds.objects import (
     Checkpoint,
     CheckpointSpec,
     HoldSpec,
@@ -26,6 +19,13 @@ from cedana_sched_webhooks.objects import (
     PreemptionHold,
     VictimStatus,
 )
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import EvictionMark, asked_now, read_mark, written
+from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.records import HoldStep
+from cedana_sched_webhooks.admission import Answer, Request, UserInfo
+from cedana_sched_webhooks.holds.pods import PodHold
 from tests.unit.webhooks.admission_builders import configuration, knowledge
 
 NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
@@ -93,10 +93,7 @@ class Desk:
         self.marked: list[str] = []
         self.seconds = 1000.0
         self.now = NOW
-        persistent = FirstRequests(lambda: self.seconds, longest_gap_seconds=LONGEST_GAP_SECONDS)
-        self._hold = PodHold(
-            known, told, self, first_requests=persistent, now=lambda: self.now, clock=lambda: self.seconds
-        )
+        self._hold = PodHold(known, told, self, now=lambda: self.now, clock=lambda: self.seconds)
 
     def wait(self, seconds: float) -> None:
         self.seconds += seconds

@@ -5,12 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.model.preemption import Verdict
-from cedana_sched.model.records import HoldStep
-from cedana_sched_webhooks.admission import Answer
-from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
-from cedana_sched_webhooks.objects import (
+from cedana_sched.eviction_holds.decision import UNANNOUNCED_SECONDS
+from cedana_sched.eviction_holds.objects import (
     Checkpoint,
     CheckpointSpec,
     HoldStatus,
@@ -19,6 +15,10 @@ from cedana_sched_webhooks.objects import (
     PreemptionHold,
     VictimStatus,
 )
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.records import HoldStep
+from cedana_sched_webhooks.admission import Answer
 from tests.unit.webhooks.test_pod_hold import POD_UID, Desk, at, eviction, hold, mark, refused
 
 UNANNOUNCED = int(UNANNOUNCED_SECONDS)

@@ -38,7 +38,12 @@ def free_port() -> int:
 
 def here() -> Configuration:
     return configuration(
-        namespace="ours", service="webhooks", port=free_port(), operations_port=free_port(), drain_seconds=0.5
+        namespace="ours",
+        service="webhooks",
+        port=free_port(),
+        operations_port=free_port(),
+        drain_seconds=0.5,
+        adapters=("kueue",),
     )
 
 

@@ -19,7 +19,7 @@ from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.registrations import PODS
 from cedana_sched_webhooks.server import admission_application
 from cedana_sched_webhooks.siblings import Siblings
-from tests.unit.webhooks.admission_builders import configuration, knowledge, pod
+from tests.unit.webhooks.admission_builders import configuration, knowledge, kueue_handlers, pod
 
 KEYS = (
     names.ID,
@@ -55,7 +55,8 @@ def _review(body: Any, before: Any = None) -> bytes:
 
 
 async def _asked(bodies: list[tuple[str, bytes]]) -> list[tuple[int, Any]]:
-    answers = handlers(knowledge(), configuration(), Siblings(cast("Api", None)), _Nobody())
+    known = knowledge()
+    answers = handlers(known, configuration(), Siblings(cast("Api", None)), _Nobody()) | dict(kueue_handlers(known))
     application, found = admission_application(answers, asyncio.Event(), Metrics()), []
     async with listening(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
         for path, body in ((known, body) for known in answers for path, body in bodies if path in {known, ""}):

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, cast
 
 import pytest
 import structlog
 
-from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, error_of
 from cedana_sched_webhooks import schedulers
-from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.schedulers import Handler, keep_running
+from cedana_sched_webhooks.schedulers import Handler, ReplicaAccess, SchedulerWebhooks, keep_running
 
 FORBIDDEN = error_of("GET /apis/scheduling.volcano.sh/v1beta1/queues", 403, b'{"message": "cannot list queues"}')
 
 
-class Toy:
+class Toy(SchedulerWebhooks):
     """Ends as it is told to, then runs."""
 
     name = "toy"
@@ -28,7 +25,7 @@ class Toy:
         self.runs = asyncio.Event()
 
     @classmethod
-    def connect(cls, api: Api, configuration: Configuration) -> Toy:
+    def connect(cls, replica: ReplicaAccess) -> Toy:
         return cls()
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -50,7 +47,7 @@ async def warned(*ends: Exception) -> list[str]:
     """What is said at `warning` until it runs."""
     toy = Toy(*ends)
     with structlog.testing.capture_logs() as logs:
-        task = asyncio.create_task(keep_running(cast("Any", toy)))
+        task = asyncio.create_task(keep_running(toy))
         async with asyncio.timeout(60):
             await toy.runs.wait()
         assert not task.done()
@@ -71,7 +68,7 @@ async def test_another_problem_is_said_as_well() -> None:
 
 async def test_a_defect_is_not_hidden() -> None:
     with pytest.raises(ExceptionGroup) as caught:
-        await keep_running(cast("Any", Toy(ExceptionGroup("as of tasks", [FORBIDDEN, RuntimeError("a defect")]))))
+        await keep_running(Toy(ExceptionGroup("as of tasks", [FORBIDDEN, RuntimeError("a defect")])))
     assert caught.group_contains(RuntimeError)
     assert not caught.group_contains(type(FORBIDDEN))
 
@@ -93,7 +90,7 @@ class FailsInTheEnd(Toy):
 
 async def test_who_fails_while_it_is_cancelled_is_not_started_again() -> None:
     toy = FailsInTheEnd()
-    task = asyncio.create_task(keep_running(cast("Any", toy)))
+    task = asyncio.create_task(keep_running(toy))
     await toy.runs.wait()
     task.cancel()
     done, _ = await asyncio.wait({task}, timeout=60)

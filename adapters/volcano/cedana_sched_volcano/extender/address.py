@@ -17,14 +17,13 @@ from prometheus_client import Counter
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.objects import Metadata, Secret
 from cedana_sched.kube.resources import SECRETS
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.errors import NotFoundError
+from cedana_sched.service.caller_secret import CALLERS, caller_secret_in, encoded
 from cedana_sched.service.callers import Callers, new_secret, segment_of
-from cedana_sched_webhooks.caller_secret import CALLERS, caller_secret_in, encoded
-from cedana_sched_webhooks.certificate_secret import Secret
-from cedana_sched_webhooks.secret_turns import LONGEST_WAIT, look_in_turn
+from cedana_sched.service.secret_turns import LONGEST_WAIT, look_in_turn
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +82,7 @@ class AddressKeeper:
         if secret is None:
             remedy = "it is a part of the release: install the chart again"
             raise NotFoundError("Secret", f"{self._namespace}/{self._name}", "is not there", remedy=remedy)
-        known = caller_secret_in(secret)
+        known = caller_secret_in(secret.data)
         if known is not None:
             self.callers.learn(known)
         wanted = _data_of(known or new_secret())

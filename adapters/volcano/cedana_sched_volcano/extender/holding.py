@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from cedana_sched.adapter.pods import find_identity
+from cedana_sched.eviction_holds.objects import Checkpoint, PreemptionHold
+from cedana_sched.eviction_holds.pods import KEPT, decide, wishes
+from cedana_sched.eviction_holds.preemptions import Preemptions
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.index import Index
@@ -31,10 +34,6 @@ from cedana_sched_volcano.extender.holder import Holder, Standing, Wanted
 from cedana_sched_volcano.extender.room import Rooms
 from cedana_sched_volcano.gangs import Gangs, group_of
 from cedana_sched_volcano.objects import POD_GROUPS, PodGroup
-from cedana_sched_webhooks.holds.pods import KEPT, decide, wishes
-from cedana_sched_webhooks.identity import Replica
-from cedana_sched_webhooks.knowledge import Preemptions
-from cedana_sched_webhooks.objects import Checkpoint, PreemptionHold
 
 log = structlog.get_logger(__name__)
 
@@ -150,8 +149,7 @@ class Holding:
         """Return the seconds since its newest restorable snapshot of this run, else since its start."""
         began = datetime.fromisoformat(pod.status.start_time) if pod.status.start_time else now
         if (identity := find_identity(pod)) is not None:
-            replica = Replica(identity.id, identity.index)
-            known = self._preemptions.checkpoints_of(identity.namespace, replica)
+            known = self._preemptions.checkpoints_of(identity.namespace, identity.id, identity.index)
             newest = max(known, key=lambda one: one.generation or 0, default=None)
             if newest is not None and newest.generation is not None and newest.status.commit_time is not None:
                 began = max(began, datetime.fromisoformat(newest.status.commit_time))

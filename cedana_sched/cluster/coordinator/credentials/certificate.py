@@ -17,12 +17,12 @@ import structlog
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.objects import Metadata, Secret
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from cedana_sched.kube.watching import Informer, Watch
-from cedana_sched_webhooks.certificate_secret import Secret, data_of, issued_in
+from cedana_sched.service.secret_turns import look_in_turn
+from cedana_sched_webhooks.certificate_secret import data_of, issued_in
 from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry, plan
-from cedana_sched_webhooks.secret_turns import look_in_turn
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)

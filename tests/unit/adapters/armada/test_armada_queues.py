@@ -6,13 +6,14 @@ from typing import Any, cast
 
 import pytest
 
+from cedana_sched.eviction_holds.preemptions import Preemptions
 from cedana_sched.kube.client import Api
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
+from cedana_sched.model.served import Served
 from cedana_sched_armada.webhooks import PODS, ArmadaWebhooks
 from cedana_sched_webhooks.admission import Answer, Request
-from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.schedulers import load
+from cedana_sched_webhooks.schedulers import ReplicaAccess, load
 from tests.unit.adapters.armada.armada_builders import World
 from tests.unit.webhooks.admission_builders import patched
 
@@ -29,20 +30,13 @@ def pod(queue: str = "bio", *, job: str = JOB, annotations: dict[str, str] | Non
     }
 
 
-def configuration(**section: Any) -> Configuration:
-    return Configuration.model_validate(
-        {
-            "namespace": "cedana-system",
-            "restore": {"image": "x"},
-            "adapters": ["armada"],
-            "adapterSettings": {"armada": section},
-        }
-    )
+def connected(**section: Any) -> ArmadaWebhooks:
+    served = Served(frozenset({"kube-system"}))
+    return ArmadaWebhooks.connect(ReplicaAccess(cast("Api", None), Preemptions(), served, section))
 
 
 async def answered(body: dict[str, Any], namespace: str = "lab", **section: Any) -> Answer:
-    webhooks = ArmadaWebhooks.connect(cast("Api", None), configuration(**section))
-    return await webhooks.handlers()[PODS](Request(uid="1", namespace=namespace, object=body))
+    return await connected(**section).handlers()[PODS](Request(uid="1", namespace=namespace, object=body))
 
 
 async def test_a_pod_of_a_protected_queue_gets_its_jobs_id_which_is_no_derived_one() -> None:
@@ -73,7 +67,7 @@ async def test_without_queues_and_in_system_namespaces_nobody_is_asked() -> None
 
 def test_settings_that_cannot_be_meant_are_refused() -> None:
     with pytest.raises(UsageError, match=r"armada\.queues"):
-        ArmadaWebhooks.connect(cast("Api", None), configuration(queues="bio"))
+        connected(queues="bio")
 
 
 def test_it_is_found_under_the_adapters_name() -> None:

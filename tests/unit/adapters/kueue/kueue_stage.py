@@ -12,13 +12,13 @@ import msgspec
 
 from cedana_sched.adapter.conformance import Power, RunningWorkload
 from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
+from cedana_sched.eviction_holds.objects import PreemptionHold
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.adapter import KueueAdapter
 from cedana_sched_kueue.objects import WORKLOADS
-from cedana_sched_webhooks.holds.jobs import Eviction, decide
-from cedana_sched_webhooks.objects import PreemptionHold
+from cedana_sched_kueue.suspensions import Suspension, decide
 
 NAMESPACE = "bio"
 
@@ -113,8 +113,8 @@ class KueueStage(ClusterStage):
         holds = tuple(
             msgspec.convert(one, PreemptionHold) for one in self.holds() if one["spec"]["heldObjectRef"]["uid"] == uid
         )
-        eviction = Eviction(uid, annotations.get(names.RELEASED_HOLD), started_at=None)
-        return decide(eviction, holds, waited_seconds=0, now=datetime.now(tz=UTC)).refused is None
+        suspension = Suspension(uid, annotations.get(names.RELEASED_HOLD), started_at=None)
+        return decide(suspension, holds, waited_seconds=0, now=datetime.now(tz=UTC)).refused is None
 
     def _owner(self, name: str) -> Object:
         job = self.api.stored(JOBS, name, NAMESPACE)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from cedana_sched.kube.resources import SECRETS
+from cedana_sched.service import secret_turns
 from cedana_sched.service.callers import segment_of
 from cedana_sched_volcano.extender.address import DERIVED_FROM, FORMER_SECONDS, AddressKeeper
 from cedana_sched_volcano.extender.metrics import Metrics
-from cedana_sched_webhooks import secret_turns
 from tests.unit.webhooks.watched_api_server import FakeApiServer
 
 NAME, NAMESPACE = "extender", "ours"

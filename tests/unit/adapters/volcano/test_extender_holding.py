@@ -8,17 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.kube.objects import Metadata, Pod
-from cedana_sched.kube.resources import PODS
-from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, written
-from cedana_sched.model.preemption import Verdict
-from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
-from cedana_sched_volcano.extender import holding as holdings
-from cedana_sched_volcano.extender.holder import Standing, Wanted
-from cedana_sched_volcano.extender.holding import Holding
-from cedana_sched_volcano.objects import GROUP_NAME, PodGroup, PodGroupSpec
-from cedana_sched_webhooks.objects import (
+from cedana_sched.eviction_holds.objects import (
     Checkpoint,
     CheckpointSpec,
     CheckpointStatus,
@@ -30,6 +20,16 @@ from cedana_sched_webhooks.objects import (
     SnapshotName,
     VictimStatus,
 )
+from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.kube.resources import PODS
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, written
+from cedana_sched.model.preemption import Verdict
+from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
+from cedana_sched_volcano.extender import holding as holdings
+from cedana_sched_volcano.extender.holder import Standing, Wanted
+from cedana_sched_volcano.extender.holding import Holding
+from cedana_sched_volcano.objects import GROUP_NAME, PodGroup, PodGroupSpec
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ML = Wanted("reclaim", "lab/ml", "ml-uid")

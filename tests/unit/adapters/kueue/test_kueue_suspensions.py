@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from cedana_sched.eviction_holds.objects import PreemptionHold
+from cedana_sched.kube.client import Api
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
+from cedana_sched.model.served import Served
+from cedana_sched_kueue.webhooks import KueueWebhooks
 from cedana_sched_webhooks.admission import Answer, Request
-from cedana_sched_webhooks.holds.first_requests import FirstRequests
-from cedana_sched_webhooks.holds.jobs import JobHold
-from cedana_sched_webhooks.objects import PreemptionHold
-from tests.unit.webhooks.admission_builders import configuration, hold, knowledge, patched, pod, suspension
+from cedana_sched_webhooks.schedulers import ReplicaAccess
+from tests.unit.webhooks.admission_builders import hold, knowledge, patched, pod, suspension
 
 NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
 OF_AN_EARLIER_RUN = "2026-05-01T10:59:59Z"
@@ -26,12 +29,13 @@ class Desk:
 
     def __init__(self, *holds: PreemptionHold) -> None:
         self.seconds = 1000.0
-        self.first_requests = FirstRequests(lambda: self.seconds)
         self.known = knowledge(holds=holds)
-        self.hold = JobHold(self.known, configuration(), first_requests=self.first_requests, now=lambda: NOW)
+        served = Served(frozenset({"monitoring"}))
+        replica = ReplicaAccess(cast("Api", None), self.known, served, now=lambda: NOW)
+        self.webhooks = KueueWebhooks(replica, lambda: self.seconds)
 
     def ask(self, request: Request) -> Answer:
-        return self.hold.answer(request)
+        return asyncio.run(self.webhooks._answer(request))
 
 
 def refused(answer: Answer) -> str:
@@ -175,7 +179,7 @@ def test_a_hold_that_comes_late_still_holds() -> None:
 def test_a_dry_run_is_answered_and_not_remembered() -> None:
     desk = Desk()
     refused(desk.ask(suspension(dry_run=True)))
-    assert len(desk.first_requests) == 0
+    assert len(desk.webhooks._first_requests) == 0
 
 
 @pytest.mark.parametrize(
@@ -191,6 +195,11 @@ def test_who_is_not_held(request_fields: dict[str, Any]) -> None:
     assert Desk(hold()).ask(suspension(**request_fields)) == Answer("not-ours")
 
 
+def test_a_job_of_an_excluded_namespace_is_not_held() -> None:
+    request = msgspec.structs.replace(suspension(), namespace="monitoring")
+    assert Desk(hold()).ask(request) == Answer("not-ours")
+
+
 def test_another_job_is_not_held_by_this_hold() -> None:
     assert "not taken the eviction up" in refused(Desk(hold(uid="other")).ask(suspension()))
 
@@ -203,20 +212,6 @@ def test_only_the_suspension_is_held() -> None:
     assert Desk(hold()).ask(request) == Answer("not-ours")
     request.object["spec"]["suspend"] = False
     assert Desk(hold()).ask(request) == Answer("not-ours")
-
-
-def test_what_a_replica_remembers_is_bounded_in_number_and_age() -> None:
-    now = [0.0]
-    requests = FirstRequests(lambda: now[0], most=3, kept_seconds=60.0)
-    for number in range(5):
-        assert requests.waited(number) == 0.0
-        now[0] += 1.0
-    assert len(requests) == 3
-    assert requests.waited(4) == 1.0
-    now[0] += 58.5
-    assert requests.waited(4) == 59.5
-    now[0] += 1.0
-    assert requests.waited(4) == 0.0
 
 
 FOR_EVER = "2999-01-01T00:00:00.000000Z"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 from datetime import UTC, datetime, timedelta
 
-from cedana_sched.kube.watching import Key, name_of
+from cedana_sched.eviction_holds.objects import PreemptionHold
 from cedana_sched.model.records import HoldStep
-from cedana_sched_webhooks.objects import PreemptionHold
 
+Key = tuple[str, str]
+"""Namespace and name of a hold."""
 EVICTION_TAKES = timedelta(seconds=5)
 """From a release until the scheduler has retried; it retries about once a second."""
 
@@ -24,18 +25,18 @@ class PodsBeingSaved:
     def __init__(self) -> None:
         self._noted = 0
         self._current: dict[Key, int] = {}
-        """By namespace and name of the hold: its latest entry in the heaps; older entries are stale."""
+        """The latest entry of each hold in the heaps; older entries are stale."""
         self._begun: list[tuple[datetime, int, Key]] = []
         self._ending: list[tuple[datetime, int, Key]] = []
 
     def note(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
         """Sink of an informer."""
         if before is not None:
-            self._current.pop(name_of(before), None)
+            self._current.pop(_name_of(before), None)
         if now is None or now.spec.held_object_ref is not None:
             return
         self._noted += 1
-        name = name_of(now)
+        name = _name_of(now)
         self._current[name] = self._noted
         heapq.heappush(self._ending, (_ends_at(now), self._noted, name))
         if now.spec.creation_time:
@@ -53,6 +54,10 @@ class PodsBeingSaved:
 
     def _is_current(self, entry: tuple[datetime, int, Key]) -> bool:
         return self._current.get(entry[2]) == entry[1]
+
+
+def _name_of(hold: PreemptionHold) -> Key:
+    return hold.metadata.namespace, hold.metadata.name
 
 
 def _ends_at(hold: PreemptionHold) -> datetime:

@@ -1,9 +1,8 @@
-"""Our objects, reduced to the fields that admission handlers read."""
+"""Checkpoints and PreemptionHolds, reduced to the fields that the rules read."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import msgspec
 
@@ -168,8 +167,3 @@ class HoldWithin(PreemptionHold, frozen=True):
     @property
     def longest_seconds(self) -> float:
         return self.allowed_seconds
-
-
-class Policy(_Read, frozen=True):
-    metadata: Metadata
-    spec: dict[str, Any] = {}

@@ -1,0 +1,123 @@
+"""Kueue's part of the webhooks: the hold of the suspensions by which it evicts Jobs.
+
+A refusal has no `retryAfterSeconds`: Kueue's worker would sleep in the call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final, Self, TypedDict
+
+from cedana_sched.adapter.settings import read_section
+from cedana_sched.eviction_holds.first_requests import FirstRequests
+from cedana_sched.kube.client import Object
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.base import Written
+from cedana_sched_kueue.suspensions import Suspension, decide
+from cedana_sched_webhooks.admission import Answer, Refusal, Request, Shape
+from cedana_sched_webhooks.identity import replica_of
+from cedana_sched_webhooks.json_patch import escape
+from cedana_sched_webhooks.schedulers import Endpoint, Handler, ReplicaAccess, SchedulerWebhooks
+from cedana_sched_webhooks.shapes import Metadata, Template
+
+JOBS: Final = "/mutate/jobs"
+"""Without the adapter's name: the webhook's name follows from it, and is `jobs` in installed configurations."""
+
+
+class _JobSpec(TypedDict, total=False):
+    suspend: bool | None
+    template: Template | None
+
+
+class _Job(TypedDict, total=False):
+    metadata: Metadata | None
+    spec: _JobSpec | None
+
+
+class _JobSpecBefore(TypedDict, total=False):
+    suspend: bool | None
+
+
+class _JobStatus(TypedDict, total=False):
+    active: int | None
+    startTime: str | None
+
+
+class _JobBefore(TypedDict, total=False):
+    metadata: Metadata | None
+    spec: _JobSpecBefore | None
+    status: _JobStatus | None
+
+
+JOB: Final = Shape(_Job, _JobBefore, large=(_Job, _JobBefore))
+"""A Job at UPDATE, by its own controller only, so that no tenant can cause such reviews."""
+
+
+class Settings(Written):
+    """The section `kueue` of the adapters' settings in the webhooks' file."""
+
+    users: frozenset[str] = frozenset({"system:serviceaccount:kueue-system:kueue-controller-manager"})
+    """Users whose suspensions of Jobs are held; suspensions by others never are."""
+
+
+class KueueWebhooks(SchedulerWebhooks):
+    """Needs no cache of its own: the replica shares its PreemptionHolds.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    name: ClassVar[str] = "kueue"
+
+    def __init__(self, replica: ReplicaAccess, clock: Callable[[], float] = time.monotonic) -> None:
+        self._replica = replica
+        self._users = read_section(self.name, Settings, replica.settings).users
+        self._first_requests = FirstRequests(clock)
+
+    @classmethod
+    def connect(cls, replica: ReplicaAccess) -> Self:
+        """See `SchedulerWebhooks`."""
+        return cls(replica)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """See `SchedulerWebhooks`."""
+        return {JOBS: Endpoint(self._answer, JOB)}
+
+    async def _answer(self, request: Request) -> Answer:
+        """Decide whether the Job may change; if so, remove the annotation that released it."""
+        job = request.object
+        if job is None or not self._is_held(request, job):
+            return Answer("not-ours")
+        metadata, status = job["metadata"], (request.old_object or {}).get("status") or {}
+        released = (metadata.get("annotations") or {}).get(names.RELEASED_HOLD)
+        suspension = Suspension(metadata.get("uid", ""), released, status.get("startTime"))
+        holds = self._replica.preemptions.holds_of(request.namespace, suspension.uid)
+        taken_back = frozenset(hold.metadata.name for hold in holds if hold.status.taken_back)
+        key = (suspension.uid, suspension.started_at, taken_back)
+        waited = self._first_requests.waited(key, remember=not request.dry_run)
+        decision = decide(suspension, holds, waited_seconds=waited, now=self._replica.now())
+        if decision.refused is not None:
+            return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused))
+        path = f"/metadata/annotations/{escape(names.RELEASED_HOLD)}"
+        return Answer(decision.word, patch=({"op": "remove", "path": path},) if released is not None else ())
+
+    def _is_held(self, request: Request, job: Object) -> bool:
+        """Whether it may be held: suspensions by users never are, nor are Jobs without active pods."""
+        before = request.old_object or {}
+        return (
+            request.user_info.username in self._users
+            and self._replica.served.includes(request.namespace)
+            and bool(job["spec"].get("suspend"))
+            and not (before.get("spec") or {}).get("suspend")
+            and bool((before.get("status") or {}).get("active"))
+            and _is_protected(job)
+        )
+
+
+def _is_protected(job: Object) -> bool:
+    try:
+        return replica_of(job["spec"].get("template") or {}) is not None
+    except UsageError:  # its pods got a warning, and are not protected
+        return False

@@ -1,0 +1,37 @@
+"""The decision on one eviction, in the words of its metric and of the user."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+
+NOT_HELD: Final = "not-yet-held"
+"""Decision on an eviction without a PreemptionHold."""
+UNANNOUNCED_SECONDS: Final = 30.0
+"""How long an eviction waits for a PreemptionHold before it proceeds as without us."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Allowed if `refused` is None; `word` is a metric label."""
+
+    word: str
+    refused: str | None = None
+
+
+def held(reason: str, left: float) -> Decision:
+    """Refuse an eviction whose hold lasts `left` more seconds."""
+    return Decision("held", _sentence(reason, left))
+
+
+def unheld(waited_seconds: float) -> Decision:
+    """Refuse an eviction without a hold until it has waited for `UNANNOUNCED_SECONDS`, then allow it."""
+    left = UNANNOUNCED_SECONDS - waited_seconds
+    if left > 0:
+        return Decision(NOT_HELD, _sentence("the coordinator has not taken the eviction up yet", left))
+    return Decision("nobody-holds")
+
+
+def _sentence(reason: str, left: float) -> str:
+    return f"Held for checkpoint by cedana: {reason}, at most {math.ceil(left)} s more"
