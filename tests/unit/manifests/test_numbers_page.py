@@ -18,7 +18,7 @@ from cedana_sched.cluster.node import kubelet_thresholds, prestop
 from cedana_sched.cluster.node.capture_groups import PARENT
 from cedana_sched.cluster.node.containers import daemon_answers
 from cedana_sched.cluster.node.pods import ASK_SECONDS
-from cedana_sched.cluster.node.returning.pods import RESTORE_SECONDS
+from cedana_sched.cluster.node.restoring.pod_restorer import RESTORE_SECONDS
 from cedana_sched.coordinator import clock
 from cedana_sched.coordinator.core import found_snapshots
 from cedana_sched.coordinator.core.timing import Timing

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from cedana_sched.adapter.pods import find_identity
+from cedana_sched.adapter.protected_pods import find_identity
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.index import Index
