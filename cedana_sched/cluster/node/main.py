@@ -19,9 +19,9 @@ from cedana_sched.agent.room import Reserve
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.collector import Collector
 from cedana_sched.cluster.node.containers.daemon_answers import wait_until_settled
-from cedana_sched.cluster.node.containers.owners import owners_of
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
+from cedana_sched.cluster.node.containers.pod_names import find_pod_names
 from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
@@ -210,10 +210,10 @@ class _Agent:
         return self._border.perform(order)
 
     async def _owners(self, pod_uid: str) -> set[tuple[str, str]]:
-        return await asyncio.to_thread(owners_of, pod_uid, self._places)
+        return await asyncio.to_thread(find_pod_names, pod_uid, self._places)
 
     def _named(self, pod_uid: str) -> set[str]:
-        return {f"{namespace}/{name}" for namespace, name in owners_of(pod_uid, self._places)}
+        return {f"{namespace}/{name}" for namespace, name in find_pod_names(pod_uid, self._places)}
 
     def _do(self, order: Order) -> AsyncIterator[Outcome]:
         return self._kept.perform(order)

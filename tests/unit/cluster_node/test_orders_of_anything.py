@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.staging import Staging
-from cedana_sched.cluster.node.containers.owners import owners_of
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
+from cedana_sched.cluster.node.containers.pod_names import find_pod_names
 from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.order_border import PodBorder
 from cedana_sched.cluster.node.ordered_objects import OrderedObject
@@ -127,7 +127,7 @@ class Agent:
         self._places = places
 
     async def _owners(self, uid: str) -> set[tuple[str, str]]:
-        return await asyncio.to_thread(owners_of, uid, self._places)
+        return await asyncio.to_thread(find_pod_names, uid, self._places)
 
     def _perform(self, order: Order) -> Any:
         return self._border.perform(order)

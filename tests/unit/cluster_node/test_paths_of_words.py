@@ -18,7 +18,7 @@ from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
 from cedana_sched.cluster.node.restoring.served import ServedBeginnings
-from cedana_sched.cluster.node.restoring.volumes import _folder
+from cedana_sched.cluster.node.restoring.volume_filling import _folder
 from cedana_sched.model.errors import CedanaSchedError, RestoreError, UsageError
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.segments import is_pod_uid, is_record_uid, is_segment

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, SERVICE_ACCOUNT
 from cedana_sched.cluster.node.restoring.preparation import _names_in
-from cedana_sched.cluster.node.restoring.privileges import (
+from cedana_sched.cluster.node.restoring.privilege_checks import (
     recorded_privileges,
     refuse_other_images,
     refuse_other_service_account,

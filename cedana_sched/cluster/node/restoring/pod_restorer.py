@@ -37,7 +37,7 @@ from cedana_sched.cluster.node.restoring.outcomes import (
     wait_while_coming_back,
 )
 from cedana_sched.cluster.node.restoring.preparation import Preparation
-from cedana_sched.cluster.node.restoring.privileges import refused_after_all
+from cedana_sched.cluster.node.restoring.privilege_checks import refused_after_all
 from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
 from cedana_sched.cluster.node.restoring.served import ServedBeginnings
 from cedana_sched.cluster.node.restoring.turns import Standing, Turns

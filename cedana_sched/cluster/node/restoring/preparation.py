@@ -11,13 +11,13 @@ from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.restoring.images import ready_images
 from cedana_sched.cluster.node.restoring.kept import KeptRestores
 from cedana_sched.cluster.node.restoring.known_pods import PodsOfNode
-from cedana_sched.cluster.node.restoring.privileges import (
+from cedana_sched.cluster.node.restoring.privilege_checks import (
     is_sidecar,
     recorded_privileges,
     refuse_other_images,
     refuse_other_service_account,
 )
-from cedana_sched.cluster.node.restoring.volumes import lay_volume
+from cedana_sched.cluster.node.restoring.volume_filling import lay_volume
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from cedana_sched.model.policy import OnRestoreFailure
