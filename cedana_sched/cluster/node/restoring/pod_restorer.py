@@ -149,12 +149,6 @@ class PodRestorer:
             decided = plan._replace(decision=FORGO, why="its pod has been deleted")
             await asyncio.to_thread(plans.write_plan, folder, decided)
 
-    async def tell(self, workload: WorkloadRef, line: str) -> None:
-        """Print a line in the log of the pod's restore container, once it runs."""
-        container = RestoreContainer(workload.uid, self._places)
-        await container.wait_until_running()
-        await asyncio.to_thread(container.tell, line)
-
     @property
     def served(self) -> ServedBeginnings:
         """The Restore that has served each pod's incarnation."""
