@@ -24,7 +24,7 @@ import structlog
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.mark_removal import MarkRemoval, fresh_mark, is_running
-from cedana_sched.adapter.pods import identity_of, workload_of
+from cedana_sched.adapter.protected_pods import identity_of, workload_of
 from cedana_sched.adapter.readers import Readers
 from cedana_sched.kube.objects import PREEMPTION, Pod
 from cedana_sched.kube.server_time import SERVER_TIME

@@ -8,7 +8,7 @@ is staged again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,11 +22,11 @@ from cedana_sched.agent.frozen import FrozenWorkloads, memory_of
 from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.lineage import lineage_of
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureProgress, CaptureRequest
-from cedana_sched.agent.obstacles import Preflight
+from cedana_sched.agent.obstacles import FindPeer, Preflight
 from cedana_sched.agent.prefetching import Prefetching
-from cedana_sched.agent.returns import Returns
+from cedana_sched.agent.restores import Restores, ShowStaging
 from cedana_sched.agent.room import Reserve
-from cedana_sched.agent.runtime import KnowsEnds, RunningWorkload, WorkloadRuntime
+from cedana_sched.agent.runtime import RunningWorkload, WorkloadRestorer, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.agent.thaws import Thaws
@@ -55,6 +55,7 @@ class NodeAgent:
         self,
         *,
         runtime: WorkloadRuntime,
+        restorer: WorkloadRestorer,
         storage: StorageConfig,
         toolchain: Toolchain,
         cache_directory: Path,
@@ -67,11 +68,15 @@ class NodeAgent:
         stall_seconds: float = STALL_SECONDS,
         shelter: Shelter | None = None,
         store_in_use: bool = False,
+        wait_ended: Callable[[str], Awaitable[None]] | None = None,
+        find_peer: FindPeer | None = None,
+        show_staging: ShowStaging | None = None,
     ) -> None:
         """Create an agent with its files in `state_directory`.
 
         Args:
             runtime: runs the workloads.
+            restorer: restores the workloads, or starts them cold.
             storage: the location of snapshots.
             toolchain: CRIU; with a `launcher`, paths as the launched CRIU sees them.
             cache_directory: folder of the store's local copies.
@@ -86,6 +91,10 @@ class NodeAgent:
             shelter: see `Captures`.
             store_in_use: whether orders to find or remove snapshots imply that snapshots exist: then a folder without a
                 store is an error.
+            wait_ended: returns when the owner of the workload with this uid has recorded how its processes have ended,
+                perhaps never; None if they never end before that.
+            find_peer: None if workloads have no addresses of their own, which change with a restore.
+            show_staging: None if the progress is not shown.
         """
         self._launcher = launcher
         self._stall_seconds = stall_seconds
@@ -104,11 +113,19 @@ class NodeAgent:
         self._called_off = CalledOff(self._store, self._threads, state_directory / "called-off")
         staging = Staging(state_directory / "staged", toolchain.version, reserve, namespace_share)
         self._prefetching = Prefetching(self._store, self._threads)
-        self._returns = Returns(
-            runtime, self._store, staging, self._threads, self._prefetching.begin, store_in_use=store_in_use
+        self._restores = Restores(
+            runtime,
+            restorer,
+            self._store,
+            staging,
+            self._threads,
+            self._prefetching.begin,
+            show_staging=show_staging,
+            store_in_use=store_in_use,
         )
         self._store_in_use = store_in_use
-        self._preflight = Preflight(runtime)
+        self._wait_ended = wait_ended
+        self._preflight = Preflight(runtime, find_peer)
         self._frozen = FrozenWorkloads(runtime)
         self._budget = budget or DumpBudget()
         self._thaws = Thaws(self._frozen.thaw_late, self._budget.give_back)
@@ -131,7 +148,7 @@ class NodeAgent:
 
     async def tidy(self, restore_uids: Collection[str]) -> None:
         """Remove what a killed agent had staged, except for these restores."""
-        await self._returns.remove_all_but(restore_uids)
+        await self._restores.remove_all_but(restore_uids)
 
     async def perform(self, order: orders.Order) -> AsyncIterator[orders.Outcome]:
         """Perform an order; yields `Progress` during a dump, and last the outcome named at the order.
@@ -144,7 +161,7 @@ class NodeAgent:
                 async for outcome in self._dump(order):
                     yield outcome
             case orders.Stage():
-                async for outcome in self._returns.stage_by_and_by(order):
+                async for outcome in self._restores.stage_by_and_by(order):
                     yield outcome
             case orders.Freeze() | orders.Kill() | orders.Thaw() | orders.Abort():
                 yield await self._checkpoint(order)
@@ -153,7 +170,7 @@ class NodeAgent:
             case orders.RemoveSnapshot() | orders.DiscardCancelled():
                 yield await self._remove(order)
             case _:
-                yield await self._return(order)
+                yield await self._restore(order)
 
     async def _checkpoint(self, order: orders.Freeze | orders.Kill | orders.Thaw | orders.Abort) -> orders.Outcome:
         await self._captures.none_of_before()
@@ -172,16 +189,16 @@ class NodeAgent:
             case orders.Abort():
                 return await self._abort(order)
 
-    async def _return(self, order: orders.Order) -> orders.Outcome:
+    async def _restore(self, order: orders.Order) -> orders.Outcome:
         match order:
             case orders.FindSnapshot():
-                return await self._returns.find(order)
+                return await self._restores.find(order)
             case orders.RestoreSnapshot():
-                return await self._returns.continue_(order)
+                return await self._restores.continue_(order)
             case orders.StartCold():
-                return await self._returns.start_cold(order)
+                return await self._restores.start_cold(order)
             case orders.FailWorkload():
-                return await self._returns.give_up(order)
+                return await self._restores.give_up(order)
             case _:
                 raise TypeError(f"no such order: {order!r}")
 
@@ -218,9 +235,9 @@ class NodeAgent:
     async def _gone(self, uid: str, workload: WorkloadRef, why: str) -> orders.CheckpointFailed:
         """Return the failure of a workload without processes, retryable if it may be restarting instead of ended."""
         is_over = True
-        if isinstance(self._runtime, KnowsEnds):
+        if self._wait_ended is not None:
             try:
-                await asyncio.wait_for(self._runtime.wait_ended(workload), END_KNOWN_SECONDS)
+                await asyncio.wait_for(self._wait_ended(workload.uid), END_KNOWN_SECONDS)
             except TimeoutError:
                 is_over = False
         return orders.CheckpointFailed(uid, f"{workload.name} {why}", retryable=not is_over, workload_gone=is_over)

@@ -7,10 +7,11 @@ long, or for ever. An unfinished check counts as passed: the dump decides.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
-from cedana_sched.agent.runtime import KnowsPeers, RunningWorkload, WorkloadRuntime
+from cedana_sched.agent.runtime import RunningWorkload, WorkloadRuntime
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
@@ -23,12 +24,19 @@ LOOKS_AT_ONCE = 8
 GRACE_SECONDS = 1.0
 """Grace for a check to end by its own timeout."""
 
+FindPeer = Callable[[WorkloadRef, Collection[str]], Awaitable[str | None]]
+"""Returns the name of another workload of the same owner at one of these addresses; None if there is none. Raises
+CedanaSchedError if that cannot be determined now."""
+
 
 class Preflight:
-    """Checks workloads before they are frozen."""
+    """Checks workloads before they are frozen; `find_peer` is None if workloads have no addresses of their own."""
 
-    def __init__(self, runtime: WorkloadRuntime, seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self, runtime: WorkloadRuntime, find_peer: FindPeer | None = None, seconds: float = LOOK_SECONDS
+    ) -> None:
         self._runtime = runtime
+        self._find_peer = find_peer
         self._seconds = seconds
         self._threads = StoreThreads(LOOKS_AT_ONCE, name="look")
 
@@ -54,11 +62,11 @@ class Preflight:
 
         A restore cuts that connection, which breaks their program.
         """
-        if not isinstance(self._runtime, KnowsPeers):
+        if self._find_peer is None:
             return None
         roots = [container.root_pid for container in running.containers]
         addresses = await self._threads.run(remote_addresses, roots)
-        peer = await self._runtime.peer(workload, addresses) if addresses else None
+        peer = await self._find_peer(workload, addresses) if addresses else None
         if peer is None:
             return None
         return (

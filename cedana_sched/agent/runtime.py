@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -80,7 +79,16 @@ class WorkloadRuntime(Protocol):
         """Undo `end_frozen` of this checkpoint, if not too late: `running` returns the processes again, frozen."""
         ...
 
-    async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+
+class WorkloadRestorer(Protocol):
+    """Starts workloads, from snapshots or cold. Every call is idempotent.
+
+    A workload may have several incarnations under its uid; a Restore is for one of them.
+    """
+
+    async def continue_from(
+        self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
+    ) -> None:
         """Restore the processes in `images` as this workload.
 
         `images` holds the snapshot's streams as files, those of a container in a folder of its name. It is removed when
@@ -92,50 +100,10 @@ class WorkloadRuntime(Protocol):
         """
         ...
 
-    async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
+    async def start_cold(self, restore_uid: str, workload: WorkloadRef, why: str | None) -> None:
         """Start the workload cold; `why` is reported to its owner if a snapshot was expected."""
         ...
 
-    async def give_up(self, workload: WorkloadRef, why: str) -> None:
+    async def give_up(self, restore_uid: str, workload: WorkloadRef, why: str) -> None:
         """Fail a workload that was waiting to be started."""
-        ...
-
-
-@runtime_checkable
-class KnowsEnds(Protocol):
-    """Optional: a workload's processes are gone some time before its owner records how they have ended."""
-
-    async def wait_ended(self, workload: WorkloadRef) -> None:
-        """Return when its owner has recorded that; perhaps never, as for a workload that is restarted."""
-        ...
-
-
-@runtime_checkable
-class KnowsBeginnings(Protocol):
-    """Optional: a workload may have several incarnations under its uid. An order for one is not for the next."""
-
-    def returns_as(self, workload: WorkloadRef, restore_uid: str) -> None:
-        """Set the Restore of the following `continue_from`, `start_cold` or `give_up`."""
-        ...
-
-
-@runtime_checkable
-class KnowsPeers(Protocol):
-    """Optional: workloads have addresses, which change with a restore."""
-
-    async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
-        """Return the name of another workload of the same owner at one of these addresses; None if there is none.
-
-        Raises:
-            CedanaSchedError: that cannot be determined now.
-        """
-        ...
-
-
-@runtime_checkable
-class ShowsStaging(Protocol):
-    """Optional: the runtime shows the user the staging progress of a workload."""
-
-    def staging(self, workload: WorkloadRef, done_bytes: int, total_bytes: int) -> None:
-        """Show progress. Called often, from any thread: must be fast."""
         ...

@@ -11,17 +11,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from cedana_sched.cli.exit_codes import ExitCode, exit_code_of
 from cedana_sched.cli.output import Format, Output
+from cedana_sched.cli.session import Session
 from cedana_sched.cli.storage import OPTIONS_OF
 from cedana_sched.model.errors import CedanaSchedError
-
-if TYPE_CHECKING:
-    from cedana_sched.local.client import EngineClient
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, None] | None])
 
@@ -41,26 +39,6 @@ OutputFormat = Annotated[
     Format | None,
     typer.Option("--output", "-o", help="How data is printed.", show_default="table", rich_help_panel="Everywhere"),
 ]
-
-
-@dataclass(frozen=True)
-class Session:
-    """The context of a command: its output, and the engine's state directory."""
-
-    output: Output
-    chosen_state_directory: Path | None = None
-
-    @property
-    def state_directory(self) -> Path:
-        from cedana_sched.local.client import DEFAULT_STATE_DIRECTORY
-
-        return self.chosen_state_directory or DEFAULT_STATE_DIRECTORY
-
-    def client(self) -> EngineClient:
-        """Return a client of the engine, not yet connected."""
-        from cedana_sched.local.client import EngineClient
-
-        return EngineClient(self.state_directory)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from cedana_sched.cli import storage, tables
-from cedana_sched.cli.command import Session, command
+from cedana_sched.cli.command import command
+from cedana_sched.cli.session import Session
 
 app = typer.Typer(help="The engine that runs jobs on this machine.", no_args_is_help=True)
 

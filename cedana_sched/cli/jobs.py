@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cedana_sched.cli import arguments, tables
-from cedana_sched.cli.command import Session, command
+from cedana_sched.cli.command import command
+from cedana_sched.cli.session import Session
 
 if TYPE_CHECKING:
     from cedana_sched.local.client import EngineClient

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from cedana_sched.cli import storage
-from cedana_sched.cli.command import Session, command
+from cedana_sched.cli.command import command
+from cedana_sched.cli.session import Session
 from cedana_sched.model.identity import validate_namespace
 
 app = typer.Typer(help="Keys that seal snapshots.", no_args_is_help=True)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cedana_sched.cli import arguments, tables
-from cedana_sched.cli.command import Session, command
+from cedana_sched.cli.command import command
 from cedana_sched.cli.errors import PermissionRefusedError
 from cedana_sched.cli.output import Output
+from cedana_sched.cli.session import Session
 from cedana_sched.model.errors import NotFoundError
 
 if TYPE_CHECKING:

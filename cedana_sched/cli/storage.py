@@ -12,7 +12,7 @@ import typer
 from cedana_sched.model.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from cedana_sched.cli.command import Session
+    from cedana_sched.cli.session import Session
     from cedana_sched.local.views import EngineView
     from cedana_sched.store.location import StorageConfig
     from cedana_sched.store.snapshots import SnapshotStore

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from cedana_sched.cli import storage, units
-from cedana_sched.cli.command import Session, command
+from cedana_sched.cli.command import command
+from cedana_sched.cli.session import Session
 from cedana_sched.cli.tables import fields_text
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cedana_sched.cli import arguments, units
-from cedana_sched.cli.command import Session, command
+from cedana_sched.cli.command import command
+from cedana_sched.cli.session import Session
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE, validate_name
 

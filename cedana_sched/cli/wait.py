@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from cedana_sched.cli import arguments, tables, units
-from cedana_sched.cli.command import Session, command
+from cedana_sched.cli.command import command
+from cedana_sched.cli.session import Session
 from cedana_sched.model.errors import UsageError
 
 PHASES = ("Queued", "Starting", "Running", "Preempting", "Suspended", "Succeeded", "Failed", "Cancelled")

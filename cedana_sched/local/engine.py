@@ -35,6 +35,7 @@ from cedana_sched.local.jobs.journal import SqliteJournal
 from cedana_sched.local.jobs.loop import SchedulingLoop
 from cedana_sched.local.machine import NODE, LocalAgents, Machine, tell_of_runs
 from cedana_sched.local.records import Records
+from cedana_sched.local.runs.job_restorer import JobRestorer
 from cedana_sched.local.runs.job_task import JobSpec
 from cedana_sched.local.runs.runtime import LocalRuntime
 from cedana_sched.local.sealed_start import require_keys
@@ -163,6 +164,7 @@ class _Engine:
         self._loop.watch(self._service)
         self._agent = NodeAgent(
             runtime=self._runtime,
+            restorer=JobRestorer(self._runtime),
             storage=options.store,
             toolchain=toolchain,
             cache_directory=default_cache_dir() / "fingerprints",  # beside the toolchain, which outlives engines

@@ -1,15 +1,8 @@
 """containerd's runtime handler `cedana`: runc, but restores containers of a pod with a plan from their snapshot.
 
 containerd's shim calls the launcher (`launcher.sh`) instead of runc. The launcher passes everything but `create` to
-runc itself; `create` runs this module if any pod of this node has a plan. The status determines the launcher's next
-step:
-
-    0      the container is restored
-    FAILED it failed, and runc's log has the reason, for the shim to report
-    PASS   pass this call to runc, unchanged: it does not concern us, or the container starts cold
-
-Any other status is a crash: the launcher retries, and then applies the plan's fallback, unless a container of the pod
-has been restored, or may have been. Heavy imports are deferred until a plan is found: most containers have none.
+runc itself; `create` runs this module if any pod of this node has a plan. Heavy imports are deferred until a plan is
+found: most containers have none.
 """
 
 from __future__ import annotations
@@ -17,8 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-PASS = 100
-FAILED = 101
+from cedana_sched.runtime.exit_status import PASS
 
 _SANDBOX_UID = b'"io.kubernetes.cri.sandbox-uid":'
 

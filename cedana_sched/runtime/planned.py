@@ -19,8 +19,8 @@ from cedana_sched.runtime.continuing import (
     remove_container,
     write_specification,
 )
+from cedana_sched.runtime.exit_status import FAILED, PASS
 from cedana_sched.runtime.finished import replace_process
-from cedana_sched.runtime.handler import FAILED, PASS
 from cedana_sched.runtime.kernel import die_with_parent
 from cedana_sched.runtime.lost import BEGINS_AGAIN, WHY, end_forgotten, end_lost, give_up, turn, wait_until_laid
 from cedana_sched.runtime.plan import (

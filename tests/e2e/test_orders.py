@@ -16,7 +16,7 @@ from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.uninstallation.leaving_checkpoints import release_checkpoints
+from cedana_sched.cluster.uninstall.checkpoint_finalizers import remove_finalizers
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.shell import Coordinator
@@ -94,7 +94,7 @@ async def _api(cluster: Cluster) -> AsyncIterator[ProductApi]:
         try:
             yield api
         finally:
-            await release_checkpoints(api)  # nobody is there who would see them off with their namespace
+            await remove_finalizers(api)  # nobody is there who would see them off with their namespace
 
 
 @asynccontextmanager

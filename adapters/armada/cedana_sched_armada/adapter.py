@@ -15,7 +15,7 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn
 from cedana_sched.adapter.contract import HoldsEvictions
-from cedana_sched.adapter.pods import let_go
+from cedana_sched.adapter.protected_pods import let_go
 from cedana_sched.adapter.readers import Readers
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import ObjectEvent

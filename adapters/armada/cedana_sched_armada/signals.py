@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import structlog
 
 from cedana_sched.adapter.cluster import Policies
-from cedana_sched.adapter.pods import find_identity, namespace_uid_of
+from cedana_sched.adapter.protected_pods import find_identity, namespace_uid_of
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names

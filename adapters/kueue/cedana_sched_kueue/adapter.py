@@ -17,7 +17,7 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, QueuePolicies, Withdrawing
 from cedana_sched.adapter.contract import PreemptionCancelled
-from cedana_sched.adapter.pods import let_go
+from cedana_sched.adapter.protected_pods import let_go
 from cedana_sched.adapter.readers import Readers
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.index import Index

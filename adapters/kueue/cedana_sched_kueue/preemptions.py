@@ -15,7 +15,7 @@ import structlog
 
 from cedana_sched.adapter.cluster import Policies
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.adapter.pods import identity_of, workload_of
+from cedana_sched.adapter.protected_pods import identity_of, workload_of
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.kube.resources import JOBS

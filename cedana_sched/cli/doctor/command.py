@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from cedana_sched.cli.command import Session, command
+from cedana_sched.cli.command import command
 from cedana_sched.cli.doctor.findings import Finding, Level, checked
 from cedana_sched.cli.errors import DoctorError
 from cedana_sched.cli.output import Table
+from cedana_sched.cli.session import Session
 from cedana_sched.cli.storage import Place
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.findings import printable

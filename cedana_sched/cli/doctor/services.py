@@ -12,7 +12,7 @@ from cedana_sched.cli.storage import Place, open_store
 from cedana_sched.model.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from cedana_sched.cli.command import Session
+    from cedana_sched.cli.session import Session
     from cedana_sched.local.views import EngineView
 
 

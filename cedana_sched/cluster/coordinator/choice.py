@@ -5,7 +5,7 @@ The choice is not persisted: claims are annotations of the pods, and those not v
 
 from __future__ import annotations
 
-from cedana_sched.adapter.pods import find_identity
+from cedana_sched.adapter.protected_pods import find_identity
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod

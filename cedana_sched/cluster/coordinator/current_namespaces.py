@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from cedana_sched.cluster.coordinator.objects import namespace_uid_of
+from cedana_sched.cluster.coordinator.record_objects import namespace_uid_of
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import NamespaceGoneError
 from cedana_sched.kube.objects import PartialObject

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from cedana_sched.adapter.pods import find_identity, identity_of, namespace_uid_of
+from cedana_sched.adapter.protected_pods import find_identity, identity_of, namespace_uid_of
 from cedana_sched.cluster.coordinator.choice import Choice, is_to_choose
 from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.coordinator.tasks import pauses

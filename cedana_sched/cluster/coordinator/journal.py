@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 import structlog
 
-from cedana_sched.cluster.coordinator.objects import RESOURCES, namespace_uid_of, to_record
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.record_objects import RESOURCES, namespace_uid_of, to_record
 from cedana_sched.cluster.coordinator.redo_log import Entries, RedoLog
 from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object

@@ -30,7 +30,7 @@ from cedana_sched.cluster.coordinator.known import ById, BySnapshot, KnownCheckp
 from cedana_sched.cluster.coordinator.notes import ConfigMapNotes
 from cedana_sched.cluster.coordinator.owners import Owners
 from cedana_sched.cluster.coordinator.passed_over import PassedOver
-from cedana_sched.cluster.coordinator.pods import PodReports
+from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.purge import Purge

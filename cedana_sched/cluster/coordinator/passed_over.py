@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
-from cedana_sched.adapter.pods import find_identity, workload_of
+from cedana_sched.adapter.protected_pods import find_identity, workload_of
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, in_words
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity

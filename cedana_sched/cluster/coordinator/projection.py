@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from cedana_sched.cluster.coordinator.current_namespaces import CurrentNamespaces, OfAnotherNamespaceError
 from cedana_sched.cluster.coordinator.lanes import Lanes
-from cedana_sched.cluster.coordinator.objects import (
+from cedana_sched.cluster.coordinator.record_objects import (
     key_of,
     labels_of,
     namespace_uid_of,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cedana_sched.cluster.coordinator.objects import resource_of
 from cedana_sched.cluster.coordinator.owners import held_reference
+from cedana_sched.cluster.coordinator.record_objects import resource_of
 from cedana_sched.kube.errors import ApiError, ApiUnavailableError
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.resources import PODS

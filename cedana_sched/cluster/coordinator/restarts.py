@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from cedana_sched.adapter.pods import find_identity
+from cedana_sched.adapter.protected_pods import find_identity
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.cluster.coordinator.owners import warn_pod_and_owner

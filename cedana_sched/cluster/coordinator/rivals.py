@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Preempted, Report, Starting
-from cedana_sched.adapter.pods import find_identity, workload_of
+from cedana_sched.adapter.protected_pods import find_identity, workload_of
 from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.cluster.coordinator.owners import warn_not_protected
 from cedana_sched.kube.client import Api

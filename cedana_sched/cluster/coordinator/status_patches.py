@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cedana_sched.cluster.coordinator.objects import resource_of, status_of
+from cedana_sched.cluster.coordinator.record_objects import resource_of, status_of
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES
 from cedana_sched.model import codec

@@ -62,6 +62,9 @@ class _Pod:
 class DoomedPods:
     """The doomed pods of one node. An async context manager; the records persist after its exit.
 
+    The watcher of this node's pods must call `deleted` for each pod with a deletion timestamp, also after a restart,
+    and `gone` for each pod that no longer exists; the preStop server must await `ending` before it answers.
+
     Args:
         directory: holds a file per doomed pod, named by the pod's uid, with the uid of the checkpoint.
         kill: ends every process of a pod; returns when they have exited.

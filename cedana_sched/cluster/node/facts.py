@@ -47,19 +47,19 @@ class NodeFacts:
         """Return when the kubelet reports the node as Ready."""
         await self._wait_until(lambda node: any(_is_true(condition) for condition in node.status.conditions))
 
-    async def is_told_to_leave(self) -> bool:
+    async def is_marked_for_uninstall(self) -> bool:
         """Return whether the node is marked for our uninstallation.
 
         Raises:
             ApiError: the node cannot be read.
         """
-        return is_leaving(await self._api.get(NODES, self._node, into=Node), SERVER_TIME.now())
+        return has_uninstall_mark(await self._api.get(NODES, self._node, into=Node), SERVER_TIME.now())
 
-    async def wait_marked_leaving(self) -> None:
+    async def wait_marked_for_uninstall(self) -> None:
         """Return when the node is marked for our uninstallation."""
-        await self._wait_until(lambda node: is_leaving(node, SERVER_TIME.now()))
+        await self._wait_until(lambda node: has_uninstall_mark(node, SERVER_TIME.now()))
 
-    async def remove_leaving_mark(self) -> None:
+    async def remove_uninstall_mark(self) -> None:
         """Remove the mark: the uninstallation from the node is complete.
 
         Raises:
@@ -88,7 +88,7 @@ def cpu_digest(compatibility: Compatibility) -> str:
     return hashlib.sha256(features.encode()).hexdigest()[:16]
 
 
-def is_leaving(node: Node, now: datetime) -> bool:
+def has_uninstall_mark(node: Node, now: datetime) -> bool:
     """Return whether the node bears an uninstallation mark that has not expired."""
     until = node.metadata.annotations.get(UNINSTALL)
     return until is not None and (moment := parsed(until)) is not None and now < moment

@@ -64,7 +64,7 @@ def only_sidecars_are_left(pod: Pod) -> bool:
 
 
 class Containers(Protocol):
-    """The running containers of a pod; see `PodRuntime`."""
+    """The running containers of a pod; see `PodContainers`."""
 
     async def kill(self, pod_uid: str) -> None: ...
     async def container(self, pod_uid: str, name: str) -> str | None: ...

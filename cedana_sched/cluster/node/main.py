@@ -19,8 +19,10 @@ from cedana_sched.agent.room import Reserve
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.collector import Collector
 from cedana_sched.cluster.node.containers.daemon_answers import wait_until_settled
-from cedana_sched.cluster.node.containers.owners import owners_of
 from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.pod_containers import PodContainers
+from cedana_sched.cluster.node.containers.pod_names import find_pod_names
+from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
 from cedana_sched.cluster.node.hold_port import HoldPort, calls_taken
@@ -29,17 +31,18 @@ from cedana_sched.cluster.node.installation.installation import Installation, In
 from cedana_sched.cluster.node.installation.keeping import keep_registered
 from cedana_sched.cluster.node.kept_namespaces import KeptNamespaces
 from cedana_sched.cluster.node.kubelet_thresholds import Kubelet
-from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
 from cedana_sched.cluster.node.order_border import PodBorder
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.prestop import PreStopServer
-from cedana_sched.cluster.node.returning.heartbeat import send_heartbeats
-from cedana_sched.cluster.node.returning.new_beginnings import NewBeginnings
-from cedana_sched.cluster.node.returning.pods import ReturningPods
+from cedana_sched.cluster.node.restoring.heartbeat import send_heartbeats
+from cedana_sched.cluster.node.restoring.new_beginnings import NewBeginnings
+from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
+from cedana_sched.cluster.node.restoring.progress import StagingProgress
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.cluster.node.shelter import NodeShelter
 from cedana_sched.cluster.node.store_beginnings import StoreBeginnings
+from cedana_sched.cluster.node.uninstall import run_until_marked, uninstall
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import UnreadableError
 from cedana_sched.kube.events import COMPONENT, EventRecorder
@@ -96,7 +99,7 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
     ):
         facts = NodeFacts(api, node)
         installation = Installation(Host(HOST_ROOT), Site.of(configuration), facts.wait_ready)
-        if not await until_answered("reading of the node", facts.is_told_to_leave, refused):
+        if not await until_answered("reading of the node", facts.is_marked_for_uninstall, refused):
             toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
             installed = await installation.install(toolchain)
             compatible = msgspec.structs.asdict(compatibility(toolchain.version))
@@ -107,8 +110,8 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
             busy.extend(agent.busy)
             ready["objects"] = agent.awaited
             waiting[:] = ["the agent is starting"]
-            await until_told_to_leave(facts, agent.run(waiting.clear), keep_registered(installation))
-        await leave(facts, installation)
+            await run_until_marked(facts, agent.run(waiting.clear), keep_registered(installation))
+        await uninstall(facts, installation)
         await asyncio.Event().wait()
 
 
@@ -123,7 +126,7 @@ class _Agent:
         self._pods = NodePods(api, node, self._feed, configuration.served)
         self._border = PodBorder(self._do, self._pods.has, self._owners)
         wait_containerd = partial(wait_until_settled, places.here(configuration.containerd_socket))
-        self._returns = ReturningPods(
+        self._restorer = PodRestorer(
             places,
             state,
             data,
@@ -132,11 +135,14 @@ class _Agent:
             configuration.stall_seconds,
             wait_containerd=wait_containerd,
         )
-        self._beginnings = NewBeginnings(api, self._feed.restores, self._pods.pod, places, self._returns.served)
-        self._runtime = PodRuntime(self._returns, places, state / "doomed", self._pods)
+        self._beginnings = NewBeginnings(api, self._feed.restores, self._pods.pod, places, self._restorer.served)
+        containers = PodContainers(places)
+        self._doomed = DoomedPods(state / "doomed", containers.kill)
+        self._runtime = PodRuntime(self._restorer.was_restored, places, self._doomed, self._pods)
         self._shelter = NodeShelter(configuration.dumps.memory_bytes_each, HOST_ROOT)
         self._agent = NodeAgent(
             runtime=self._runtime,
+            restorer=self._restorer,
             storage=configuration.storage,
             toolchain=installed.toolchain,
             cache_directory=data / "cache",
@@ -149,13 +155,16 @@ class _Agent:
             stall_seconds=configuration.stall_seconds,
             shelter=self._shelter,
             store_in_use=True,  # pods are restored only if Checkpoints, or annotations of the pods, name snapshots
+            wait_ended=self._pods.wait_ended_or_backing_off,
+            find_peer=self._pods.peer,
+            show_staging=StagingProgress(places).show,
         )
         beginnings = StoreBeginnings(api, self._agent.perform, configuration.storage.path)
         self._kept = KeptNamespaces(api, beginnings.perform, configuration.shared_namespaces)
         self._pre_stop = PreStopServer(
-            self._pods.with_token, self._runtime.ending, self._pods.wait_released, answered=self._container_ends
+            self._pods.with_token, self._doomed.ending, self._pods.wait_released, answered=self._container_ends
         )
-        self._own_grace = OwnGrace(self._pods.wait_released, self._pods.is_deleted, self._runtime, self._pods.is_served)
+        self._own_grace = OwnGrace(self._pods.wait_released, self._pods.is_deleted, containers, self._pods.is_served)
         self.busy: tuple[Busy, ...] = (self._feed,)
         self._hold_socket = configuration.hold_socket
         self._events = EventRecorder(api, COMPONENT)
@@ -170,7 +179,7 @@ class _Agent:
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve until cancelled; `ready` is called once the agent serves."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._runtime)
+            await stack.enter_async_context(self._doomed)
             await self._shelter.open()
             await stack.enter_async_context(self._agent)
             group = await stack.enter_async_context(asyncio.TaskGroup())
@@ -201,10 +210,10 @@ class _Agent:
         return self._border.perform(order)
 
     async def _owners(self, pod_uid: str) -> set[tuple[str, str]]:
-        return await asyncio.to_thread(owners_of, pod_uid, self._places)
+        return await asyncio.to_thread(find_pod_names, pod_uid, self._places)
 
     def _named(self, pod_uid: str) -> set[str]:
-        return {f"{namespace}/{name}" for namespace, name in owners_of(pod_uid, self._places)}
+        return {f"{namespace}/{name}" for namespace, name in find_pod_names(pod_uid, self._places)}
 
     def _do(self, order: Order) -> AsyncIterator[Outcome]:
         return self._kept.perform(order)
@@ -213,6 +222,7 @@ class _Agent:
         assert self._deletions is not None  # noqa: S101  # set before the watch begins
         if now is None:
             if before is not None:
+                self._doomed.gone(before.metadata.uid)
                 self._runtime.gone(before.metadata.uid)
                 self._own_grace.gone(before.metadata.uid)
                 self._deletions.create_task(self._forget(), name=f"rest of {before.metadata.name}")
@@ -230,7 +240,7 @@ class _Agent:
         await self._feed.wait_synced()  # an agent that has not listed the work in flight removes nothing
         try:
             await self._agent.tidy([restore.spec.uid for restore in self._feed.restores])
-            await asyncio.to_thread(self._returns.forget_all_but, self._pods.uids())
+            await asyncio.to_thread(self._restorer.forget_all_but, self._pods.uids())
         except Exception:  # residue of one pod must not thaw the others; retried at the next deletion
             log.exception("rest of pods not removed")
 
@@ -243,8 +253,8 @@ class _Agent:
 
     async def _deleted(self, pod: Pod) -> None:
         try:
-            await self._returns.forgo(pod.metadata.uid)
-            await self._runtime.deleted(pod.metadata.uid, starts_again=_starts_again(pod))
+            await self._restorer.forgo(pod.metadata.uid)
+            await self._doomed.deleted(pod.metadata.uid, starts_again=_starts_again(pod))
         except CedanaSchedError as error:  # the kubelet kills it when its own grace expires
             log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))
         except Exception:  # a defect in one pod must not end the dumps of the others

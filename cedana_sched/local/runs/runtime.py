@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
 from cedana_sched.local.runs.cgroup_site import CgroupSite
 from cedana_sched.local.runs.job_task import JobSpec, RestoreTask, install_tini, launch_task, prepare_output
-from cedana_sched.local.runs.returning import present_mounts, ready_images, warm_up
+from cedana_sched.local.runs.restore_preparation import present_mounts, ready_images, warm_up
 from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec
 from cedana_sched.local.runs.supervision import SupervisedRun
 from cedana_sched.local.runs.supervisors import SupervisorError, Supervisors

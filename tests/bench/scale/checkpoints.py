@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from cedana_sched.cluster.coordinator.objects import to_object
+from cedana_sched.cluster.coordinator.record_objects import to_object
 from cedana_sched.kube.client import Object
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.policy import CheckpointPolicy

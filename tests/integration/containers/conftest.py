@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cedana_sched.agent.captures import Captures, Shelter
 from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureReport, CaptureRequest
 from cedana_sched.agent.runtime import RunningWorkload
+from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.pod_containers import PodContainers
+from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.local.runs.kernel import become_child_subreaper
 from cedana_sched.model.identity import Identity
@@ -25,29 +27,13 @@ from cedana_sched.store.snapshots import SnapshotStore
 from tests.integration.containers.pods import Node, Pod
 
 
-class NoReturns:
-    """Nothing comes back by itself: the tests call runc where the runtime handler would."""
-
-    async def was_restored(self, workload: WorkloadRef) -> bool:
-        return False
-
-    async def continue_from(
-        self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
-    ) -> None: ...
-
-    async def start_cold(self, restore_uid: str, workload: WorkloadRef, why: str | None) -> None: ...
-
-    async def give_up(self, restore_uid: str, workload: WorkloadRef, why: str) -> None: ...
+async def _was_restored(workload: WorkloadRef) -> bool:
+    """No pod is restored by itself: the tests call runc where the runtime handler would."""
+    del workload
+    return False
 
 
-class NobodyKnows:
-    """There is no API server to hear of the end of a pod."""
-
-    async def wait_ended_or_backing_off(self, uid: str) -> None: ...
-
-    async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
-        return None
-
+class _Specs:
     def images(self, uid: str) -> dict[str, str]:
         return dict.fromkeys(CONTAINERS, IMAGE)
 
@@ -71,13 +57,18 @@ class Laboratory:
         self.folder = folder
         self.toolchain = toolchain
         self.node = Node(folder, toolchain)
-        self.runtime = PodRuntime(NoReturns(), self.node.places, folder / "doomed", NobodyKnows())
+        self.see(self.node.places)
         self.storage = StorageConfig.parse(str(folder / "store"))
         self.store = SnapshotStore.open(self.storage)
         self.identity = Identity("team-a", "sim")
         self.launcher: tuple[str, ...] = ()
         self.shelter: Shelter | None = None
         self._captures = 0
+
+    def see(self, places: Places) -> None:
+        """Make another runtime, which finds the pods at these places."""
+        self.doomed = DoomedPods(self.folder / "doomed", PodContainers(places).kill)
+        self.runtime = PodRuntime(_was_restored, places, self.doomed, _Specs())
 
     def ref(self, pod: Pod) -> WorkloadRef:
         return WorkloadRef(pod.uid, "team-a", pod.uid, "here")

@@ -12,9 +12,8 @@ import pytest
 
 from cedana_sched.agent.messages import CaptureFailed
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.snapshot import freezer
-from tests.integration.containers.conftest import Laboratory, NobodyKnows, NoReturns
+from tests.integration.containers.conftest import Laboratory
 from tests.integration.containers.pods import Container, until
 from tests.integration.containers.test_pod_generations import COUNTER
 
@@ -174,14 +173,14 @@ async def test_a_doomed_pod_stays_frozen_until_it_is_deleted(lab: Laboratory) ->
     running = await lab.runtime.running(lab.ref(pod))
     assert running is not None
     await asyncio.to_thread(freezer.freeze_together, running.freezers)
-    async with lab.runtime:
+    async with lab.doomed:
         await lab.runtime.end_frozen("c1", lab.ref(pod))
         assert await lab.runtime.running(lab.ref(pod)) is None
         assert all(map(freezer.is_frozen, running.freezers))
         assert all(map(freezer.members, running.freezers))
         for container in containers:
             await asyncio.to_thread(_last_line, container, "frozen")
-        await lab.runtime.deleted(pod.uid)
+        await lab.doomed.deleted(pod.uid)
         assert not any(map(freezer.members, running.freezers))
     pod.end()
     assert [container.lines[-1] for container in containers] == ["frozen", "frozen"]
@@ -202,7 +201,7 @@ def test_an_agent_in_a_mount_namespace_of_its_own(elsewhere: subprocess.Popen[by
     host = Path(f"/proc/{elsewhere.pid}/root")
     places = lab.node.places
     seen = Places(host_root=host, bundles=places.bundles, states=places.states, pods=places.pods)
-    lab.runtime = PodRuntime(NoReturns(), seen, lab.folder / "doomed", NobodyKnows())
+    lab.see(seen)
     lab.launcher = ("nsenter", f"--mount=/proc/{elsewhere.pid}/ns/mnt", "--")
     running = lab.freeze(pod)
     assert running.containers[0].freezer.is_relative_to(host)

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import pytest
 
 from cedana_sched.cluster.node.installation.programs import Programs
-from cedana_sched.cluster.node.returning.pods import ReturningPods
+from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.kube.objects import Container as KubeContainer
 from cedana_sched.kube.objects import Metadata, PodSpec
 from cedana_sched.kube.objects import Pod as KubePod
@@ -77,7 +77,7 @@ class Site(Laboratory):
         self.watched = Watched()
         self.template: Change = lambda _: None
         """What is different in the containers of pods that come back."""
-        self.returns = ReturningPods(self.node.places, self.state, folder / "data", toolchain, self.watched, 20.0)
+        self.returns = PodRestorer(self.node.places, self.state, folder / "data", toolchain, self.watched, 20.0)
 
     def take(self, pod: Pod) -> Path:
         """Freeze, dump, commit, kill and stage a pod."""

@@ -1,6 +1,6 @@
 """A return's deadline passes while its pod is coming back: all of it comes back, or nothing of it runs.
 
-Real runc, CRIU and handler, and the agent's half (`Returns` over `ReturningPods`).
+Real runc, CRIU and handler, and the agent's half (`Restores` over `PodRestorer`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.agent.returns import Returns
+from cedana_sched.agent.restores import Restores
 from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.model import orders
 from cedana_sched.model.errors import RestoreError
@@ -31,14 +31,14 @@ while True:
     time.sleep(0.02)
 """
 LATE = "not restored within 600 s"
-Decide = Callable[[Returns, str, Any], Awaitable[orders.Outcome]]
+Decide = Callable[[Restores, str, Any], Awaitable[orders.Outcome]]
 
 
-async def _start_cold(returns: Returns, uid: str, pod: Any) -> orders.Outcome:
+async def _start_cold(returns: Restores, uid: str, pod: Any) -> orders.Outcome:
     return await returns.start_cold(orders.StartCold(uid, pod, LATE))
 
 
-async def _give_up(returns: Returns, uid: str, pod: Any) -> orders.Outcome:
+async def _give_up(returns: Restores, uid: str, pod: Any) -> orders.Outcome:
     return await returns.give_up(orders.FailWorkload(uid, pod, LATE))
 
 
@@ -48,30 +48,18 @@ DECISIONS = [
 ]
 
 
-def _returns(site: Site) -> Returns:
-    """The agent's orders over the real `ReturningPods`."""
+def _returns(site: Site) -> Restores:
+    """The agent's orders over the real `PodRestorer`."""
 
     class Runtime:
-        def __init__(self) -> None:
-            self.uid = ""
-
-        def returns_as(self, workload: Any, uid: str) -> None:
-            del workload
-            self.uid = uid
-
         async def running(self, workload: Any) -> RunningWorkload | None:
             return RunningWorkload((), {}, {}, await site.returns.was_restored(workload))
-
-        async def start_cold(self, workload: Any, why: str | None) -> None:
-            await site.returns.start_cold(self.uid, workload, why)
-
-        async def give_up(self, workload: Any, why: str) -> None:
-            await site.returns.give_up(self.uid, workload, why)
 
     class Staging:
         def remove(self, uid: str) -> None: ...
 
-    return Returns(cast("Any", Runtime()), cast("Any", None), cast("Any", Staging()), cast("Any", None))
+    nothing: Any = None
+    return Restores(cast("Any", Runtime()), site.returns, nothing, cast("Any", Staging()), nothing)
 
 
 def _saved_with_another(site: Site) -> Path:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cedana_sched.cluster.node.returning.images import ready_images
+from cedana_sched.cluster.node.restoring.images import ready_images
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.snapshot.images import Images, folder_reader
 from cedana_sched.snapshot.inspect import inspect_snapshot

@@ -18,9 +18,9 @@ import asyncio, faulthandler, os, sys; faulthandler.dump_traceback_later(40, exi
 from pathlib import Path
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.installation.keeping import keep_registered
-from cedana_sched.cluster.node.returning.files import wait_for_path, wait_for_result
-from cedana_sched.cluster.node.returning.new_beginnings import containers_made
-from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.files import wait_for_path, wait_for_result
+from cedana_sched.cluster.node.restoring.new_beginnings import containers_made
+from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
 
 instances, watches, folder = *sys.argv[1:3], Path(sys.argv[3])
 for limit, value in (("instances", instances), ("watches", watches)):

@@ -10,7 +10,7 @@ import pytest
 
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
-from cedana_sched.cluster.node.returning.pods import ReturningPods
+from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.kube.objects import Pod
 from tests.integration.containers.pods import Pod as Sandboxed
 from tests.integration.runtime.conftest import Site
@@ -47,7 +47,7 @@ async def _return_without_label(site: Site, pod: Sandboxed, images: Path) -> Non
     nothing = cast("Any", None)
     pods = NodePods(cast("Any", server), "n1", OrderFeed(nothing, "n1", nothing))
     pods.informer.synced.set()
-    returns = ReturningPods(site.node.places, site.state, site.node.folder / "data", site.toolchain, pods, 20.0)
+    returns = PodRestorer(site.node.places, site.state, site.node.folder / "data", site.toolchain, pods, 20.0)
     forgetting: list[asyncio.Future[None]] = []
 
     def heard(before: Pod | None, now: Pod | None) -> None:

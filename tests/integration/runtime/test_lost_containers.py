@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.returning.latest_order import OvertakenError
+from cedana_sched.cluster.node.restoring.latest_order import OvertakenError
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime.plan import Result, read_begun, write_begun
 from cedana_sched.snapshot import freezer

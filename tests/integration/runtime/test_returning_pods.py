@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.returning.latest_order import OvertakenError
-from cedana_sched.cluster.node.returning.pods import ReturningPods
+from cedana_sched.cluster.node.restoring.latest_order import OvertakenError
+from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, read_result, write_plan
@@ -167,7 +167,7 @@ def test_a_pod_without_a_plan_is_runcs_alone(site: Site) -> None:
 
 
 def test_a_restore_that_hangs_is_ended_and_leaves_nothing(site: Site) -> None:
-    site.returns = ReturningPods(
+    site.returns = PodRestorer(
         site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, restore_seconds=2
     )
     _, images = save_counting_pod(site)
@@ -193,7 +193,7 @@ def hanging_criu(site: Site, times: int) -> Path:
 def test_a_criu_that_hangs_once_costs_seconds_and_no_work(site: Site) -> None:
     first, images = save_counting_pod(site)
     counted = first.containers["main"].lines
-    site.returns = ReturningPods(site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, 2.0)
+    site.returns = PodRestorer(site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, 2.0)
     count = hanging_criu(site, times=1)
     second = site.replacement("pod-2", "main")
     assert site.bring_back(second, images, "main") is None
@@ -207,7 +207,7 @@ def test_a_criu_that_hangs_once_costs_seconds_and_no_work(site: Site) -> None:
 
 def test_a_criu_that_hangs_again_is_ended_long_before_the_kubelet_gives_up(site: Site) -> None:
     _, images = save_counting_pod(site)
-    site.returns = ReturningPods(site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, 1.0)
+    site.returns = PodRestorer(site.node.places, site.state, site.folder / "data", site.toolchain, site.watched, 1.0)
     count = hanging_criu(site, times=9)
     pod = site.replacement("pod-2", "main")
     error = site.bring_back(pod, images, "main")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.returning.pods import ReturningPods
-from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
-from cedana_sched.cluster.node.returning.served import BegunAgainError
+from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
+from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.served import BegunAgainError
 from cedana_sched.model.errors import RestoreError
 from tests.integration.containers.pods import Pod
 from tests.integration.runtime.conftest import Site
@@ -85,7 +85,7 @@ def test_return_of_a_sandbox_that_is_gone_does_nothing_in_the_next_one(site: Sit
     third = site.node.pod("pod-2", 1)
     shutil.rmtree(site.state / "pods")
     waiting = site.wait_in(third)
-    site.returns = ReturningPods(
+    site.returns = PodRestorer(
         site.node.places,
         site.state,
         site.folder / "data",

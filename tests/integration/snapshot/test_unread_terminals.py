@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.returning.images import ready_images as ready_for_a_pod
-from cedana_sched.local.runs.returning import ready_images as ready_for_a_job
+from cedana_sched.cluster.node.restoring.images import ready_images as ready_for_a_pod
+from cedana_sched.local.runs.restore_preparation import ready_images as ready_for_a_job
 from cedana_sched.snapshot.images import Images, folder_reader
 from cedana_sched.snapshot.toolchain import Toolchain
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from cedana_sched.adapter.conformance import Power, RunningWorkload
 from cedana_sched.adapter.contract import Ended, Report, Starting
-from cedana_sched.adapter.pods import identity_of, workload_of
+from cedana_sched.adapter.protected_pods import identity_of, workload_of
 from cedana_sched.kube.objects import Pod
 from cedana_sched.model.objects import names
 from tests.unit.adapter import toy_page

@@ -39,29 +39,30 @@ class FakeRuntime:
 
     async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None: ...
 
-    async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+    async def continue_from(self, _: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
         if self.continuing:
             raise self.continuing.pop(0)
         self.continued.append(restore_facts)
         self.runs = True
 
-    async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
+    async def start_cold(self, _: str, workload: WorkloadRef, why: str | None) -> None:
         self.runs = True
 
-    async def give_up(self, workload: WorkloadRef, why: str) -> None: ...
+    async def give_up(self, _: str, workload: WorkloadRef, why: str) -> None: ...
 
 
 class _Toolchain:
     version = "4.2.1"
 
 
-def agent_of(runtime: FakeRuntime, folder: Path, store: Path, *, store_in_use: bool = False) -> NodeAgent:
+def agent_of(runtime: FakeRuntime, folder: Path, store: Path, **given: Any) -> NodeAgent:
     """An agent that never starts CRIU."""
     return NodeAgent(
         runtime=runtime,
+        restorer=runtime,
         storage=StorageConfig.load({"path": str(store)}),
         toolchain=cast("Any", _Toolchain()),
         cache_directory=folder / "cache",
         state_directory=folder / "state",
-        store_in_use=store_in_use,
+        **given,
     )

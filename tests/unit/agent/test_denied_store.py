@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.agent.capture import _is_retryable
-from cedana_sched.agent.returns import Returns
+from cedana_sched.agent.restores import Restores
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.coordinator.core import PublishEvent
@@ -72,7 +72,8 @@ async def test_return_waits_and_an_eviction_is_tried_again(
 ) -> None:
     refusing.status, refusing.code = status, code
     store = refusing.open()
-    returns = Returns(FakeRuntime(tmp_path), store, Staging(tmp_path / "staged", "4.2.1"), StoreThreads())
+    runtime = FakeRuntime(tmp_path)
+    returns = Restores(runtime, runtime, store, Staging(tmp_path / "staged", "4.2.1"), StoreThreads())
     for answer in (
         await returns.find(orders.FindSnapshot("r1", MD)),
         await returns.stage(orders.Stage("r1", WORKLOAD, SnapshotRef(MD, 1))),
@@ -97,7 +98,8 @@ def test_what_another_attempt_may_mend_is_tried_again() -> None:
 async def test_what_is_not_sealed_stays_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "store").mkdir()
     store = SnapshotStore.open(StorageConfig(path=tmp_path / "store"))
-    returns = Returns(FakeRuntime(tmp_path), store, Staging(tmp_path / "staged", "4.2.1"), StoreThreads())
+    runtime = FakeRuntime(tmp_path)
+    returns = Restores(runtime, runtime, store, Staging(tmp_path / "staged", "4.2.1"), StoreThreads())
 
     def unsealed(*_: object, **__: object) -> None:
         raise UnsealedError("it is not sealed")

@@ -158,6 +158,7 @@ class Agent:
         self.captures = Captures()
         self.agent = NodeAgent(
             runtime=self.node,
+            restorer=cast("Any", None),  # nothing is restored
             storage=StorageConfig.load({"path": str(folder / "store")}),
             toolchain=cast("Any", _Toolchain()),
             cache_directory=folder / "cache",

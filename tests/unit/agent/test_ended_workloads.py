@@ -9,7 +9,6 @@ import pytest
 
 from cedana_sched.agent import node
 from cedana_sched.model.orders import CheckpointFailed, Freeze, Outcome
-from cedana_sched.model.preemption import WorkloadRef
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime, agent_of
 
 
@@ -19,13 +18,15 @@ class _KnowingRuntime(FakeRuntime):
         self.asked, self.known = asyncio.Event(), asyncio.Event()
         self.runs = False
 
-    async def wait_ended(self, workload: WorkloadRef) -> None:
+    async def wait_ended(self, uid: str) -> None:
+        assert uid == WORKLOAD.uid
         self.asked.set()
         await self.known.wait()
 
 
 async def _frozen(runtime: FakeRuntime, folder: Path) -> Outcome:
-    async with agent_of(runtime, folder, folder) as agent:
+    wait_ended = runtime.wait_ended if isinstance(runtime, _KnowingRuntime) else None
+    async with agent_of(runtime, folder, folder, wait_ended=wait_ended) as agent:
         (outcome,) = [outcome async for outcome in agent.perform(Freeze("c1", WORKLOAD))]
     return outcome
 

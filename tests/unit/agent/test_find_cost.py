@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent.returns import Returns
+from cedana_sched.agent.restores import Restores
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -36,7 +36,7 @@ class Bench:
         self.store = SnapshotStore(self.backend)
         (folder / "cgroup").mkdir()
         runtime = FakeRuntime(folder / "cgroup")
-        self.returns = Returns(runtime, self.store, Staging(folder / "staged", "4.2.1"), StoreThreads())
+        self.returns = Restores(runtime, runtime, self.store, Staging(folder / "staged", "4.2.1"), StoreThreads())
 
     def damage(self, generation: int) -> None:
         key = layout.manifest_key(SnapshotRef(REPLICA, generation))

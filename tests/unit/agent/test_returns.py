@@ -14,7 +14,7 @@ import pytest
 
 from cedana_sched.agent.facts import compatibility
 from cedana_sched.agent.prefetching import Prefetching
-from cedana_sched.agent.returns import DAMAGED_TIMES, Returns
+from cedana_sched.agent.restores import DAMAGED_TIMES, Restores
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.coordinator.core.timing import Timing
@@ -58,7 +58,7 @@ class Bench:
         self.staged = folder / "staged"
         self.staging = Staging(self.staged, "4.2.1")
         self.threads = StoreThreads()
-        self.returns = Returns(self.runtime, self.store, self.staging, self.threads)
+        self.returns = Restores(self.runtime, self.runtime, self.store, self.staging, self.threads)
 
     def commit(self, checkpoint_uid: str = "c1", criu: str = "4.2.1") -> None:
         with self.store.begin(MD, checkpoint_uid=checkpoint_uid) as writer:
@@ -94,7 +94,7 @@ def test_the_numbers_of_the_page() -> None:
 
 @pytest.mark.parametrize("wanted", [None, SnapshotRef(MD, 1)])
 async def test_a_node_that_never_saw_the_store_asks_again(bench: Bench, wanted: SnapshotRef | None) -> None:
-    returns = Returns(bench.runtime, bench.store, bench.staging, bench.threads, store_in_use=True)
+    returns = Restores(bench.runtime, bench.runtime, bench.store, bench.staging, bench.threads, store_in_use=True)
     said = await returns.find(orders.FindSnapshot("r1", MD, wanted))
     assert isinstance(said, orders.StageFailed)
     assert said.retryable
@@ -149,7 +149,7 @@ async def test_a_snapshot_of_a_newer_criu_waits_for_an_upgrade_of_the_node(bench
     assert not bench.staging.images("r1").exists()
     with pytest.raises(NewerFormatError):  # staged by no agent: it was ordered by one that was newer
         await bench.returns.continue_(CONTINUE)
-    upgraded = Returns(bench.runtime, bench.store, Staging(bench.staged, "4.3.1"), bench.threads)
+    upgraded = Restores(bench.runtime, bench.runtime, bench.store, Staging(bench.staged, "4.3.1"), bench.threads)
     assert await upgraded.stage(STAGE) == orders.Staged("r1")
 
 
@@ -322,7 +322,7 @@ async def test_what_the_next_dump_needs_is_fetched_once_the_workload_runs_again(
     backend = CountingBackend(tmp_path / "store")
     store = SnapshotStore(backend, cache_directory=tmp_path / "cache")
     prefetching = Prefetching(store, bench.threads)
-    returns = Returns(bench.runtime, store, bench.staging, bench.threads, prefetching.begin)
+    returns = Restores(bench.runtime, bench.runtime, store, bench.staging, bench.threads, prefetching.begin)
     bench.staging.images("r1").mkdir(parents=True)
     (bench.staging.images("r1").parent / "r1.facts").write_bytes(b"{}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.agent.returns import Returns
+from cedana_sched.agent.restores import Restores
 from cedana_sched.agent.room import NoRoomError, Reserve, Room, needed_bytes
 from cedana_sched.model import orders
 from cedana_sched.model.identity import SnapshotRef
@@ -146,7 +146,7 @@ async def test_a_full_node_says_so_and_keeps_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.commit()
     bench.staging._room = Room(tmp_path, lambda: Reserve(0.5), lambda _: disk(BLOCK))
-    returns = Returns(bench.runtime, bench.store, bench.staging, bench.threads)
+    returns = Restores(bench.runtime, bench.runtime, bench.store, bench.staging, bench.threads)
     failed = await returns.stage(STAGE)
     assert isinstance(failed, orders.StageFailed)
     assert failed.retryable

@@ -4,39 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from cedana_sched.agent import obstacles
-from cedana_sched.agent.node import NodeAgent
+from cedana_sched.agent.obstacles import FindPeer
 from cedana_sched.model.orders import CheckpointFailed, Freeze, Frozen, Outcome
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.store.location import StorageConfig
-from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
+from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime, agent_of
 
 PEER = "10.0.1.2"
 
 
-class _Toolchain:
-    version = "4.2.1"
+async def _find_peer(workload: WorkloadRef, addresses: Collection[str]) -> str | None:
+    assert workload == WORKLOAD
+    return "sim-1" if PEER in addresses else None
 
 
-class _RuntimeWithPeers(FakeRuntime):
-    async def peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
-        assert workload == WORKLOAD
-        return "sim-1" if PEER in addresses else None
-
-
-async def _frozen(runtime: FakeRuntime, folder: Path) -> Outcome:
-    agent = NodeAgent(
-        runtime=runtime,
-        storage=StorageConfig.load({"path": str(folder)}),
-        toolchain=cast("Any", _Toolchain()),
-        cache_directory=folder / "cache",
-        state_directory=folder / "state",
-    )
-    async with agent:
+async def _frozen(runtime: FakeRuntime, folder: Path, find_peer: FindPeer | None = _find_peer) -> Outcome:
+    async with agent_of(runtime, folder, folder, find_peer=find_peer) as agent:
         (outcome,) = [outcome async for outcome in agent.perform(Freeze("c1", WORKLOAD))]
     return outcome
 
@@ -56,7 +42,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 async def test_one_that_talks_to_another_of_its_own_is_left_running(tmp_path: Path, connected: set[str]) -> None:
     connected |= {PEER, "10.0.9.9"}
-    runtime = _RuntimeWithPeers(tmp_path)
+    runtime = FakeRuntime(tmp_path)
     outcome = await _frozen(runtime, tmp_path)
     assert isinstance(outcome, CheckpointFailed)
     assert "connected to sim-1" in outcome.why
@@ -66,9 +52,9 @@ async def test_one_that_talks_to_another_of_its_own_is_left_running(tmp_path: Pa
 
 async def test_one_that_talks_to_others_is_frozen(tmp_path: Path, connected: set[str]) -> None:
     connected.add("10.0.9.9")
-    assert isinstance(await _frozen(_RuntimeWithPeers(tmp_path), tmp_path), Frozen)
+    assert isinstance(await _frozen(FakeRuntime(tmp_path), tmp_path), Frozen)
 
 
 async def test_where_workloads_have_no_addresses_nobody_is_asked(tmp_path: Path, connected: set[str]) -> None:
     connected.add(PEER)
-    assert isinstance(await _frozen(FakeRuntime(tmp_path), tmp_path), Frozen)
+    assert isinstance(await _frozen(FakeRuntime(tmp_path), tmp_path, None), Frozen)

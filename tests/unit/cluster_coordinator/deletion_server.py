@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from cedana_sched.cluster.coordinator.known import KnownCheckpoint
-from cedana_sched.cluster.coordinator.objects import key_of, to_object
+from cedana_sched.cluster.coordinator.record_objects import key_of, to_object
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import Node

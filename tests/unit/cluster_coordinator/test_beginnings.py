@@ -15,12 +15,12 @@ from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
-from cedana_sched.cluster.coordinator.pods import PodReports
+from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.node.containers.bundles import Beginning
 from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.returning.new_beginnings import NewBeginnings
-from cedana_sched.cluster.node.returning.served import ServedBeginnings
+from cedana_sched.cluster.node.restoring.new_beginnings import NewBeginnings
+from cedana_sched.cluster.node.restoring.served import ServedBeginnings
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.shell import Coordinator

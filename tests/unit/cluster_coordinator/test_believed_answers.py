@@ -11,9 +11,9 @@ import pytest
 from cedana_sched.cluster.coordinator.agents import AnsweredObject, AnswerNotBelievedError, ObjectAgents
 from cedana_sched.cluster.coordinator.answers import objection_to
 from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
-from cedana_sched.cluster.coordinator.objects import to_object
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.purge import _is_removed
+from cedana_sched.cluster.coordinator.record_objects import to_object
 from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec

@@ -19,7 +19,7 @@ from cedana_sched.cluster.coordinator.excluded import Excluded
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
 from cedana_sched.cluster.coordinator.leader import Leader
-from cedana_sched.cluster.coordinator.pods import PodReports
+from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.coordinator.core import ReleaseHold, Reported
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import decoded

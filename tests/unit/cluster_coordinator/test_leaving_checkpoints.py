@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from cedana_sched.cluster.uninstallation.leaving_checkpoints import release_checkpoints
+from cedana_sched.cluster.uninstall.checkpoint_finalizers import remove_finalizers
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.resources import CHECKPOINTS
@@ -23,9 +23,9 @@ async def test_finalizers_of_ours_go_and_what_was_deleted_with_them() -> None:
     await server.delete(CHECKPOINTS, keys[1][2], keys[1][1])
     server.fails.add(server.requests + 3)
     with pytest.raises(ExceptionGroup) as refused:
-        await release_checkpoints(cast("Api", server))
+        await remove_finalizers(cast("Api", server))
     assert isinstance(refused.value.exceptions[0], ApiUnavailableError)
-    await release_checkpoints(cast("Api", server))
+    await remove_finalizers(cast("Api", server))
     assert [key in server.objects for key in keys] == [True, False, True, True]
     left = [server.objects[key]["metadata"]["finalizers"] for key in keys if key in server.objects]
     assert left == [["somebody.else/s"], [], []]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cedana_sched.adapter.conformance.fake_api import ListsInMemory
-from cedana_sched.cluster.uninstallation.leaving_nodes import leave_nodes
+from cedana_sched.cluster.uninstall.node_cleanup import clean_up_nodes
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.resources import NODES, Resource
 from cedana_sched.model.objects import names
@@ -111,7 +111,7 @@ async def test_every_agent_that_lives_clears_its_node() -> None:
     cluster = Cluster(Cluster.clears)
     cluster.add("one")
     cluster.add("two")
-    assert await leave_nodes(cluster, "ours", AGENTS, 60) == ()
+    assert await clean_up_nodes(cluster, "ours", AGENTS, 60) == ()
     assert cluster.marks() == {"one": set(), "two": set()}
     assert cluster.nodes["one"]["metadata"]["labels"] == {"zone": "a"}
 
@@ -122,7 +122,7 @@ async def test_dead_nodes_and_dead_agents_are_not_waited_for_and_lose_their_labe
     cluster.add("down", ready=False)
     cluster.add("bare", agent=None)
     cluster.add("stuck", agent="Pending")
-    assert await leave_nodes(cluster, "ours", AGENTS, 60) == ("bare", "down", "stuck")
+    assert await clean_up_nodes(cluster, "ours", AGENTS, 60) == ("bare", "down", "stuck")
     assert set().union(*cluster.marks().values()) == set()
 
 
@@ -135,12 +135,12 @@ async def test_a_node_that_dies_meanwhile_ends_the_waiting() -> None:
 
     cluster = Cluster(dies)
     cluster.add("one")
-    assert await leave_nodes(cluster, "ours", AGENTS, 60) == ("one",)
+    assert await clean_up_nodes(cluster, "ours", AGENTS, 60) == ("one",)
     assert cluster.marks() == {"one": set()}
 
 
 async def test_agents_that_do_not_manage_are_given_up_at_the_deadline() -> None:
     cluster = Cluster(lambda cluster, name: None)
     cluster.add("one")
-    assert await leave_nodes(cluster, "ours", AGENTS, 0.05) == ("one",)
+    assert await clean_up_nodes(cluster, "ours", AGENTS, 0.05) == ("one",)
     assert cluster.marks() == {"one": set()}

@@ -15,8 +15,8 @@ from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.cluster.coordinator.answers import shortened
 from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.cluster.coordinator.leader import Leader
-from cedana_sched.cluster.coordinator.objects import status_of, to_object
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.record_objects import status_of, to_object
 from cedana_sched.cluster.coordinator.status_patches import status_patch
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.reading import read

@@ -16,7 +16,7 @@ from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.cluster.coordinator import ends
 from cedana_sched.cluster.coordinator.agents import OUT_OF_SERVICE, ObjectAgents
 from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.pods import PodReports
+from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost
 from cedana_sched.kube import work_queue

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.cluster.coordinator.agents import ObjectAgents
-from cedana_sched.cluster.coordinator.objects import to_object
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.record_objects import to_object
 from cedana_sched.kube.objects import Metadata, Node
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Abort, Aborted, CheckpointFailed, Freeze, Order, Outcome

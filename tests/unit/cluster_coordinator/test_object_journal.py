@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from cedana_sched.cluster.coordinator import journal
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
-from cedana_sched.cluster.coordinator.objects import key_of, to_object
 from cedana_sched.cluster.coordinator.owners import Owners
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.record_objects import key_of, to_object
 from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, FencedError
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.objects import resource_of, to_object, to_record
+from cedana_sched.cluster.coordinator.record_objects import resource_of, to_object, to_record
 from cedana_sched.kube.resources import PREEMPTION_HOLDS
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy, Compression, OnRestoreFailure, Retention

@@ -14,7 +14,7 @@ from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
-from cedana_sched.cluster.coordinator.pods import PodReports
+from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.kube.objects import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, SnapshotRef

@@ -8,8 +8,8 @@ from typing import Any, cast
 import msgspec
 
 from cedana_sched.cluster.coordinator.agents import AnsweredObject, ObjectAgents
-from cedana_sched.cluster.coordinator.objects import to_object
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.record_objects import to_object
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.orders import Outcome, Stage, Staged, StageFailed, StageProgress

@@ -17,8 +17,8 @@ from cedana_sched.cluster.coordinator.current_namespaces import CurrentNamespace
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
 from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
-from cedana_sched.cluster.coordinator.objects import to_object, to_record
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.record_objects import to_object, to_record
 from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import NamespaceGoneError, RefusedByServerError

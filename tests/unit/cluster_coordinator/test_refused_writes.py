@@ -16,8 +16,8 @@ from cedana_sched.adapter.contract import Preempted
 from cedana_sched.cluster.coordinator import projection
 from cedana_sched.cluster.coordinator.agents import ObjectAgents, OrderGivenUpError
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
-from cedana_sched.cluster.coordinator.objects import key_of, resource_of, to_object
 from cedana_sched.cluster.coordinator.projection import Projection
+from cedana_sched.cluster.coordinator.record_objects import key_of, resource_of, to_object
 from cedana_sched.cluster.coordinator.refusals import Refusals
 from cedana_sched.cluster.node import orders as node_orders
 from cedana_sched.cluster.node.orders import OrderFeed

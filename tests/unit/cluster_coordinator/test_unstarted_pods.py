@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from cedana_sched.cluster.uninstallation.unstarted_pods import wait_until_started
+from cedana_sched.cluster.uninstall.unstarted_pods import wait_until_started
 from cedana_sched.kube.objects import Metadata, Pod, PodStatus
 from cedana_sched.kube.watching import Change, Changed, Informer, Listed
 from cedana_sched.model.objects import names

@@ -13,7 +13,7 @@ import pytest
 from cedana_sched.cluster.node.containers import daemon_answers
 from cedana_sched.cluster.node.containers.daemon_answers import wait_until_settled
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.pods import ReturningPods
+from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 
 
 class NoPods:
@@ -80,7 +80,7 @@ async def test_a_restore_container_is_told_nothing_before(tmp_path: Path) -> Non
         await answers.wait()
 
     nothing, pods = cast("Any", None), cast("Any", NoPods())
-    returns = ReturningPods(Places(tmp_path, tmp_path), tmp_path, tmp_path, nothing, pods, wait_containerd=answering)
+    returns = PodRestorer(Places(tmp_path, tmp_path), tmp_path, tmp_path, nothing, pods, wait_containerd=answering)
     ending = asyncio.create_task(returns._end(cast("Any", Container()), lambda: None, "cold", "why"))
     await asyncio.sleep(0)
     assert not told

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
-from cedana_sched.cluster.node.returning.files import wait_for_result
-from cedana_sched.cluster.node.returning.heartbeat import send_heartbeats
-from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.files import wait_for_result
+from cedana_sched.cluster.node.restoring.heartbeat import send_heartbeats
+from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from tests.unit.cluster_node.bundle_tree import Host, state

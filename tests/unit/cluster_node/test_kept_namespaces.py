@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.agent.returns import Returns
+from cedana_sched.agent.restores import Restores
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.cluster.coordinator.answers import objection_to as objection_to_answer
@@ -54,7 +54,9 @@ class Cluster:
     def __init__(self, folder: Path, *shared: str) -> None:
         self.store = SnapshotStore(CountingBackend(folder / "store"))
         self.server = Server()
-        self.returns = Returns(cast("Any", None), self.store, Staging(folder / "staged", "4.2.1"), StoreThreads())
+        self.returns = Restores(
+            cast("Any", None), cast("Any", None), self.store, Staging(folder / "staged", "4.2.1"), StoreThreads()
+        )
         self.kept = KeptNamespaces(cast("Any", self.server), self._perform, shared)
 
     async def _perform(self, order: orders.Order) -> AsyncIterator[orders.Outcome]:

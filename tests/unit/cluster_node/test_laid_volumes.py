@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.containers.volumes import SHARED_MEMORY
-from cedana_sched.cluster.node.returning.files import wait_for_path
-from cedana_sched.cluster.node.returning.volumes import lay_volume
+from cedana_sched.cluster.node.restoring.files import wait_for_path
+from cedana_sched.cluster.node.restoring.volume_filling import lay_volume
 from cedana_sched.model.errors import RestoreError
 from tests.processes import naming
 from tests.unit.cluster_node.bundle_tree import MOUNTS, Host

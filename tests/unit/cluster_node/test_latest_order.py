@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from cedana_sched.cluster.node.returning.latest_order import LatestOrder, OvertakenError
+from cedana_sched.cluster.node.restoring.latest_order import LatestOrder, OvertakenError
 from cedana_sched.model.errors import RestoreError
 
 

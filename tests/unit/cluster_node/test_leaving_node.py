@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cedana_sched.cluster.node.facts import is_leaving
-from cedana_sched.cluster.node.leaving import leave, until_told_to_leave
+from cedana_sched.cluster.node.facts import has_uninstall_mark
+from cedana_sched.cluster.node.uninstall import run_until_marked, uninstall
 from cedana_sched.kube.objects import Metadata, Node
 from cedana_sched.model.objects import names
 
@@ -22,7 +22,7 @@ class Site:
         self.told = asyncio.Event()
         self.done: list[str] = []
 
-    async def wait_marked_leaving(self) -> None:
+    async def wait_marked_for_uninstall(self) -> None:
         await self.told.wait()
 
     async def withdraw(self) -> None:
@@ -31,7 +31,7 @@ class Site:
     async def uninstall(self) -> None:
         self.done.append("programs")
 
-    async def remove_leaving_mark(self) -> None:
+    async def remove_uninstall_mark(self) -> None:
         self.done.append("mark")
 
 
@@ -41,10 +41,10 @@ def node(mark: str | None) -> Node:
 
 def test_a_mark_counts_until_its_moment() -> None:
     later, earlier = (NOW + timedelta(seconds=delta) for delta in (1, -1))
-    assert is_leaving(node(later.strftime("%Y-%m-%dT%H:%M:%SZ")), NOW)
-    assert not is_leaving(node(earlier.strftime("%Y-%m-%dT%H:%M:%SZ")), NOW)
-    assert not is_leaving(node(None), NOW)
-    assert not is_leaving(node("true"), NOW)
+    assert has_uninstall_mark(node(later.strftime("%Y-%m-%dT%H:%M:%SZ")), NOW)
+    assert not has_uninstall_mark(node(earlier.strftime("%Y-%m-%dT%H:%M:%SZ")), NOW)
+    assert not has_uninstall_mark(node(None), NOW)
+    assert not has_uninstall_mark(node("true"), NOW)
 
 
 async def test_what_is_under_way_ends_before_the_node_is_cleared() -> None:
@@ -57,8 +57,8 @@ async def test_what_is_under_way_ends_before_the_node_is_cleared() -> None:
         finally:
             site.done.append(f"{name} ended")
 
-    await until_told_to_leave(site, work("agent"), work("keeping"))
-    await leave(site, site)
+    await run_until_marked(site, work("agent"), work("keeping"))
+    await uninstall(site, site)
     assert site.done == ["agent ended", "keeping ended", "labels", "programs", "mark"]
 
 
@@ -67,4 +67,4 @@ async def test_an_agent_that_fails_does_not_wait_to_be_told() -> None:
         raise OSError("defect")
 
     with pytest.raises(ExceptionGroup, match="unhandled"):
-        await until_told_to_leave(Site(), work())
+        await run_until_marked(Site(), work())

@@ -13,8 +13,8 @@ from asyncinotify import Inotify, Mask, Watch
 
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
 from cedana_sched.cluster.node.ordered_objects import Answered, Given, OfPod, OrderedObject, Spec, Status
-from cedana_sched.cluster.node.returning.new_beginnings import NewBeginnings, containers_made
-from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBeginnings
+from cedana_sched.cluster.node.restoring.new_beginnings import NewBeginnings, containers_made
+from cedana_sched.cluster.node.restoring.served import BegunAgainError, ServedBeginnings
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
 from cedana_sched.kube.resources import RESTORES, Resource
@@ -235,7 +235,7 @@ async def test_without_a_note_and_without_a_volume_it_is_new(node: Node) -> None
 
 
 async def test_it_is_told_until_the_api_server_takes_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("cedana_sched.cluster.node.restoring.new_beginnings.FIRST_PAUSE_SECONDS", 0.01)
     node.served.assign("restore.p1.0", "p1", FIRST)
     node.restores._replace((restore(),))
     node.refusals = 3
@@ -337,7 +337,7 @@ async def test_containers_are_looked_for_where_nobody_tells_of_them(
 
 
 async def test_defect_that_a_pod_shows_does_not_end_the_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("cedana_sched.cluster.node.restoring.new_beginnings.FIRST_PAUSE_SECONDS", 0.01)
     node.served.assign("restore.p1.0", "p1", FIRST)
     node.begins()
     node.restores._replace((restore(),))
@@ -359,8 +359,8 @@ async def test_defect_that_a_pod_shows_does_not_end_the_agent(node: Node, monkey
 async def test_it_is_looked_again_once_at_a_time_however_much_changes(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.FIRST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("cedana_sched.cluster.node.returning.new_beginnings.LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("cedana_sched.cluster.node.restoring.new_beginnings.FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("cedana_sched.cluster.node.restoring.new_beginnings.LONGEST_PAUSE_SECONDS", 0.05)
     looked = 0
 
     async def unclear() -> bool:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import structlog
 
-from cedana_sched.cluster.node.containers.owners import owners_of
+from cedana_sched.cluster.node.containers.pod_names import find_pod_names
 from cedana_sched.cluster.node.order_border import PodBorder, in_namespace, namespace_uid_of, objection_to
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
@@ -205,7 +205,7 @@ class Node:
         yield Staged("done")
 
     async def _owners(self, uid: str) -> set[tuple[str, str]]:
-        return owners_of(uid, self._places)
+        return find_pod_names(uid, self._places)
 
     async def obey(self, order: Order) -> Outcome:
         border = PodBorder(self._do, self.known.has, self._owners)

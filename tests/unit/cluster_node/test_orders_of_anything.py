@@ -18,13 +18,16 @@ from hypothesis import strategies as st
 
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.staging import Staging
-from cedana_sched.cluster.node.containers.owners import owners_of
 from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.pod_containers import PodContainers
+from cedana_sched.cluster.node.containers.pod_names import find_pod_names
+from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.order_border import PodBorder
 from cedana_sched.cluster.node.ordered_objects import OrderedObject
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
-from cedana_sched.cluster.node.returning.pods import ReturningPods
+from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
+from cedana_sched.cluster.node.restoring.progress import StagingProgress
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.reading import read as read_object
@@ -106,27 +109,31 @@ class Agent:
         self.pods = NodePods(api, NODE, self.feed)
         self.pods.informer.synced.set()
         self.pods.informer._put(pod_of(WORKLOAD))
-        returns = ReturningPods(places, state, data, toolchain, self.pods)
-        self.runtime = PodRuntime(returns, places, state / "doomed", self.pods)
+        restorer = PodRestorer(places, state, data, toolchain, self.pods)
+        self.doomed = DoomedPods(state / "doomed", PodContainers(places).kill)
         agent = NodeAgent(
-            runtime=self.runtime,
+            runtime=PodRuntime(restorer.was_restored, places, self.doomed, self.pods),
+            restorer=restorer,
             storage=StorageConfig.load({"path": str(root / "store")}),
             toolchain=toolchain,
             cache_directory=data / "cache",
             state_directory=data,
+            wait_ended=self.pods.wait_ended_or_backing_off,
+            find_peer=self.pods.peer,
+            show_staging=StagingProgress(places).show,
         )
         self._staging = Staging(data / "staged", "4.2")
         self._border = PodBorder(agent.perform, self.pods.has, self._owners)
         self._places = places
 
     async def _owners(self, uid: str) -> set[tuple[str, str]]:
-        return await asyncio.to_thread(owners_of, uid, self._places)
+        return await asyncio.to_thread(find_pod_names, uid, self._places)
 
     def _perform(self, order: Order) -> Any:
         return self._border.perform(order)
 
     async def hear(self, kind: Resource, one: OrderedObject) -> None:
-        async with self.runtime, asyncio.TaskGroup() as group:
+        async with self.doomed, asyncio.TaskGroup() as group:
             self.feed._group = group
             informer = self.feed._informers[kind]
             informer._put(one)

@@ -15,10 +15,10 @@ from cedana_sched.agent.staging import Staging
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.volumes import volumes_of
 from cedana_sched.cluster.node.doomed import DoomedPods
-from cedana_sched.cluster.node.returning.pods import ReturningPods
-from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
-from cedana_sched.cluster.node.returning.served import ServedBeginnings
-from cedana_sched.cluster.node.returning.volumes import _folder
+from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
+from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.served import ServedBeginnings
+from cedana_sched.cluster.node.restoring.volume_filling import _folder
 from cedana_sched.model.errors import CedanaSchedError, RestoreError, UsageError
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.segments import is_pod_uid, is_record_uid, is_segment
@@ -84,7 +84,7 @@ async def test_no_capture_is_looked_for_outside(tmp_path: Path) -> None:
 @pytest.mark.parametrize("volumes", [["../../victim"], "data", [7], None])
 async def test_volumes_of_a_manifest_are_names(tmp_path: Path, volumes: Any) -> None:
     pods = cast("Any", Mock())
-    returns = ReturningPods(Places(tmp_path), tmp_path, tmp_path, cast("Any", None), pods)
+    returns = PodRestorer(Places(tmp_path), tmp_path, tmp_path, cast("Any", None), pods)
     workload = WorkloadRef("u", "ns", "p", "n")
     with pytest.raises((RestoreError, UsageError)) as caught:
         await returns._preparation.lay_volumes(workload, tmp_path / "images", {"volumes": volumes})

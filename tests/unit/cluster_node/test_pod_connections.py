@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from cedana_sched.cluster.node.returning import network
-from cedana_sched.cluster.node.returning.network import PodConnections
+from cedana_sched.cluster.node.restoring import network
+from cedana_sched.cluster.node.restoring.network import PodConnections
 from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot.toolchain import Toolchain
 from tests.unit.cluster_node.bundle_tree import Host, start_of, state

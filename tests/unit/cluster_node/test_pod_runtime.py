@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
@@ -15,6 +14,8 @@ from cedana_sched.agent.runtime import RunningContainer
 from cedana_sched.cluster.node.containers.bundles import Container
 from cedana_sched.cluster.node.containers.description import describe
 from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.pod_containers import PodContainers
+from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime.privilege_record import decode
@@ -24,37 +25,16 @@ from tests.unit.cluster_node.bundle_tree import Host, state
 POD = WorkloadRef("p1", "team-a", "sim-0", "node-1")
 
 
-class Returns:
-    """Remembers what it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Any, ...]] = []
-        self.awaited: list[str] = []
-
-    async def wait_ended_or_backing_off(self, uid: str) -> None:
-        self.awaited.append(uid)
-
-    async def peer(self, *arguments: Any) -> str | None:
-        self.asked.append(arguments)
-        return "sim-1"
-
+class Specs:
     def images(self, uid: str) -> dict[str, str]:
         return {name: f"registry.example/{name}" for name in ("main", "side")}
 
     def service_account(self, uid: str) -> str | None:
         return "builder"
 
-    async def was_restored(self, workload: WorkloadRef) -> bool:
-        return workload == POD
 
-    async def continue_from(self, *arguments: Any) -> None:
-        self.asked.append(arguments)
-
-    async def start_cold(self, *arguments: Any) -> None:
-        self.asked.append(arguments)
-
-    async def give_up(self, *arguments: Any) -> None:
-        self.asked.append(arguments)
+async def _was_restored(workload: WorkloadRef) -> bool:
+    return workload == POD
 
 
 @pytest.fixture
@@ -63,23 +43,18 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def returns() -> Returns:
-    return Returns()
+async def doomed(host: Host, tmp_path: Path) -> AsyncIterator[DoomedPods]:
+    async with DoomedPods(tmp_path / "doomed", PodContainers(host.places).kill) as pods:
+        yield pods
 
 
 @pytest.fixture
-async def runtime(host: Host, returns: Returns, tmp_path: Path) -> AsyncIterator[PodRuntime]:
-    async with PodRuntime(returns, host.places, tmp_path / "doomed", returns) as runtime:
-        yield runtime
+def runtime(host: Host, doomed: DoomedPods) -> PodRuntime:
+    return PodRuntime(_was_restored, host.places, doomed, Specs())
 
 
 async def test_a_pod_without_containers_does_not_run(runtime: PodRuntime) -> None:
     assert await runtime.running(POD) is None
-
-
-async def test_the_end_of_a_pod_is_known_by_its_uid(runtime: PodRuntime, returns: Returns) -> None:
-    await runtime.wait_ended(POD)
-    assert returns.awaited == ["p1"]
 
 
 async def test_a_pod_is_its_containers_and_volumes(runtime: PodRuntime, host: Host) -> None:
@@ -168,7 +143,7 @@ async def test_who_looks_for_ever_into_one_pod_sees_the_others(
     assert all(await asyncio.gather(*orders))
 
 
-async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, host: Host) -> None:
+async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, doomed: DoomedPods, host: Host) -> None:
     host.container("a")
     assert await runtime.end_frozen("c1", POD) is False
     assert await runtime.running(POD) is None
@@ -177,7 +152,7 @@ async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, host: Host) -> 
     await runtime.spare("c1", POD)
     assert await runtime.running(POD) is not None
     await runtime.end_frozen("c1", POD)
-    runtime.gone(POD.uid)
+    doomed.gone(POD.uid)
     assert await runtime.running(POD) is not None
 
 
@@ -193,12 +168,3 @@ async def test_an_end_that_is_insisted_on_is_told_as_it_is(runtime: PodRuntime, 
     assert await runtime.end_frozen("c1", POD, insist=True) is True, "nothing of it is left"
     host.container("a")
     assert await runtime.end_frozen("c1", POD, insist=True) is False, "it was spared, and runs"
-
-
-async def test_the_way_back_is_asked_of_others(runtime: PodRuntime, returns: Returns) -> None:
-    runtime.returns_as(POD, "r1")
-    await runtime.continue_from(POD, Path("/staged"), {"volumes": []})
-    runtime.returns_as(POD, "r2")
-    await runtime.start_cold(POD, "why")
-    await runtime.give_up(POD, "no")
-    assert returns.asked == [("r1", POD, Path("/staged"), {"volumes": []}), ("r2", POD, "why"), ("r2", POD, "no")]

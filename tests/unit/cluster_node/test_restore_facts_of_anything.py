@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, SERVICE_ACCOUNT
-from cedana_sched.cluster.node.returning.preparation import _names_in
-from cedana_sched.cluster.node.returning.privileges import (
+from cedana_sched.cluster.node.restoring.preparation import _names_in
+from cedana_sched.cluster.node.restoring.privilege_checks import (
     recorded_privileges,
     refuse_other_images,
     refuse_other_service_account,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cedana_sched.cluster.node.containers.bundles import Bundles
-from cedana_sched.cluster.node.returning.privileges import (
+from cedana_sched.cluster.node.restoring.privilege_checks import (
     recorded_privileges,
     refuse_other_images,
     refuse_other_service_account,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning import progress
-from cedana_sched.cluster.node.returning.progress import StagingProgress
+from cedana_sched.cluster.node.restoring import progress
+from cedana_sched.cluster.node.restoring.progress import StagingProgress
 from cedana_sched.model.objects.names import RESTORE_VOLUME
 
 _MIB = 1 << 20

@@ -35,7 +35,7 @@ EVERYWHERE: dict[tuple[str, str], str] = {
     ("cedana_sched.cluster.node.orders", "RESTORES"): "the same",
     ("cedana_sched.cluster.node.pods", "PODS"): "what is kept of a pod is removed once the pod is not shown any more",
     ("cedana_sched.cluster.node.store_beginnings", "CHECKPOINTS"): "any snapshot says that there is a store",
-    ("cedana_sched.cluster.uninstallation.leaving_checkpoints", "CHECKPOINTS"): "all go",
+    ("cedana_sched.cluster.uninstall.checkpoint_finalizers", "CHECKPOINTS"): "all go",
     ("cedana_sched_armada.diagnosis", "EVENTS"): "what Armada says of itself, for a person",
     ("cedana_sched_armada.diagnosis", "PODS"): "of which jobs are protected, for a person",
     ("cedana_sched_kueue.adapter", "WORKLOADS"): "those in queues with our AdmissionCheck wait for it everywhere",

@@ -53,10 +53,10 @@ BY_NAME = {
     "cedana_sched/cluster/coordinator/projection.py _show": "likewise; deleted, it is made again, and means the same",
     "cedana_sched/cluster/coordinator/projection.py _write_one": "likewise",
     "cedana_sched/cluster/node/facts.py _write": "the node that the agent is on",
-    "cedana_sched/cluster/node/facts.py remove_leaving_mark": "likewise",
-    "cedana_sched/cluster/node/returning/new_beginnings.py _tell": "a Restore, under its record's own name",
-    "cedana_sched/cluster/uninstallation/leaving_nodes.py _annotate": "a node, whichever has the name",
-    "cedana_sched/cluster/uninstallation/main.py uninstall": "objects of the release that an admin takes away",
+    "cedana_sched/cluster/node/facts.py remove_uninstall_mark": "likewise",
+    "cedana_sched/cluster/node/restoring/new_beginnings.py _tell": "a Restore, under its record's own name",
+    "cedana_sched/cluster/uninstall/node_cleanup.py _annotate": "a node, whichever has the name",
+    "cedana_sched/cluster/uninstall/main.py uninstall": "objects of the release that an admin takes away",
     "cedana_sched/kube/events.py _write": "an Event of ours, whose name nobody else would choose",
 }
 """Writes without one: why any object of that name is meant."""

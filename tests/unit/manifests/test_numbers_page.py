@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent import budget, orphans, returns, thaws, watching
+from cedana_sched.agent import budget, orphans, restores, thaws, watching
 from cedana_sched.agent import garbage as collecting
 from cedana_sched.cli.doctor.machine import OLDEST_KERNEL
 from cedana_sched.cluster.coordinator import event_publisher, metrics, passed_over, purge, restarts, storage_probe
@@ -18,7 +18,7 @@ from cedana_sched.cluster.node import kubelet_thresholds, prestop
 from cedana_sched.cluster.node.capture_groups import PARENT
 from cedana_sched.cluster.node.containers import daemon_answers
 from cedana_sched.cluster.node.pods import ASK_SECONDS
-from cedana_sched.cluster.node.returning.pods import RESTORE_SECONDS
+from cedana_sched.cluster.node.restoring.pod_restorer import RESTORE_SECONDS
 from cedana_sched.coordinator import clock
 from cedana_sched.coordinator.core import found_snapshots
 from cedana_sched.coordinator.core.timing import Timing
@@ -39,13 +39,13 @@ PAGE = " ".join((Path(__file__).parents[3] / "docs/operations.md").read_text().s
 TIMING = Timing()
 LEASE = LeaseTiming()
 HOLD_AWAY_SECONDS: float = HoldsConfiguration.model_fields["agent_away_seconds"].default
-DAMAGED_SECONDS = sum(TIMING.pause(attempt) for attempt in range(1, returns.DAMAGED_TIMES))
+DAMAGED_SECONDS = sum(TIMING.pause(attempt) for attempt in range(1, restores.DAMAGED_TIMES))
 KUBELETS = kubelet_thresholds.reserve_of([kubelet_thresholds._HARD])
 """What stays free where the kubelet says nothing."""
 
 SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = [
     ("The fifth loss fails it", (MOST_LOSSES,), (5,)),
-    ("by a return five times within 15 s", (returns.DAMAGED_TIMES, DAMAGED_SECONDS), (5, 15)),
+    ("by a return five times within 15 s", (restores.DAMAGED_TIMES, DAMAGED_SECONDS), (5, 15)),
     ("each read is repeated, with pauses, for two minutes", (retrying.PATIENCE_SECONDS,), (120,)),
     ("ended after 30 s without a sign of life", (signs.STALL_SECONDS,), (30,)),
     ("is tried once more at once, within 110 s in all", (RESTORE_SECONDS,), (110,)),

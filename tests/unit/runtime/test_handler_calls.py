@@ -15,6 +15,7 @@ import pytest
 
 from cedana_sched.runtime import continuing, handler, planned
 from cedana_sched.runtime.call import CreateCall
+from cedana_sched.runtime.exit_status import FAILED, PASS
 from cedana_sched.runtime.finished import program, replace_process
 from cedana_sched.runtime.plan import (
     COLD,
@@ -99,19 +100,20 @@ def test_a_container_without_a_plan_passes_without_importing_anything(tmp_path: 
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split() == [
-        "100", "__future__", "cedana_sched", "cedana_sched.runtime", "cedana_sched.runtime.handler",
+        "100", "__future__", "cedana_sched", "cedana_sched.runtime", "cedana_sched.runtime.exit_status",
+        "cedana_sched.runtime.handler",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("plan", "name", "kind", "status"),
     [
-        (Plan(COLD), "main", "container", handler.PASS),
-        (Plan(FAIL, "no room"), "another", "container", handler.PASS),
-        (Plan(FAIL, "no room", containers={"main": MAIN}), "main", "container", handler.FAILED),
-        (Plan(RESTORE, containers={"main": MAIN}), "another", "container", handler.PASS),
-        (Plan(RESTORE, containers={"main": MAIN}), "main", "sandbox", handler.PASS),
-        (Plan(RESTORE, containers={}, skip=("prepare",)), "prepare", "container", handler.PASS),
+        (Plan(COLD), "main", "container", PASS),
+        (Plan(FAIL, "no room"), "another", "container", PASS),
+        (Plan(FAIL, "no room", containers={"main": MAIN}), "main", "container", FAILED),
+        (Plan(RESTORE, containers={"main": MAIN}), "another", "container", PASS),
+        (Plan(RESTORE, containers={"main": MAIN}), "main", "sandbox", PASS),
+        (Plan(RESTORE, containers={}, skip=("prepare",)), "prepare", "container", PASS),
     ],
 )
 def test_what_is_not_to_continue_is_runcs(tmp_path: Path, plan: Plan, name: str, kind: str, status: int) -> None:
@@ -120,7 +122,7 @@ def test_what_is_not_to_continue_is_runcs(tmp_path: Path, plan: Plan, name: str,
     assert handler.handle(_create(bundle, tmp_path), "/nonexistent", str(tmp_path), "/finished") == status
     args = json.loads((bundle / "config.json").read_text())["process"]["args"]
     assert args == (["/.cedana-finished"] if name in plan.skip else ["sleep"])
-    assert (tmp_path / "runc.log").exists() == (status == handler.FAILED)
+    assert (tmp_path / "runc.log").exists() == (status == FAILED)
 
 
 @pytest.mark.parametrize(
@@ -136,15 +138,15 @@ def test_a_plan_that_is_not_understood_is_none(tmp_path: Path, content: str) -> 
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(content)
     assert read_plan(str(folder)) is None
-    assert handler.handle(_create(bundle, tmp_path), "/nonexistent", str(tmp_path), "") == handler.PASS
+    assert handler.handle(_create(bundle, tmp_path), "/nonexistent", str(tmp_path), "") == PASS
 
 
 @pytest.mark.parametrize(
     ("result", "status"),
     [
-        (Result(restored=True), handler.PASS),
-        (Result(restored=False, cold=True, why="no"), handler.PASS),
-        (Result(restored=False, why="no"), handler.FAILED),
+        (Result(restored=True), PASS),
+        (Result(restored=False, cold=True, why="no"), PASS),
+        (Result(restored=False, why="no"), FAILED),
     ],
 )
 def test_a_container_has_one_turn(tmp_path: Path, result: Result, status: int) -> None:
@@ -163,7 +165,7 @@ def test_whatever_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     broken = MAIN._replace(work=str(blocked / "below"))
     write_plan(folder, Plan(RESTORE, fallback=fallback, containers={"main": broken}))
     status = planned.create(_create(bundle, tmp_path), "/bin/false", folder, "")
-    assert status == (handler.PASS if fallback == COLD else handler.FAILED)
+    assert status == (PASS if fallback == COLD else FAILED)
     result = read_result(folder, "main")
     assert result is not None
     assert "NotADirectoryError" in result.why
@@ -185,7 +187,7 @@ def test_a_container_that_would_be_stronger_than_its_pod_allows_is_refused_befor
     monkeypatch.setattr(planned, "continue_container", None)
     write_plan(folder, Plan(RESTORE, fallback=fallback, containers={"main": MAIN._replace(privileges=privileges)}))
     status = planned.create(_create(bundle, tmp_path), "/bin/false", folder, "")
-    assert status == (handler.PASS if fallback == COLD else handler.FAILED)
+    assert status == (PASS if fallback == COLD else FAILED)
     result = read_result(folder, "main")
     assert result is not None
     assert (result.restored, result.cold, read_begun(folder, "main")) == (False, fallback == COLD, None)
@@ -207,7 +209,7 @@ def test_what_is_continued_while_its_pod_is_decided_against_is_removed(
     monkeypatch.setattr(planned, "continue_container", continue_container)
     monkeypatch.setattr(planned, "remove_container", lambda *given: removed.append(given[2]))
     write_plan(str(tmp_path), plan)
-    assert planned.create(_create(_bundle(tmp_path), tmp_path), "runc", str(tmp_path), "") == handler.FAILED
+    assert planned.create(_create(_bundle(tmp_path), tmp_path), "runc", str(tmp_path), "") == FAILED
     assert removed == ["c1"]
     assert "its pod has been deleted" in (tmp_path / "runc.log").read_text()
     assert read_result(str(tmp_path), "main") is None
@@ -238,7 +240,7 @@ def test_a_restore_that_waited_first_is_bounded_by_what_is_left(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(continuing, "run", run)
     write_plan(folder, Plan(RESTORE, fallback=FAIL, containers={"main": MAIN._replace(work=folder, seconds=5.0)}))
-    assert planned.create(_create(bundle, tmp_path), "runc", folder, "") == handler.FAILED
+    assert planned.create(_create(bundle, tmp_path), "runc", folder, "") == FAILED
     assert len(given) == 1
     assert 0 < given[0] <= max(0.5, continuing.LEAST_SECONDS)
     result = read_result(folder, "main")
@@ -252,7 +254,7 @@ def test_beside_a_container_that_continued_none_begins_anew(tmp_path: Path, monk
     broken = MAIN._replace(work="/proc/nonexistent")
     write_plan(folder, Plan(RESTORE, containers={"first": MAIN, "second": broken}))
     write_result(folder, "first", Result(restored=True))
-    assert planned.create(_create(bundle, tmp_path), "/bin/false", folder, "") == handler.FAILED
+    assert planned.create(_create(bundle, tmp_path), "/bin/false", folder, "") == FAILED
 
 
 @pytest.mark.parametrize("fallback", [COLD, FAIL])
@@ -265,7 +267,7 @@ def test_container_that_is_lost_after_another_one_failed_does_not_wait(
     write_begun(folder, "main", Result(restored=True, id="c0"))
     write_result(folder, "second", Result(restored=False, why="no", cold=fallback == COLD))
     status = planned.create(_create(bundle, tmp_path), "/bin/true", folder, "")
-    assert status == (handler.PASS if fallback == COLD else handler.FAILED)
+    assert status == (PASS if fallback == COLD else FAILED)
     result = read_result(folder, "main")
     assert result is not None
     assert (result.restored, result.cold) == (False, fallback == COLD)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cedana_sched.runtime import continuing, handler, lost, plan, planned, shortages
+from cedana_sched.runtime.exit_status import FAILED, PASS
 from cedana_sched.runtime.plan import (
     COLD,
     FAIL,
@@ -117,7 +118,7 @@ def test_what_stays_short_fails_the_call_and_decides_nothing(
 ) -> None:
     call.plan(fallback=fallback, seconds=0.02)
     call.lack(module, name, 10**6)
-    assert call.make() == handler.FAILED
+    assert call.make() == FAILED
     assert call.continued == 0
     assert read_result(str(call.folder), "main") is None
     assert "Too many open files in system" in call.said()
@@ -134,7 +135,7 @@ def test_plan_that_cannot_be_read_is_not_none(call: Call, monkeypatch: pytest.Mo
         return real(file, *given, **named)
 
     monkeypatch.setattr("builtins.open", lacking)
-    assert call.make() == handler.FAILED
+    assert call.make() == FAILED
 
 
 def test_defect_before_it_is_continued_fails_the_call(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +145,7 @@ def test_defect_before_it_is_continued_fails_the_call(call: Call, monkeypatch: p
         raise KeyError("a defect")
 
     monkeypatch.setattr(planned, "end_lost", broken)
-    assert call.make() == handler.FAILED
+    assert call.make() == FAILED
     assert read_result(str(call.folder), "main") is None
     assert "KeyError" in call.said()
 
@@ -152,7 +153,7 @@ def test_defect_before_it_is_continued_fails_the_call(call: Call, monkeypatch: p
 def test_plan_that_goes_meanwhile_starts_nothing(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     call.plan()
     monkeypatch.setattr(planned, "end_lost", lambda *_: (call.folder / "plan.json").unlink())
-    assert call.make() == handler.FAILED
+    assert call.make() == FAILED
     assert call.continued == 0
 
 
@@ -170,7 +171,7 @@ def test_what_has_come_back_and_cannot_be_written_down_is_removed(
     monkeypatch.setattr(planned, "KEEP_SECONDS", 0.01)
     call.plan()
     call.lack(module, name, 10**6, after=after)
-    assert call.make() == handler.FAILED
+    assert call.make() == FAILED
     assert call.removed == ["c1"]
     assert read_result(str(call.folder), "main") is None
     assert (begun := read_begun(str(call.folder), "main")) is not None
@@ -196,7 +197,7 @@ def test_lost_one_that_cannot_be_marked_is_waited_for(call: Call, monkeypatch: p
     write_begun(str(call.folder), "main", Result(restored=True, id="c0"))
     call.lack(lost, "mark_lost", 1)
     monkeypatch.setattr(planned, "wait_until_laid", lambda *_: bool(lost_of(str(call.folder), _read(call))) and False)
-    assert call.make() == handler.FAILED
+    assert call.make() == FAILED
     assert lost_of(str(call.folder), _read(call)) == ["main"]
     assert call.removed == ["c0", "c0"]
 
@@ -210,7 +211,7 @@ def _read(call: Call) -> Plan:
 def test_none_begins_anew_beside_one_that_came_back_before_it_was_decided(call: Call) -> None:
     call.plan(COLD, sandbox="s", why="not restored within 600 s")
     write_result(str(call.folder), "beside", Result(restored=True))
-    assert call.make() == handler.FAILED
+    assert call.make() == FAILED
     assert "not restored within 600 s" in call.said()
 
 
@@ -218,10 +219,10 @@ def test_one_that_came_back_and_is_started_again_begins_anew(call: Call) -> None
     call.plan(COLD, sandbox="s")
     for name in ("main", "beside"):
         write_result(str(call.folder), name, Result(restored=True))
-    assert call.make() == handler.PASS
+    assert call.make() == PASS
 
 
-@pytest.mark.parametrize(("decision", "status"), [(COLD, handler.PASS), (FAIL, handler.FAILED)])
+@pytest.mark.parametrize(("decision", "status"), [(COLD, PASS), (FAIL, FAILED)])
 def test_what_a_killed_create_has_left_is_ended_whatever_was_decided(call: Call, decision: str, status: int) -> None:
     call.plan(decision, sandbox="s")
     write_begun(str(call.folder), "main", Result(restored=False, id="c0"))
@@ -232,7 +233,7 @@ def test_what_a_killed_create_has_left_is_ended_whatever_was_decided(call: Call,
 def test_error_that_cannot_be_said_is_an_error_all_the_same(call: Call) -> None:
     call.plan(FAIL, why="no room")
     call.log.mkdir()
-    assert call.make() == handler.FAILED
+    assert call.make() == FAILED
 
 
 def test_program_that_cannot_be_waited_for_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +256,7 @@ def test_nothing_comes_back_beside_one_that_did_not(call: Call, fallback: str) -
     """It would run from the snapshot beside one that began anew."""
     call.plan(fallback=fallback)
     write_result(str(call.folder), "beside", Result(restored=False, why="no", cold=fallback == COLD))
-    assert call.make() == (handler.PASS if fallback == COLD else handler.FAILED)
+    assert call.make() == (PASS if fallback == COLD else FAILED)
     assert call.continued == 0
     result = read_result(str(call.folder), "main")
     assert result is not None

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.files import wait_for_result
-from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.files import wait_for_result
+from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime import changes as changes_module
 from cedana_sched.runtime.changes import Changes

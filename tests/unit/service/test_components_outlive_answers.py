@@ -158,7 +158,9 @@ def extender(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
 
 def agent(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
     feed = OrderFeed(api, "node-1", cast("Any", None))
-    return _running(NodePods(api, "node-1", feed).run(), feed.run(), NodeFacts(api, "node-1").wait_marked_leaving())
+    return _running(
+        NodePods(api, "node-1", feed).run(), feed.run(), NodeFacts(api, "node-1").wait_marked_for_uninstall()
+    )
 
 
 async def _coordinate(leader: Leader) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.leader import Leader
-from cedana_sched.cluster.coordinator.objects import to_object
+from cedana_sched.cluster.coordinator.record_objects import to_object
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods

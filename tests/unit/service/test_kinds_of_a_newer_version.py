@@ -11,8 +11,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.objects import resource_of, to_object, to_record
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies, _PolicyObject
+from cedana_sched.cluster.coordinator.record_objects import resource_of, to_object, to_record
 from cedana_sched.cluster.coordinator.storage_probe import config_of
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.objects import Metadata

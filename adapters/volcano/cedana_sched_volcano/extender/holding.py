@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from cedana_sched.adapter.pods import find_identity
+from cedana_sched.adapter.protected_pods import find_identity
 from cedana_sched.eviction_holds.objects import Checkpoint, PreemptionHold
 from cedana_sched.eviction_holds.pods import KEPT, decide, wishes
 from cedana_sched.eviction_holds.preemptions import Preemptions

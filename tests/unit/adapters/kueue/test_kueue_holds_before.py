@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.cluster.coordinator.objects import to_object
+from cedana_sched.cluster.coordinator.record_objects import to_object
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep, PreemptionHold

@@ -20,7 +20,7 @@ from cedana_sched.model.objects import names
 log = structlog.get_logger(__name__)
 
 
-async def leave_nodes(api: Api, namespace: str, agents: str, seconds: float) -> tuple[str, ...]:
+async def clean_up_nodes(api: Api, namespace: str, agents: str, seconds: float) -> tuple[str, ...]:
     """Clean up all nodes within the time limit.
 
     Args:

@@ -1,4 +1,4 @@
-"""`python -m cedana_sched.cluster.uninstallation`."""
+"""`python -m cedana_sched.cluster.uninstall`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
-from cedana_sched.cluster.uninstallation.main import ReleaseSettings, uninstall
+from cedana_sched.cluster.uninstall.main import ReleaseSettings, uninstall
 from cedana_sched.service.process import run, start
 
 if __name__ == "__main__":

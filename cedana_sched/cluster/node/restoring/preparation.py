@@ -8,16 +8,16 @@ from typing import Any
 
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.images import ready_images
-from cedana_sched.cluster.node.returning.kept import KeptReturns
-from cedana_sched.cluster.node.returning.known_pods import PodsOfNode
-from cedana_sched.cluster.node.returning.privileges import (
+from cedana_sched.cluster.node.restoring.images import ready_images
+from cedana_sched.cluster.node.restoring.kept import KeptRestores
+from cedana_sched.cluster.node.restoring.known_pods import PodsOfNode
+from cedana_sched.cluster.node.restoring.privilege_checks import (
     is_sidecar,
     recorded_privileges,
     refuse_other_images,
     refuse_other_service_account,
 )
-from cedana_sched.cluster.node.returning.volumes import lay_volume
+from cedana_sched.cluster.node.restoring.volume_filling import lay_volume
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from cedana_sched.model.policy import OnRestoreFailure
@@ -46,7 +46,7 @@ class Preparation:
         self,
         places: Places,
         bundles: Bundles,
-        kept: KeptReturns,
+        kept: KeptRestores,
         toolchain: Toolchain,
         pods: PodsOfNode,
         *,

@@ -10,7 +10,7 @@ import structlog
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
-from cedana_sched.adapter.pods import identity_of, workload_of
+from cedana_sched.adapter.protected_pods import identity_of, workload_of
 from cedana_sched.adapter.readers import Readers
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers

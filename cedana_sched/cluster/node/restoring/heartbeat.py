@@ -13,7 +13,7 @@ import structlog
 
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
 from cedana_sched.model.errors import RestoreError
 
 log = structlog.get_logger(__name__)

@@ -19,9 +19,9 @@ log = structlog.get_logger(__name__)
 class Facts(Protocol):
     """Our labels and mark on the node; see `NodeFacts`."""
 
-    async def wait_marked_leaving(self) -> None: ...
+    async def wait_marked_for_uninstall(self) -> None: ...
     async def withdraw(self) -> None: ...
-    async def remove_leaving_mark(self) -> None: ...
+    async def remove_uninstall_mark(self) -> None: ...
 
 
 class OnNode(Protocol):
@@ -30,17 +30,17 @@ class OnNode(Protocol):
     async def uninstall(self) -> None: ...
 
 
-async def until_told_to_leave(facts: Facts, *works: Coroutine[Any, Any, None]) -> None:
+async def run_until_marked(facts: Facts, *works: Coroutine[Any, Any, None]) -> None:
     """Run all `works` until the node is marked; an error of any of them ends the wait."""
     async with asyncio.TaskGroup() as group:
         working = [group.create_task(work) for work in works]
-        await facts.wait_marked_leaving()
+        await facts.wait_marked_for_uninstall()
         log.info("the node is to be left")
         for task in working:
             task.cancel()
 
 
-async def leave(facts: Facts, installation: OnNode) -> None:
+async def uninstall(facts: Facts, installation: OnNode) -> None:
     """Uninstall: first the labels, so that no more pods are scheduled here; last the mark.
 
     Raises:
@@ -48,5 +48,5 @@ async def leave(facts: Facts, installation: OnNode) -> None:
     """
     await until_answered("removal of the node's labels", facts.withdraw)
     await installation.uninstall()
-    await until_answered("removal of the node's mark", facts.remove_leaving_mark)
+    await until_answered("removal of the node's mark", facts.remove_uninstall_mark)
     log.info("node left")

@@ -11,7 +11,7 @@ _UID, _NAMESPACE, _NAME = (f"io.kubernetes.cri.sandbox-{word}" for word in ("uid
 """Annotations that containerd puts on every container (`DefaultCRIAnnotations` in its internal/cri/annotations)."""
 
 
-def owners_of(pod_uid: str, places: Places) -> set[tuple[str, str]]:
+def find_pod_names(pod_uid: str, places: Places) -> set[tuple[str, str]]:
     """Return namespace and name of the pods with this uid that have a sandbox or container here; blocks for some ms."""
     found = set()
     for path in places.here(places.bundles).glob("*/config.json"):

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.outcomes import results_of
-from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
-from cedana_sched.cluster.node.returning.served import BegunAgainError, ServedBeginnings
+from cedana_sched.cluster.node.restoring.outcomes import results_of
+from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.served import BegunAgainError, ServedBeginnings
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.segments import segment
 from cedana_sched.runtime import plan as plans
@@ -27,7 +27,7 @@ _LOGS = "logs"
 _SERVED = "served"
 
 
-class KeptReturns:
+class KeptRestores:
     """The folders of all pods of a node.
 
     Args:

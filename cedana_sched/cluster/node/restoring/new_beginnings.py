@@ -20,9 +20,9 @@ from asyncinotify import Mask
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.ordered_objects import OrderedObject
-from cedana_sched.cluster.node.returning.files import wait_for_path
-from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
-from cedana_sched.cluster.node.returning.served import Served, ServedBeginnings
+from cedana_sched.cluster.node.restoring.files import wait_for_path
+from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.served import Served, ServedBeginnings
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.index import Index

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-from cedana_sched.cluster.node.returning.sent_files import refuse_sent_files
+from cedana_sched.cluster.node.restoring.sent_files import refuse_sent_files
 from cedana_sched.runtime.locks import PosixLock
 from cedana_sched.snapshot.images import Entry, Images, folder_reader
 from cedana_sched.snapshot.outside_signals import drop_outside_stops

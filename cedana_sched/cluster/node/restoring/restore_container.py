@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 from asyncinotify import Mask
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.files import wait_for_path
+from cedana_sched.cluster.node.restoring.files import wait_for_path
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_VOLUME
 from cedana_sched.runtime.wait import ALIVE, DECISION, PROGRESS, TAKEN, WAITING

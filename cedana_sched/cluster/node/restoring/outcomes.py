@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cedana_sched.cluster.node.returning.files import wait_for_result
+from cedana_sched.cluster.node.restoring.files import wait_for_result
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime import plan as plans
 from cedana_sched.runtime.plan import Plan, Result

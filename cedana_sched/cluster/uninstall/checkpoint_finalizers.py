@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 WRITES_AT_ONCE = 32
 
 
-async def release_checkpoints(api: Api) -> None:
+async def remove_finalizers(api: Api) -> None:
     """Remove our finalizer from all Checkpoints. Their snapshots stay.
 
     Raises:

@@ -25,22 +25,22 @@ import structlog
 
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.kept import KeptReturns
-from cedana_sched.cluster.node.returning.known_pods import PodsOfNode
-from cedana_sched.cluster.node.returning.latest_order import LatestOrder
-from cedana_sched.cluster.node.returning.network import PodConnections
-from cedana_sched.cluster.node.returning.outcomes import (
+from cedana_sched.cluster.node.restoring.kept import KeptRestores
+from cedana_sched.cluster.node.restoring.known_pods import PodsOfNode
+from cedana_sched.cluster.node.restoring.latest_order import LatestOrder
+from cedana_sched.cluster.node.restoring.network import PodConnections
+from cedana_sched.cluster.node.restoring.outcomes import (
     complete,
     error_of,
     results_of,
     wait_complete_or_lost,
     wait_while_coming_back,
 )
-from cedana_sched.cluster.node.returning.preparation import Preparation
-from cedana_sched.cluster.node.returning.privileges import refused_after_all
-from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
-from cedana_sched.cluster.node.returning.served import ServedBeginnings
-from cedana_sched.cluster.node.returning.turns import Standing, Turns
+from cedana_sched.cluster.node.restoring.preparation import Preparation
+from cedana_sched.cluster.node.restoring.privilege_checks import refused_after_all
+from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.served import ServedBeginnings
+from cedana_sched.cluster.node.restoring.turns import Standing, Turns
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_IDENTITY
 from cedana_sched.model.preemption import WorkloadRef
@@ -54,8 +54,8 @@ log = structlog.get_logger(__name__)
 RESTORE_SECONDS = 110.0
 
 
-class ReturningPods:
-    """Implements `PodReturns`.
+class PodRestorer:
+    """Implements `WorkloadRestorer`. Every call is idempotent.
 
     Args:
         places: of the host.
@@ -86,7 +86,7 @@ class ReturningPods:
         self._connections = PodConnections(places, toolchain)
         self._bundles = Bundles(places)
         self._turns = Turns(places, self._bundles)
-        self._kept = KeptReturns(places, self._bundles, state, data)
+        self._kept = KeptRestores(places, self._bundles, state, data)
         self._preparation = Preparation(
             places,
             self._bundles,
@@ -97,8 +97,6 @@ class ReturningPods:
             restore_seconds=restore_seconds,
         )
         self._orders = LatestOrder(pods.wait_ended)
-
-    # --- PodReturns
 
     async def was_restored(self, workload: WorkloadRef) -> bool:
         """Return whether all containers of the pod's plan have been restored."""
@@ -115,6 +113,9 @@ class ReturningPods:
         self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
     ) -> None:
         """Restore a pod; returns when every container of the snapshot runs.
+
+        `restore_facts` is what `PodRuntime` wrote: `containers`, names, and `volumes`, names as in `volumes_of`; for a
+        pod that was frozen also the keys named in `containers.privileges`.
 
         Raises:
             BegunAgainError: this Restore has served an incarnation of the pod that has ended.
@@ -148,19 +149,13 @@ class ReturningPods:
             decided = plan._replace(decision=FORGO, why="its pod has been deleted")
             await asyncio.to_thread(plans.write_plan, folder, decided)
 
-    async def tell(self, workload: WorkloadRef, line: str) -> None:
-        """Print a line in the log of the pod's restore container, once it runs."""
-        container = RestoreContainer(workload.uid, self._places)
-        await container.wait_until_running()
-        await asyncio.to_thread(container.tell, line)
-
     @property
     def served(self) -> ServedBeginnings:
         """The Restore that has served each pod's incarnation."""
         return self._kept.served
 
     def forget_all_but(self, pod_uids: Collection[str]) -> None:
-        """See `KeptReturns`."""
+        """See `KeptRestores`."""
         self._kept.forget_all_but(pod_uids)
 
     # --- internals

@@ -7,7 +7,7 @@ import threading
 import time
 
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
 from cedana_sched.model.errors import RestoreError
 
 EVERY_SECONDS = 2.0

@@ -21,10 +21,10 @@ from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.main import LEASE_NAME, own_identity
-from cedana_sched.cluster.uninstallation.leaving_checkpoints import release_checkpoints
-from cedana_sched.cluster.uninstallation.leaving_nodes import leave_nodes
-from cedana_sched.cluster.uninstallation.under_way import UnderWay
-from cedana_sched.cluster.uninstallation.unstarted_pods import wait_until_started
+from cedana_sched.cluster.uninstall.checkpoint_finalizers import remove_finalizers
+from cedana_sched.cluster.uninstall.node_cleanup import clean_up_nodes
+from cedana_sched.cluster.uninstall.records_in_flight import RecordsInFlight
+from cedana_sched.cluster.uninstall.unstarted_pods import wait_until_started
 from cedana_sched.coordinator.core import Reported
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
@@ -71,7 +71,7 @@ async def uninstall(configuration: CoordinatorConfiguration, release: ReleaseSet
 
     Raises:
         ApiError: the API server refused, perhaps in a group; the release must not be removed yet.
-        UnderWayError: something did not end in time; the release must not be removed yet.
+        StillInFlightError: something did not end in time; the release must not be removed yet.
     """
     began, namespace, full_name = time.monotonic(), configuration.namespace, release.full_name
     until = began + release.deadline_seconds - SPARE_SECONDS
@@ -88,24 +88,24 @@ async def uninstall(configuration: CoordinatorConfiguration, release: ReleaseSet
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, namespace, identity, timing)
         await election.lead(lambda: _let_go(api, configuration, identity, release.deadline_seconds / 3, until))
-        await release_checkpoints(api)
+        await remove_finalizers(api)
         agents = f"app.kubernetes.io/instance={release.release_name},app.kubernetes.io/component=agent"
-        await leave_nodes(api, namespace, agents, max(until - time.monotonic(), 0.0))
+        await clean_up_nodes(api, namespace, agents, max(until - time.monotonic(), 0.0))
         await _delete_settings(api, release.release_name)
 
 
 async def _let_go(
     api: Api, configuration: CoordinatorConfiguration, identity: str, patience: float, until: float
 ) -> None:
-    under_way = UnderWay()
-    leader = Leader(api, configuration, identity, recorded=under_way.recorded)
+    in_flight = RecordsInFlight()
+    leader = Leader(api, configuration, identity, recorded=in_flight.recorded)
     async with leader.coordinating() as coordinator:
-        for hold in under_way.holds():
+        for hold in in_flight.holds():
             why = "the suite is being uninstalled"
             coordinator.post(Reported(hold.adapter, PreemptionCancelled(hold.uid, why)))
-        await under_way.wait_ended(until)
+        await in_flight.wait_ended(until)
         await wait_until_started(leader.pods, patience)
-        await under_way.wait_ended(until)
+        await in_flight.wait_ended(until)
         log.info("nothing is held any more")
         await leader.withdraw()
 

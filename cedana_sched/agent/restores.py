@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
-from functools import partial
 
-from cedana_sched.agent.runtime import KnowsBeginnings, ShowsStaging, WorkloadRuntime
+from cedana_sched.agent.runtime import WorkloadRestorer, WorkloadRuntime
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model import orders
@@ -28,23 +27,31 @@ PROGRESS_SECONDS = 10.0
 DAMAGED_TIMES = 5
 """Number of reads before a snapshot counts as damaged: a proxy or a disk may corrupt bytes for some seconds."""
 
+ShowStaging = Callable[[str, int, int], None]
+"""Shows the user the staged and the total bytes of the workload with this uid. Called often, from any thread: must be
+fast."""
 
-class Returns:
+
+class Restores:
     """Performs `FindSnapshot`, `Stage`, `RestoreSnapshot`, `StartCold` and `FailWorkload`."""
 
     def __init__(
         self,
         runtime: WorkloadRuntime,
+        restorer: WorkloadRestorer,
         store: SnapshotStore,
         staging: Staging,
         threads: StoreThreads,
         continued: Callable[[SnapshotRef], None] = lambda _: None,
         *,
+        show_staging: ShowStaging | None = None,
         store_in_use: bool = False,
     ) -> None:
         """`continued` is called with the snapshot of a restored workload; `store_in_use`: see `NodeAgent`."""
+        self._show_staging = show_staging
         self._store_in_use = store_in_use
         self._runtime = runtime
+        self._restorer = restorer
         self._store = store
         self._staging = staging
         self._threads = threads
@@ -89,14 +96,14 @@ class Returns:
         self, order: orders.Stage, every_seconds: float = PROGRESS_SECONDS
     ) -> AsyncIterator[orders.Outcome]:
         """Stage as `stage` does, with a `StageProgress` at intervals."""
-        shows = self._shows(order.workload)
+        shows = self._show_staging
         done = 0
 
         def count(done_bytes: int, total_bytes: int) -> None:
             nonlocal done
             done = done_bytes
             if shows is not None:
-                shows(done_bytes, total_bytes)
+                shows(order.workload.uid, done_bytes, total_bytes)
 
         task = asyncio.create_task(self.stage(order, count), name=f"staging for {order.restore_uid}")
         try:
@@ -135,10 +142,6 @@ class Returns:
             return self._damaged[uid] < DAMAGED_TIMES
         return may_pass(error)
 
-    def _shows(self, workload: WorkloadRef) -> Progress | None:
-        runtime = self._runtime
-        return partial(runtime.staging, workload) if isinstance(runtime, ShowsStaging) else None
-
     async def continue_(self, order: orders.RestoreSnapshot) -> orders.Outcome:
         """Restore the workload; stage its snapshot first if a restarted agent finds it incomplete."""
         uid = order.restore_uid
@@ -150,8 +153,7 @@ class Returns:
                         self._staging.stage, self._store, uid, order.snapshot, None, order.manifest_digest
                     )
                     facts = await asyncio.to_thread(self._staging.restore_facts, uid)
-                self._returns_as(order.workload, uid)
-                await self._runtime.continue_from(order.workload, self._staging.images(uid), facts or {})
+                await self._restorer.continue_from(uid, order.workload, self._staging.images(uid), facts or {})
             except RetryableError:
                 raise
             except CedanaSchedError as error:
@@ -164,24 +166,18 @@ class Returns:
         return orders.RestoreSucceeded(uid)
 
     async def start_cold(self, order: orders.StartCold) -> orders.Outcome:
-        self._returns_as(order.workload, order.restore_uid)
-        await self._runtime.start_cold(order.workload, order.why)
+        await self._restorer.start_cold(order.restore_uid, order.workload, order.why)
         await asyncio.to_thread(self._staging.remove, order.restore_uid)
         if await self._was_restored(order.workload):
             return orders.RestoreSucceeded(order.restore_uid)
         return orders.StartedCold(order.restore_uid)
 
     async def give_up(self, order: orders.FailWorkload) -> orders.Outcome:
-        self._returns_as(order.workload, order.restore_uid)
-        await self._runtime.give_up(order.workload, order.why)
+        await self._restorer.give_up(order.restore_uid, order.workload, order.why)
         await asyncio.to_thread(self._staging.remove, order.restore_uid)
         if await self._was_restored(order.workload):
             return orders.RestoreSucceeded(order.restore_uid)
         return orders.WorkloadFailed(order.restore_uid)
-
-    def _returns_as(self, workload: WorkloadRef, restore_uid: str) -> None:
-        if isinstance(self._runtime, KnowsBeginnings):
-            self._runtime.returns_as(workload, restore_uid)
 
     async def _was_restored(self, workload: WorkloadRef) -> bool:
         running = await self._runtime.running(workload)

@@ -16,11 +16,11 @@ NAMED = 20
 _RESTING = {RestoreStep.RUNNING, RestoreStep.FAILED, RestoreStep.ENDED}
 
 
-class UnderWayError(CedanaSchedError):
+class StillInFlightError(CedanaSchedError):
     """Something did not end in time; the release must not be removed yet."""
 
 
-class UnderWay:
+class RecordsInFlight:
     """Records in flight. `recorded` must receive every change of a record."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class UnderWay:
             until: deadline in seconds of the event loop's clock.
 
         Raises:
-            UnderWayError: something is still in flight; the message names it.
+            StillInFlightError: something is still in flight; the message names it.
         """
         said: list[str] = []
         try:
@@ -60,7 +60,7 @@ class UnderWay:
         except TimeoutError:
             message = f"under way still: {', '.join(self._named())}"
             remedy = "see the messages of these objects; uninstall again when they have ended, or delete their pods"
-            raise UnderWayError(message, remedy=remedy) from None
+            raise StillInFlightError(message, remedy=remedy) from None
 
     def _named(self) -> list[str]:
         names = sorted(map(_name, self._records.values()))

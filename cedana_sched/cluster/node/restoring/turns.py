@@ -18,7 +18,7 @@ import structlog
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.description import freezer_of
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.returning.outcomes import complete, is_coming_back, results_of
+from cedana_sched.cluster.node.restoring.outcomes import complete, is_coming_back, results_of
 from cedana_sched.runtime import plan as plans
 from cedana_sched.runtime.lost import turn
 from cedana_sched.runtime.plan import COLD, FORGO, RESTORE, Plan, Result

@@ -1,0 +1,28 @@
+"""Implements the agent's `WorkloadRestorer` for jobs: a run's uid is its incarnation's, whatever the Restore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cedana_sched.local.runs.runtime import LocalRuntime
+from cedana_sched.model.preemption import WorkloadRef
+
+
+class JobRestorer:
+    """Restores the runs of this machine's runtime."""
+
+    def __init__(self, runtime: LocalRuntime) -> None:
+        self._runtime = runtime
+
+    async def continue_from(self, _: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+        """See `LocalRuntime.continue_from`."""
+        await self._runtime.continue_from(workload, images, restore_facts)
+
+    async def start_cold(self, _: str, workload: WorkloadRef, why: str | None) -> None:
+        """See `LocalRuntime.start_cold`."""
+        await self._runtime.start_cold(workload, why)
+
+    async def give_up(self, _: str, workload: WorkloadRef, why: str) -> None:
+        """See `LocalRuntime.give_up`."""
+        await self._runtime.give_up(workload, why)
