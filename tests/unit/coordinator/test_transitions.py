@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.coordinator.core import Core, Tick
-from cedana_sched.coordinator.core.deadlines import Deadlines
-from cedana_sched.coordinator.core.timing import Timing
+from cedana_sched.coordinator.core import Core, Tick, Timing
 from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, LATE, RESTORE, Cause, advance, mermaid
+from cedana_sched.coordinator.core.turn import Deadlines
 from cedana_sched.model.errors import IllegalTransitionError
 from cedana_sched.model.orders import Killed, Staged
 from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
