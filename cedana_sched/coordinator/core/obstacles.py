@@ -21,12 +21,16 @@ MOST_DAMAGED = 16
 """Limit of damaged snapshots that are skipped for older ones; a node could report damage without end."""
 
 
+def sought_identity(restore: Restore) -> Identity:
+    """Return the identity whose snapshot the restore needs: a user may request another one's."""
+    return restore.requested_snapshot.identity if restore.requested_snapshot else restore.identity
+
+
 def in_flight(book: Book, restore: Restore) -> list[Checkpoint]:
     """Return checkpoints of other workloads that may still produce this restore's snapshot."""
-    identity = restore.requested_snapshot.identity if restore.requested_snapshot else restore.identity
     return [
         checkpoint
-        for checkpoint in book.of_identity(identity, restore.workload)
+        for checkpoint in book.of_identity(sought_identity(restore), restore.workload)
         if not checkpoint.is_terminal and checkpoint.workload.uid != restore.workload.uid
     ]
 
@@ -159,9 +163,7 @@ def objection(book: Book, restore: Restore, found: SnapshotFound, trouble: str |
         return f"{messages.passed_over(restore)}, and there is no older one{more}"
     if snapshot is None:
         return lost(book, restore)
-    if snapshot.identity != (
-        restore.identity if restore.requested_snapshot is None else restore.requested_snapshot.identity
-    ):
+    if snapshot.identity != sought_identity(restore):
         return f"the node found {snapshot}, which is another identity's"
     if _is_newer_than_damaged(book, restore, snapshot):
         return f"the node found {snapshot}, and was to find one that is older than {min(restore.damaged)}"

@@ -52,8 +52,8 @@ def order_of(restore: Restore) -> Order | None:
 
 def lookup_of(book: Book, restore: Restore, now: float) -> FindSnapshot:
     """Return the order that looks up the restore's snapshot in the store."""
-    identity = restore.requested_snapshot.identity if restore.requested_snapshot else restore.identity
-    excluding = tuple(c.uid for c in book.of_identity(identity, restore.workload) if c.cancelled)
+    known = book.of_identity(obstacles.sought_identity(restore), restore.workload)
+    excluding = tuple(checkpoint.uid for checkpoint in known if checkpoint.cancelled)
     time_for_older = restore.policy.restore_deadline_seconds / 2
     avoiding = tuple(sorted(ref.generation for ref in restore.passed_over if ref.identity == restore.identity))
     return FindSnapshot(
@@ -121,7 +121,7 @@ class RestoreSteps:
         self._turn.publish(messages.of_restore(moved, self._turn.now, newest))
         return moved
 
-    def end(self, restore: Restore, cause: Cause, ended: Ended | None = None) -> Restore | None:
+    def end(self, restore: Restore, cause: Cause, ended: Ended | None = None) -> None:
         """End a restore, which frees its claim; hand on its quick failures."""
         is_waiting = restore.step is RestoreStep.WAITING
         known = inherited_failures(self._book, restore) if is_waiting else restore.quick_failures
@@ -129,7 +129,6 @@ class RestoreSteps:
         moved = self.move(restore, cause, finished_at=self._turn.now, quick_failures=counted)
         if moved is not None and moved.set_aside - restore.set_aside:
             self._turn.publish(messages.of_set_aside(moved))
-        return moved
 
     def refuse(self, restore: Restore, why: str, *, keep_claim: bool = False) -> None:
         """Start cold or fail with a reason, as the policy's `on_restore_failure` requires.
