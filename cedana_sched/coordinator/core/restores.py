@@ -131,12 +131,10 @@ class Restores:
                 self._steps.end(restore, Cause.NODE_LOST)
 
     def repeat(self, restore: Restore) -> None:
-        """Repeat the order of the current step (recovery)."""
+        """Repeat the order of the current step (recovery); reconciliation repeats the lookup of a waiting restore."""
         order = order_of(restore)
         if order is not None:
             self._turn.order(restore.uid, restore.workload.node, order)
-        elif self._steps.notes[restore.uid].is_finding:
-            self._find(restore)
         self.arm(restore)
 
     def handle_timer(self, restore: Restore) -> None:
