@@ -165,7 +165,6 @@ class RestoreSteps:
         if self._turn.now < at:
             self._turn.deadlines.set(restore.uid, at)
             return
-        self.notes.pop(restore.uid, None)
         self._turn.stop_repeating(restore.uid)
         self._book.forget(restore)
 

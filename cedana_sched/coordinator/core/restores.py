@@ -290,11 +290,10 @@ class Restores:
         self._turn.stop_repeating(restore.uid)
 
     def _found(self, restore: Restore, found: SnapshotFound) -> None:
-        notes = self._steps.notes[restore.uid]
-        if restore.step is not RestoreStep.WAITING or not notes.is_finding:
+        if restore.step is not RestoreStep.WAITING or not self._steps.notes[restore.uid].is_finding:
             self._steps.move(restore, Cause.SNAPSHOT_FOUND)
             return
-        snapshot = found.snapshot
+        notes, snapshot = self._steps.notes[restore.uid], found.snapshot
         if (refused := obstacles.objection(self._book, restore, found, notes.trouble)) is not None:
             self._steps.refuse(restore, refused)
         elif snapshot is None:
@@ -327,17 +326,18 @@ class Restores:
 
     def _progressed(self, restore: Restore, progress: StageProgress) -> None:
         """Extend the deadline when new bytes arrive, up to a bound; re-fetched bytes do not extend it."""
+        if restore.step is not RestoreStep.STAGING:
+            return
         notes = self._steps.notes[restore.uid]
-        if restore.step is not RestoreStep.STAGING or progress.done_bytes <= notes.staged_bytes:
+        if progress.done_bytes <= notes.staged_bytes:
             return
         notes.staged_bytes = progress.done_bytes
         self._turn.defer_repetition(restore.uid)
         self._steps.extend_for_progress(restore)
 
     def _stage_failed(self, restore: Restore, failed: StageFailed) -> None:
-        notes = self._steps.notes[restore.uid]
         if restore.step is RestoreStep.WAITING:
-            if notes.is_finding:  # repeated until the deadline: a snapshot may exist
+            if self._steps.notes[restore.uid].is_finding:  # repeated until the deadline: a snapshot may exist
                 self._report_delay(restore, failed.why)
                 self._turn.hasten_repetition(restore.uid)
                 self.arm(restore)
@@ -345,6 +345,7 @@ class Restores:
         if restore.step is not RestoreStep.STAGING:
             self._steps.move(restore, Cause.STAGE_FAILED)
             return
+        notes = self._steps.notes[restore.uid]
         notes.tries += 1
         pause = self._turn.timing.pause_within(notes.tries, restore.deadline - self._turn.now)
         if failed.retryable and pause is not None:
