@@ -17,9 +17,9 @@ from cedana_sched.coordinator.core import (
     ReleaseFailed,
     ReleaseHold,
     Send,
+    record_of,
 )
 from cedana_sched.coordinator.core.book import Book
-from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.coordinator.ports import Agents, Clock
 from cedana_sched.coordinator.tasks import Tasks, pauses
 from cedana_sched.model.errors import CedanaSchedError, RetryableError

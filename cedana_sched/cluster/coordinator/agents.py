@@ -16,8 +16,7 @@ import structlog
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.answers import failure_of, is_possible, objection_to, shortened, undelivered
 from cedana_sched.cluster.coordinator.projection import Projection
-from cedana_sched.coordinator.core import NodeLost
-from cedana_sched.coordinator.core.orders import record_of
+from cedana_sched.coordinator.core import NodeLost, record_of
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata, Node, read_time
 from cedana_sched.kube.reading import UnreadableSink

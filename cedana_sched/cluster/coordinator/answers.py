@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cedana_sched.coordinator.core.orders import record_of
+from cedana_sched.coordinator.core import record_of
 from cedana_sched.model.identity import LARGEST_GENERATION, SnapshotRef
 from cedana_sched.model.objects.base import LARGEST_NUMBER
 from cedana_sched.model.orders import (

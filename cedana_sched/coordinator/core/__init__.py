@@ -23,10 +23,11 @@ from cedana_sched.coordinator.core.instructions import (
     ReleaseHold,
     Send,
     Severity,
+    record_of,
 )
 from cedana_sched.coordinator.core.invariants import forbidden_order, violations
 from cedana_sched.coordinator.core.machine import Core
-from cedana_sched.coordinator.core.timing import Timing
+from cedana_sched.coordinator.core.turn import Timing
 
 __all__ = [
     "Core",
@@ -48,5 +49,6 @@ __all__ = [
     "Tick",
     "Timing",
     "forbidden_order",
+    "record_of",
     "violations",
 ]

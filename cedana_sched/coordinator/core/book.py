@@ -1,19 +1,20 @@
 """In-memory records and their indexes; the only place that changes a record, as the transition tables allow.
 
-The rules (checkpoints, holds, restores) read the book freely and write through `add`, `move_*` and `update`. The
-changes since the last `take_changes` make up the next `Persist`.
+The rules (checkpoints, holds, restores) read the book freely and write through `add`, `move` and `update`. The changes
+since the last `take_changes` make up the next `Persist`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core.groups import CheckpointSet, Companions
-from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, Cause, advance
+from cedana_sched.coordinator.core.indexes import CheckpointSet, Companions, Index
+from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, Cause, Table, advance
 from cedana_sched.model.identity import Identity, SnapshotRef, may_be_one_namespace
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.preemption import WorkloadRef
@@ -31,9 +32,20 @@ from cedana_sched.model.records import (
 
 HISTORY_LINES = 20
 
-K = TypeVar("K")
-Uids = dict[str, None]
-"""Uids in insertion order."""
+R = TypeVar("R", bound=Record)
+Placed = TypeVar("Placed", Checkpoint, Restore)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The book's part for one type of records."""
+
+    records: dict[str, Any]
+    table: Table[Any]
+    index: Callable[[Any, Any], None]
+    """Updates the indexes for an added (None, now), changed (before, now) or dropped (before, None) record."""
+    last_steps: Collection[str] = ()
+    """Steps that set `finished_at`."""
 
 
 def set_key(checkpoint: Checkpoint) -> str:
@@ -45,10 +57,10 @@ def set_key(checkpoint: Checkpoint) -> str:
 
 def holds_identity(restore: Restore) -> bool:
     """Return whether processes of this workload may run or start under its identity."""
-    return restore.step not in TERMINAL_RESTORE_STEPS or unconfirmed(restore)
+    return restore.step not in TERMINAL_RESTORE_STEPS or is_unconfirmed(restore)
 
 
-def unconfirmed(restore: Restore) -> bool:
+def is_unconfirmed(restore: Restore) -> bool:
     """Return whether the restore failed but may run: its node is silent, or was restoring it when it was given up."""
     return restore.step is RestoreStep.FAILED and restore.finished_at is None
 
@@ -72,18 +84,23 @@ class Book:
         self.touched: dict[str, None] = {}
         """Uids of records still to be reconciled, in order."""
         self._sets: dict[str, CheckpointSet] = {}
-        self._by_workload: dict[str, Uids] = {}
-        self._by_identity: dict[Identity, Uids] = {}
-        self._by_signal: dict[str, Uids] = {}
-        self._by_node: dict[str, Uids] = {}
-        self._restores_by_identity: dict[Identity, Uids] = {}
-        self._restores_by_node: dict[str, Uids] = {}
-        self._restores_naming: dict[Identity, Uids] = {}
+        self._by_workload: Index[str] = Index()
+        self._by_identity: Index[Identity] = Index()
+        self._by_signal: Index[str] = Index()
+        self._by_node: Index[str] = Index()
+        self._restores_by_identity: Index[Identity] = Index()
+        self._restores_by_node: Index[str] = Index()
+        self._restores_naming: Index[Identity] = Index()
         self._restore_of: dict[str, str] = {}
         self._companions = Companions()
         self._changed: dict[str, Record] = {}
         self._forgotten: dict[str, Record] = {}
         self._history: dict[str, deque[str]] = {}
+        self._kinds: Mapping[type, _Kind] = {
+            Checkpoint: _Kind(self.checkpoints, CHECKPOINT, self._index_checkpoint, TERMINAL_CHECKPOINT_STEPS),
+            PreemptionHold: _Kind(self.holds, HOLD, self._index_hold),
+            Restore: _Kind(self.restores, RESTORE, self._index_restore),
+        }
 
     # -- reads
 
@@ -97,16 +114,15 @@ class Book:
 
     def of_workload(self, workload_uid: str) -> list[Checkpoint]:
         """Return all retained checkpoints of one workload, oldest first."""
-        return [self.checkpoints[uid] for uid in self._by_workload.get(workload_uid, ())]
+        return [self.checkpoints[uid] for uid in self._by_workload.of(workload_uid)]
 
     def of_identity(self, identity: Identity, workload: WorkloadRef) -> list[Checkpoint]:
         """Return all retained checkpoints of one identity in the workload's namespace, oldest first."""
-        found = (self.checkpoints[uid] for uid in self._by_identity.get(identity, ()))
-        return [one for one in found if _may_share_namespace(one, workload)]
+        return _of_namespace(self.checkpoints, self._by_identity.of(identity), workload)
 
     def of_signal(self, signal_uid: str) -> list[Checkpoint]:
         """Return all retained checkpoints of one signal, oldest first."""
-        return [self.checkpoints[uid] for uid in self._by_signal.get(signal_uid, ())]
+        return [self.checkpoints[uid] for uid in self._by_signal.of(signal_uid)]
 
     def of_hold(self, hold: PreemptionHold) -> list[Checkpoint]:
         """Return the checkpoints that the hold names, except those whose record was lost with its object."""
@@ -114,16 +130,15 @@ class Book:
 
     def on_node(self, node: str) -> list[Checkpoint]:
         """Return all retained checkpoints of workloads on one node."""
-        return [self.checkpoints[uid] for uid in self._by_node.get(node, ())]
+        return [self.checkpoints[uid] for uid in self._by_node.of(node)]
 
     def restores_on_node(self, node: str) -> list[Restore]:
         """Return all retained restores on one node."""
-        return [self.restores[uid] for uid in self._restores_by_node.get(node, ())]
+        return [self.restores[uid] for uid in self._restores_by_node.of(node)]
 
     def restores_naming(self, identity: Identity, workload: WorkloadRef) -> list[Restore]:
         """Return the restores in the workload's namespace that claimed or requested a snapshot of this identity."""
-        found = (self.restores[uid] for uid in self._restores_naming.get(identity, ()))
-        return [one for one in found if _may_share_namespace(one, workload)]
+        return _of_namespace(self.restores, self._restores_naming.of(identity), workload)
 
     def restore_of(self, workload_uid: str) -> Restore | None:
         """Return the latest restore of one workload; None if its start was not reported."""
@@ -139,8 +154,7 @@ class Book:
 
     def restores_of(self, identity: Identity, workload: WorkloadRef) -> list[Restore]:
         """Return all retained restores of one identity in the workload's namespace, oldest first."""
-        found = (self.restores[uid] for uid in self._restores_by_identity.get(identity, ()))
-        return [one for one in found if _may_share_namespace(one, workload)]
+        return _of_namespace(self.restores, self._restores_by_identity.of(identity), workload)
 
     def stopped_by(self, workload_uid: str) -> Checkpoint | None:
         """Return the checkpoint with which this workload was committed and killed."""
@@ -156,6 +170,10 @@ class Book:
     def are_terminal(self, hold: PreemptionHold) -> bool:
         """Return whether neither the hold nor any of its companions waits for a checkpoint."""
         return self._companions.are_terminal(hold)
+
+    def as_changed(self, listed: Iterable[Checkpoint]) -> Iterator[Checkpoint]:
+        """Yield each checkpoint as it is by then: the rules change some of them between two steps of a loop."""
+        return (self.checkpoints[checkpoint.uid] for checkpoint in listed)
 
     def records(self) -> Iterator[Record]:
         """Iterate over all retained records."""
@@ -182,93 +200,39 @@ class Book:
 
     def load(self, record: Record) -> None:
         """Add a record that is already persisted."""
-        record = bounded(record)
-        if isinstance(record, Checkpoint):
-            self._sets.setdefault(set_key(record), CheckpointSet()).put(None, record)
-            _add(self._by_workload, record.workload.uid, record.uid)
-            _add(self._by_identity, record.identity, record.uid)
-            _add(self._by_signal, record.signal_uid, record.uid)
-            _add(self._by_node, record.workload.node, record.uid)
-            self._companions.put_checkpoint(None, record)
-            self.checkpoints[record.uid] = record
-        elif isinstance(record, Restore):
-            _add(self._restores_by_identity, record.identity, record.uid)
-            _add(self._restores_by_node, record.workload.node, record.uid)
-            latest = self.restore_of(record.workload.uid)
-            if latest is None or latest.incarnation <= record.incarnation:  # clocks may have been set back
-                self._restore_of[record.workload.uid] = record.uid
-            self._put_restore(record)
-        else:
-            self._companions.put_hold(None, record, self.checkpoints)
-            self.holds[record.uid] = record
-        self.touched[record.uid] = None
+        self._put(None, bounded(record))
+        self.touch(record.uid)
 
-    def move_checkpoint(self, record: Checkpoint, cause: Cause, now: float, **changes: Any) -> Checkpoint | None:
+    def move(self, record: R, cause: Cause, now: float, **changes: Any) -> R | None:
         """Take the transition that the table defines; None if the message is late and nothing changed."""
-        step = advance(CHECKPOINT, record.step, cause, record.uid, self.history(record.uid))
+        kind = self._kinds[type(record)]
+        step = advance(kind.table, record.step, cause, record.uid, self.history(record.uid))
         if step is None:
             return None
-        if step in TERMINAL_CHECKPOINT_STEPS:
+        if step in kind.last_steps:
             changes["finished_at"] = now
         following = bounded(replace(record, step=step, **changes))
-        self._put_checkpoint(following)
-        self._moved(record, following, cause, now)
-        return following
-
-    def move_hold(self, record: PreemptionHold, cause: Cause, now: float, **changes: Any) -> PreemptionHold | None:
-        """Take the transition that the table defines; None if the message is late and nothing changed."""
-        step = advance(HOLD, record.step, cause, record.uid, self.history(record.uid))
-        if step is None:
-            return None
-        following = bounded(replace(record, step=step, **changes))
-        self._put_hold(following)
-        self._moved(record, following, cause, now)
-        return following
-
-    def move_restore(self, record: Restore, cause: Cause, now: float, **changes: Any) -> Restore | None:
-        """Take the transition that the table defines; None if the message is late and nothing changed."""
-        step = advance(RESTORE, record.step, cause, record.uid, self.history(record.uid))
-        if step is None:
-            return None
-        following = bounded(replace(record, step=step, **changes))
-        self._put_restore(following)
-        self._moved(record, following, cause, now)
+        self._put(kind.records[record.uid], following)
+        self._note(record.uid, now, f"{record.step} -> {step}: {cause}")
+        self._changed[record.uid] = following
+        self.touch(record.uid)
         return following
 
     def update(self, record: Record, *, stored: bool = True) -> None:
         """Replace a record by one in the same step. `stored=False`: visible to readers, but not persisted."""
         record = bounded(record)
-        if isinstance(record, Checkpoint):
-            self._put_checkpoint(record)
-        elif isinstance(record, Restore):
-            self._put_restore(record)
-        else:
-            self._put_hold(record)
+        self._put(self._kinds[type(record)].records[record.uid], record)
         if stored:
             self._changed[record.uid] = record
 
+    def touch(self, uid: str) -> None:
+        """Have a record reconciled in this turn."""
+        self.touched[uid] = None
+
     def forget(self, record: Record) -> None:
         """Drop a terminal record."""
-        uid = record.uid
-        if isinstance(record, Checkpoint):
-            members = self._sets[set_key(record)]
-            members.put(self.checkpoints.pop(uid), None)
-            if not members.uids:
-                del self._sets[set_key(record)]
-            _drop(self._by_workload, record.workload.uid, uid)
-            _drop(self._by_identity, record.identity, uid)
-            _drop(self._by_signal, record.signal_uid, uid)
-            _drop(self._by_node, record.workload.node, uid)
-            self._companions.put_checkpoint(record, None)
-        elif isinstance(record, Restore):
-            for identity in _named(self.restores.pop(uid)):
-                _drop(self._restores_naming, identity, uid)
-            _drop(self._restores_by_identity, record.identity, uid)
-            _drop(self._restores_by_node, record.workload.node, uid)
-            if self._restore_of.get(record.workload.uid) == uid:  # unless a later attempt has replaced it
-                del self._restore_of[record.workload.uid]
-        else:
-            self._companions.put_hold(self.holds.pop(uid), None, self.checkpoints)
+        uid, kind = record.uid, self._kinds[type(record)]
+        kind.index(kind.records.pop(uid), None)
         self._history.pop(uid, None)
         self._changed.pop(uid, None)
         self.touched.pop(uid, None)
@@ -281,29 +245,53 @@ class Book:
         self._forgotten.clear()
         return changed, forgotten
 
-    def _put_checkpoint(self, now: Checkpoint) -> None:
-        before = self.checkpoints[now.uid]
-        self._sets[set_key(now)].step(before, now)
+    def _put(self, before: Record | None, now: Record) -> None:
+        kind = self._kinds[type(now)]
+        kind.index(before, now)
+        kind.records[now.uid] = now
+
+    def _index_checkpoint(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
+        if now is not None:
+            self._sets.setdefault(set_key(now), CheckpointSet()).put(before, now)
+            if before is None:
+                self._by_workload.add(now.workload.uid, now.uid)
+                self._by_identity.add(now.identity, now.uid)
+                self._by_signal.add(now.signal_uid, now.uid)
+                self._by_node.add(now.workload.node, now.uid)
+        elif before is not None:
+            members = self._sets[set_key(before)]
+            members.put(before, None)
+            if not members.uids:
+                del self._sets[set_key(before)]
+            self._by_workload.drop(before.workload.uid, before.uid)
+            self._by_identity.drop(before.identity, before.uid)
+            self._by_signal.drop(before.signal_uid, before.uid)
+            self._by_node.drop(before.workload.node, before.uid)
         self._companions.put_checkpoint(before, now)
-        self.checkpoints[now.uid] = now
 
-    def _put_hold(self, now: PreemptionHold) -> None:
-        self._companions.put_hold(self.holds[now.uid], now, self.checkpoints)
-        self.holds[now.uid] = now
+    def _index_hold(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
+        self._companions.put_hold(before, now, self.checkpoints)
 
-    def _put_restore(self, now: Restore) -> None:
-        before = self.restores.get(now.uid)
-        gone = _named(before) - _named(now) if before is not None else ()
-        for identity in gone:
-            _drop(self._restores_naming, identity, now.uid)
-        for identity in _named(now):
-            _add(self._restores_naming, identity, now.uid)
-        self.restores[now.uid] = now
-
-    def _moved(self, before: Record, after: Record, cause: Cause, now: float) -> None:
-        self._note(after.uid, now, f"{before.step} -> {after.step}: {cause}")
-        self._changed[after.uid] = after
-        self.touched[after.uid] = None
+    def _index_restore(self, before: Restore | None, now: Restore | None) -> None:
+        if now is not None:
+            named, known = _named(now), self.restores.get(now.uid)
+            for identity in _named(known) - named if known is not None else ():
+                self._restores_naming.drop(identity, now.uid)
+            for identity in named:
+                self._restores_naming.add(identity, now.uid)
+            if before is None:
+                self._restores_by_identity.add(now.identity, now.uid)
+                self._restores_by_node.add(now.workload.node, now.uid)
+                latest = self.restore_of(now.workload.uid)
+                if latest is None or latest.incarnation <= now.incarnation:  # clocks may have been set back
+                    self._restore_of[now.workload.uid] = now.uid
+        elif before is not None:
+            for identity in _named(before):
+                self._restores_naming.drop(identity, before.uid)
+            self._restores_by_identity.drop(before.identity, before.uid)
+            self._restores_by_node.drop(before.workload.node, before.uid)
+            if self._restore_of.get(before.workload.uid) == before.uid:  # unless a later attempt has replaced it
+                del self._restore_of[before.workload.uid]
 
     def _note(self, uid: str, now: float, line: str) -> None:
         history = self._history.get(uid)
@@ -312,21 +300,12 @@ class Book:
         history.append(f"{now:.3f} {line}")
 
 
-def _may_share_namespace(record: Checkpoint | Restore, workload: WorkloadRef) -> bool:
+def _of_namespace(records: Mapping[str, Placed], uids: Iterable[str], workload: WorkloadRef) -> list[Placed]:
     """Compare namespace uids only; callers compare names: a snapshot may be requested from another namespace."""
-    return may_be_one_namespace(record.workload.namespace_uid, workload.namespace_uid)
+    of_uid = workload.namespace_uid
+    found = (records[uid] for uid in uids)
+    return [one for one in found if may_be_one_namespace(one.workload.namespace_uid, of_uid)]
 
 
 def _named(restore: Restore) -> set[Identity]:
     return {ref.identity for ref in (restore.snapshot, restore.requested_snapshot) if ref is not None}
-
-
-def _add(index: dict[K, Uids], key: K, uid: str) -> None:
-    index.setdefault(key, {})[uid] = None
-
-
-def _drop(index: dict[K, Uids], key: K, uid: str) -> None:
-    uids = index[key]
-    del uids[uid]
-    if not uids:
-        del index[key]

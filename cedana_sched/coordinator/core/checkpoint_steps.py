@@ -1,17 +1,46 @@
-"""Single checkpoint transitions: the order of each step, its Events, and its timer."""
+"""Single checkpoint transitions: the order of each step, its Events, and its timer; and how a set fails.
+
+A set fails as a whole, and is retried as a whole if that may help.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import messages, orders
+from cedana_sched.coordinator.core import messages
 from cedana_sched.coordinator.core.transitions import Cause
-from cedana_sched.coordinator.core.turn_context import TurnContext
-from cedana_sched.model.orders import Order
+from cedana_sched.coordinator.core.turn import Turn
+from cedana_sched.model.lineage import Lineage
+from cedana_sched.model.orders import Abort, ApplyRetention, DiscardCancelled, Dump, Freeze, Kill, Order, Thaw
+from cedana_sched.model.policy import OnCheckpointFailure
+from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, Checkpoint, CheckpointStep, HoldStep
+from cedana_sched.model.texts import cut
 
 DECIDED = frozenset({CheckpointStep.KILLING, CheckpointStep.THAWING, CheckpointStep.ABORTING})
 """Irreversible steps; these wait for the node's confirmation, also past the deadline."""
+
+_GIVEN = (*(field.name for field in msgspec.structs.fields(Checkpoint) if field.required), "workload_started_at")
+"""Fields that a checkpoint is created with; the others are what it has reached."""
+_POLICY_VERDICT = {
+    OnCheckpointFailure.EVICT: Verdict.EVICT,
+    OnCheckpointFailure.KEEP_RUNNING: Verdict.KEEP_RUNNING,
+}
+
+
+def uid_of(signal_uid: str, workload_uid: str, attempt: int) -> str:
+    """Return the uid of one attempt; deterministic, so a repeated signal yields the same uid."""
+    return f"{signal_uid}.{workload_uid}.{attempt}"
+
+
+def verdict_of(checkpoint: Checkpoint) -> Verdict:
+    """Return the verdict to release with now."""
+    if checkpoint.verdict is not None:
+        return checkpoint.verdict
+    return _POLICY_VERDICT[checkpoint.policy.on_checkpoint_failure]
 
 
 def may_have_left_a_snapshot(checkpoint: Checkpoint) -> bool:
@@ -20,25 +49,59 @@ def may_have_left_a_snapshot(checkpoint: Checkpoint) -> bool:
     return checkpoint.unconfirmed and checkpoint.step is CheckpointStep.FAILED and checkpoint.cancelled and was_frozen
 
 
-class CheckpointSteps:
-    """Transitions shared by the checkpoint and failure rules."""
+def order_of(checkpoint: Checkpoint, now: float, lineage: Lineage) -> Order | None:
+    """Return the order that the current step waits on; the same for the first send, a repetition, and recovery.
 
-    def __init__(self, context: TurnContext) -> None:
-        self._context = context
-        self._book = context.book
+    `lineage` is that of the workload.
+    """
+    uid, workload, step = checkpoint.uid, checkpoint.workload, checkpoint.step
+    silent = checkpoint.unconfirmed
+    left = max(checkpoint.deadline - now, 0.0)
+    if step is CheckpointStep.FREEZING:
+        return Freeze(uid, workload, checkpoint.gang is not None, left)
+    if step is CheckpointStep.DUMPING:
+        compression, who = checkpoint.policy.compression, (checkpoint.reason, checkpoint.adapter)
+        runs_on = not checkpoint.stops
+        return Dump(uid, workload, checkpoint.identity, compression, *who, left, lineage, runs_on)
+    if step in {CheckpointStep.KILLING, CheckpointStep.THAWING} or (step is CheckpointStep.READY and silent):
+        return Kill(uid, workload) if checkpoint.stops else Thaw(uid, workload)
+    if step is CheckpointStep.FAILED and checkpoint.cleanup_pending:
+        return DiscardCancelled(uid, checkpoint.identity, workload.namespace_uid)
+    if step is CheckpointStep.ABORTING or (step is CheckpointStep.FAILED and silent):
+        return abort_of(checkpoint)
+    return None
+
+
+def final_kill_of(checkpoint: Checkpoint) -> Kill:
+    """Return the final kill of a frozen workload that was released but not deleted."""
+    return Kill(checkpoint.uid, checkpoint.workload, insist=True)
+
+
+def abort_of(checkpoint: Checkpoint) -> Abort:
+    """Return the order that undoes the checkpoint, whatever its state on the node."""
+    why = checkpoint.failure or "it was called off"
+    return Abort(checkpoint.uid, checkpoint.workload, checkpoint.identity, why)
+
+
+class CheckpointSteps:
+    """Transitions, timers and failures of checkpoints."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._book = turn.book
 
     def move(self, checkpoint: Checkpoint, cause: Cause, **changes: object) -> Checkpoint | None:
         """Take a transition and send its order."""
-        moved = self._book.move_checkpoint(checkpoint, cause, self._context.now, **changes)
+        moved = self._book.move(checkpoint, cause, self._turn.now, **changes)
         if moved is None or moved.step is checkpoint.step:
             return moved
-        self._context.answered(moved.uid)
-        order = orders.of_checkpoint(moved, self._context.now, self._book.lineage(moved.workload.uid))
+        self._turn.stop_repeating(moved.uid)
+        order = order_of(moved, self._turn.now, self._book.lineage(moved.workload.uid))
         if order is not None and cause is Cause.ABORTED:  # the node has just tried
-            self._context.repeat_in(moved.uid, self._context.timing.lost)
+            self._turn.repeat_in(moved.uid, self._turn.timing.lost)
         elif order is not None:
-            self._context.order(moved.uid, moved.workload.node, order)
-        messages.of_checkpoint(self._context, moved, cause)
+            self._turn.order(moved.uid, moved.workload.node, order)
+        self._turn.publish(messages.of_checkpoint(moved, cause))
         if moved.step is CheckpointStep.READY and cause is not Cause.JOIN:
             self._retain(moved)
         return moved
@@ -46,31 +109,62 @@ class CheckpointSteps:
     def confirm(self, checkpoint: Checkpoint) -> None:
         """Mark a terminal checkpoint as confirmed by its node, or as needing no confirmation."""
         if checkpoint.unconfirmed:
-            confirmed = replace(checkpoint, unconfirmed=False, cleanup_pending=False)
-            self._book.update(confirmed)
-            self._book.touched[confirmed.uid] = None
-            self._context.answered(confirmed.uid)
-            self.arm(confirmed)
+            self._turn.stop_repeating(checkpoint.uid)
+            self._change(checkpoint, unconfirmed=False, cleanup_pending=False)
 
     def leave(self, checkpoint: Checkpoint) -> None:
         """Record that the node has thawed the workload: another checkpoint may start, only store cleanup is pending."""
         if not checkpoint.cleanup_pending:
-            left = replace(checkpoint, cleanup_pending=True)
-            self._book.update(left)
-            self._book.touched[left.uid] = None
-            self._context.repeat_in(left.uid, self._context.timing.lost)
-            self.arm(left)
+            self._turn.repeat_in(checkpoint.uid, self._turn.timing.lost)
+            self._change(checkpoint, cleanup_pending=True)
 
-    def ended(self, checkpoint: Checkpoint) -> None:
+    def close(self, checkpoint: Checkpoint) -> None:
         """Record that no process of a terminal checkpoint's workload is left to kill."""
-        if may_have_left_a_snapshot(checkpoint):
-            return
-        if checkpoint.unconfirmed or checkpoint.kill_pending:
-            ended = replace(checkpoint, unconfirmed=False, kill_pending=False)
-            self._book.update(ended)
-            self._book.touched[ended.uid] = None
-            self._context.answered(ended.uid)
-            self.arm(ended)
+        if not may_have_left_a_snapshot(checkpoint) and (checkpoint.unconfirmed or checkpoint.kill_pending):
+            self._turn.stop_repeating(checkpoint.uid)
+            self._change(checkpoint, unconfirmed=False, kill_pending=False)
+
+    def order_of(self, checkpoint: Checkpoint) -> Order | None:
+        """Return the order that the current step waits on."""
+        if self.is_overdue(checkpoint):
+            return final_kill_of(checkpoint)
+        return order_of(checkpoint, self._turn.now, self._book.lineage(checkpoint.workload.uid))
+
+    def _change(self, checkpoint: Checkpoint, **changes: object) -> None:
+        """Change a checkpoint without a transition; the records that waited for the change are reconciled."""
+        changed = replace(checkpoint, **changes)
+        self._book.update(changed)
+        self._book.touch(changed.uid)
+        self.arm(changed)
+
+    def _retain(self, checkpoint: Checkpoint) -> None:
+        spare = {
+            ref.generation
+            for restore in self._book.restores_naming(checkpoint.identity, checkpoint.workload)
+            for ref in (restore.snapshot, restore.requested_snapshot)
+            if ref is not None and ref.identity == checkpoint.identity and restore.finished_at is None
+        }
+        retention = checkpoint.policy.retention
+        order = ApplyRetention(checkpoint.uid, checkpoint.identity, retention, tuple(sorted(spare)))
+        self._turn.send_once(checkpoint.workload.node, order)
+
+    # -- timers
+
+    def arm(self, checkpoint: Checkpoint, *, kept: bool = False) -> None:
+        """Set the next timer. `kept`: the record has expired, but cannot be dropped now."""
+        timing, now = self._turn.timing, self._turn.now
+        if checkpoint.is_terminal:
+            at = now + timing.remember if kept else self.forget_at(checkpoint)
+        elif checkpoint.step in DECIDED:
+            at = checkpoint.deadline + timing.confirm
+        else:
+            at = checkpoint.deadline
+            if checkpoint.not_before is not None and checkpoint.not_before > now:
+                at = min(at, checkpoint.not_before)
+        earlier = self._turn.repeat_at(checkpoint.uid)
+        if earlier is None:
+            earlier = self.ends_at(checkpoint)
+        self._turn.deadlines.set(checkpoint.uid, at if earlier is None else min(at, earlier))
 
     def ends_at(self, checkpoint: Checkpoint) -> float | None:
         """Return when the doomed workload is killed even if not deleted; None while an active hold names it.
@@ -87,45 +181,22 @@ class CheckpointSteps:
             if hold.step is not HoldStep.RELEASED or hold.released_at is None:
                 return None
             released.append(hold.released_at)
-        return max(released) + self._context.timing.patience
+        return max(released) + self._turn.timing.patience
 
     def is_overdue(self, checkpoint: Checkpoint) -> bool:
         """Return whether the doomed workload was released, but not deleted within `Timing.patience`."""
         at = self.ends_at(checkpoint)
-        return at is not None and self._context.now >= at
-
-    def order_of(self, checkpoint: Checkpoint) -> Order | None:
-        """Return the order that the current step waits on; see `orders.of_checkpoint`."""
-        if self.is_overdue(checkpoint):
-            return orders.end(checkpoint)
-        lineage = self._book.lineage(checkpoint.workload.uid)
-        return orders.of_checkpoint(checkpoint, self._context.now, lineage)
-
-    def arm(self, checkpoint: Checkpoint, *, kept: bool = False) -> None:
-        """Set the next timer. `kept`: the record has expired, but cannot be dropped now."""
-        timing, now = self._context.timing, self._context.now
-        if checkpoint.is_terminal:
-            at = now + timing.remember if kept else self.forget_at(checkpoint)
-        elif checkpoint.step in DECIDED:
-            at = checkpoint.deadline + timing.confirm
-        else:
-            at = checkpoint.deadline
-            if checkpoint.not_before is not None and checkpoint.not_before > now:
-                at = min(at, checkpoint.not_before)
-        earlier = self._context.repeat_at(checkpoint.uid)
-        if earlier is None:
-            earlier = self.ends_at(checkpoint)
-        self._context.deadlines.set(checkpoint.uid, at if earlier is None else min(at, earlier))
+        return at is not None and self._turn.now >= at
 
     def forget_at(self, checkpoint: Checkpoint) -> float:
         """Return when the record expires; a signal repeated after its deadline is harmless without it.
 
         Records of doomed workloads are retained until the kill is due.
         """
-        over = checkpoint.finished_at or self._context.now
+        over = checkpoint.finished_at or self._turn.now
         if checkpoint.kill_pending:
-            over = max(over, self.ends_at(checkpoint) or self._context.now)
-        return max(over + self._context.timing.remember, checkpoint.deadline)
+            over = max(over, self.ends_at(checkpoint) or self._turn.now)
+        return max(over + self._turn.timing.remember, checkpoint.deadline)
 
     def forget(self, checkpoint: Checkpoint) -> bool:
         """Drop an expired record if its hold is dropped; a set with live members stays whole.
@@ -138,8 +209,8 @@ class CheckpointSteps:
         hold = self._book.holds.get(checkpoint.signal_uid)
         if hold is not None or not self._book.set_of(checkpoint).are_all(TERMINAL_CHECKPOINT_STEPS):
             return False
-        self._context.answered(checkpoint.uid)
-        self._context.deadlines.set(checkpoint.uid, None)
+        self._turn.stop_repeating(checkpoint.uid)
+        self._turn.deadlines.set(checkpoint.uid, None)
         self._book.forget(checkpoint)
         return True
 
@@ -149,12 +220,77 @@ class CheckpointSteps:
         ready = (one.committed_at for one in of_identity if one.step is CheckpointStep.READY)
         return any(at is not None and at > over for at in ready)
 
-    def _retain(self, checkpoint: Checkpoint) -> None:
-        spare = {
-            ref.generation
-            for restore in self._book.restores_naming(checkpoint.identity, checkpoint.workload)
-            for ref in (restore.snapshot, restore.requested_snapshot)
-            if ref is not None and ref.identity == checkpoint.identity and restore.finished_at is None
-        }
-        order = orders.retain(checkpoint, tuple(sorted(spare)))
-        self._context.send_once(checkpoint.workload.node, order)
+    # -- failures
+
+    def fail(self, checkpoint: Checkpoint, cause: Cause, why: str, *, retryable: bool = False) -> None:
+        """Fail this checkpoint and its set; retry all of it if that may help."""
+        why = cut(why)
+        is_retried = retryable and self._pause(checkpoint) is not None
+        failed = self._undo(checkpoint, cause, why, is_retried=is_retried)
+        if failed is None:
+            return
+        if is_retried:
+            self._retry([failed])
+        rest = cause if cause in {Cause.DEADLINE, Cause.CANCELLED} else Cause.SET_FAILED
+        self.fail_rest(failed, rest, f"gang member {failed.workload.name}: {why}", retryable=is_retried)
+
+    def fail_rest(
+        self, failed: Checkpoint, cause: Cause, why: str, *, retryable: bool = False, at_once: bool = False
+    ) -> None:
+        """Fail the other members of a set whose member failed."""
+        is_retried = retryable and self._pause(failed) is not None
+        survivors = []
+        for member in self._book.members(failed):
+            if member.uid == failed.uid or member.is_terminal or member.step in DECIDED:
+                continue
+            moved = self._undo(member, cause, why, is_retried=is_retried)
+            if moved is not None:
+                survivors.append(moved)
+        if is_retried:
+            self._retry([m for m in survivors if not m.workload_gone], at_once=at_once)
+
+    def fail_ended(self, checkpoint: Checkpoint, why: str) -> None:
+        """Fail a checkpoint whose workload ended by itself, unless it is committed; the rest of its set retries."""
+        if checkpoint.step is CheckpointStep.COMMITTED:
+            self.move(checkpoint, Cause.ENDED, workload_gone=True)
+            return
+        if checkpoint.step in DECIDED:
+            self.move(checkpoint, Cause.ENDED)
+            return
+        reason = f"the workload ended: {why}"
+        self.move(checkpoint, Cause.ENDED, cancelled=True, failure=reason, verdict=Verdict.NOT_NEEDED)
+        self.fail_rest(checkpoint, Cause.SET_FAILED, "a member of its gang ended", retryable=True, at_once=True)
+
+    def _undo(self, checkpoint: Checkpoint, cause: Cause, why: str, *, is_retried: bool) -> Checkpoint | None:
+        """Order the abort; a retried checkpoint leaves the verdict to its next attempt."""
+        decided = Verdict.NOT_NEEDED if cause is Cause.CANCELLED else verdict_of(checkpoint)
+        return self.move(checkpoint, cause, cancelled=True, failure=why, verdict=None if is_retried else decided)
+
+    def _pause(self, checkpoint: Checkpoint) -> float | None:
+        """Return the backoff in seconds until the next attempt; None if too little time is left."""
+        return self._turn.timing.pause_within(checkpoint.attempt, checkpoint.deadline - self._turn.now)
+
+    def _retry(self, failed: list[Checkpoint], *, at_once: bool = False) -> None:
+        """Create replacement checkpoints, which start once the abort of the failed ones is confirmed."""
+        now = self._turn.now
+        for old in failed:
+            attempt, pause = old.attempt + 1, self._pause(old)
+            changes = {
+                "uid": uid_of(old.signal_uid, old.workload.uid, attempt),
+                "step": CheckpointStep.WAITING,
+                "created_at": now,
+                "attempt": attempt,
+                "not_before": None if at_once or pause is None else now + pause,
+            }
+            new = _renew(old, changes)
+            self._book.add(new, now, f"attempt {attempt} after {old.failure}")
+            hold = self._book.holds.get(old.signal_uid)
+            if hold is not None:
+                uids = tuple(new.uid if uid == old.uid else uid for uid in hold.checkpoints)
+                self._book.update(replace(hold, checkpoints=uids))
+
+
+def _renew(checkpoint: Checkpoint, changes: dict[str, Any]) -> Checkpoint:
+    """Return a copy that has reached nothing yet, with these changes."""
+    given: dict[str, Any] = {name: getattr(checkpoint, name) for name in _GIVEN}
+    return Checkpoint(**(given | changes))

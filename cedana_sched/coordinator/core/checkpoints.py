@@ -6,14 +6,23 @@ attempt with new uids waits until the abort is confirmed: no process is ever fro
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import messages, obstacles, orders
-from cedana_sched.coordinator.core.book import unconfirmed
-from cedana_sched.coordinator.core.checkpoint_steps import DECIDED, CheckpointSteps, may_have_left_a_snapshot
-from cedana_sched.coordinator.core.failures import Failures, uid_of
+from cedana_sched.coordinator.core import messages, obstacles
+from cedana_sched.coordinator.core.book import is_unconfirmed
+from cedana_sched.coordinator.core.checkpoint_steps import (
+    DECIDED,
+    CheckpointSteps,
+    abort_of,
+    final_kill_of,
+    may_have_left_a_snapshot,
+    uid_of,
+)
 from cedana_sched.coordinator.core.transitions import Cause
-from cedana_sched.coordinator.core.turn_context import TurnContext
+from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.orders import (
     Aborted,
     CheckpointFailed,
@@ -51,15 +60,10 @@ CheckpointOutcome = (
     | RemovalFailed
 )
 
-_SIMPLE_ANSWERS: dict[type, Cause] = {
-    Frozen: Cause.FROZEN,
-    Killed: Cause.KILLED,
-    Thawed: Cause.THAWED,
-    Aborted: Cause.ABORTED,
-}
+_SEEN_LATE = "its deadline had passed before it was seen"
 
 
-def active(checkpoint: Checkpoint) -> bool:
+def is_active(checkpoint: Checkpoint) -> bool:
     """Return whether an order is outstanding at the agent, which may still thaw the workload."""
     is_silent = checkpoint.unconfirmed and not checkpoint.cleanup_pending
     return is_silent or (checkpoint.step is not CheckpointStep.WAITING and not checkpoint.is_terminal)
@@ -68,11 +72,20 @@ def active(checkpoint: Checkpoint) -> bool:
 class Checkpoints:
     """All checkpoints of one core."""
 
-    def __init__(self, context: TurnContext) -> None:
-        self._context = context
-        self._book = context.book
-        self._steps = CheckpointSteps(context)
-        self._failures = Failures(context, self._steps)
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._book = turn.book
+        self._steps = CheckpointSteps(turn)
+        self._answers: Mapping[type[CheckpointOutcome], Callable[[Checkpoint, Any], None]] = {
+            Frozen: self._frozen,
+            Progress: self._progressed,
+            Committed: self._committed,
+            CheckpointFailed: self._failed,
+            Killed: self._killed,
+            Thawed: self._thawed,
+            Aborted: self._aborted,
+            SnapshotRemoved: self._removed,
+        }
         self._refused: dict[str, str] = {}
         """Uids of checkpoints that fail in the turn that created them, and why."""
 
@@ -94,62 +107,44 @@ class Checkpoints:
                 after_commit=signal.after_commit,
                 reason=signal.reason,
                 step=CheckpointStep.WAITING,
-                created_at=self._context.now,
+                created_at=self._turn.now,
                 deadline=deadline,
                 workload_started_at=victim.started_at,
             )
-            self._book.add(checkpoint, self._context.now, f"signal of {signal.adapter}, {signal.reason}")
+            self._book.add(checkpoint, self._turn.now, f"signal of {signal.adapter}, {signal.reason}")
             uids.append(checkpoint.uid)
             if victim.refused is not None:
                 self._refused[checkpoint.uid] = victim.refused
         return tuple(uids)
 
     def answer(self, outcome: CheckpointOutcome) -> None:
-        """Apply an agent's answer; drop answers for expired records."""
+        """Apply an agent's answer; drop answers for expired records, and those that no record waits on."""
         checkpoint = self._book.checkpoints.get(outcome.checkpoint_uid)
-        if checkpoint is None or isinstance(outcome, RetentionApplied | RemovalFailed):
-            return
-        if isinstance(outcome, SnapshotRemoved):
-            if checkpoint.cleanup_pending:
-                self._steps.confirm(checkpoint)
-        elif isinstance(outcome, Progress):
-            if checkpoint.step is CheckpointStep.DUMPING:
-                self._book.update(replace(checkpoint, transfer=outcome.transfer), stored=False)
-                self._context.heard(checkpoint.uid)
-                self._steps.arm(checkpoint)
-        elif isinstance(outcome, Committed):
-            self._committed(checkpoint, outcome)
-        elif isinstance(outcome, CheckpointFailed) and self._runs_no_more(checkpoint):
-            self._failures.ended(checkpoint, outcome.why)
-        elif isinstance(outcome, CheckpointFailed):
-            self._failures.fail(checkpoint, Cause.CHECKPOINT_FAILED, outcome.why, retryable=outcome.retryable)
-        else:
-            self._answer_simply(checkpoint, outcome)
+        apply = self._answers.get(type(outcome))
+        if checkpoint is not None and apply is not None:
+            apply(checkpoint, outcome)
 
     def cancel(self, signal_uid: str, why: str) -> None:
         """Cancel a preemption: abort what can be aborted; the workloads run on. Also valid after the release."""
-        for listed in self._book.of_signal(signal_uid):
-            checkpoint = self._book.checkpoints[listed.uid]
+        for checkpoint in self._book.as_changed(self._book.of_signal(signal_uid)):
             if checkpoint.step is CheckpointStep.READY and checkpoint.kill_pending:
                 self._spare(checkpoint)
             elif not checkpoint.is_terminal and checkpoint.step not in DECIDED:
-                self._failures.fail(checkpoint, Cause.CANCELLED, f"the preemption was cancelled: {why}")
+                self._steps.fail(checkpoint, Cause.CANCELLED, f"the preemption was cancelled: {why}")
 
-    def workload_ended(self, workload_uid: str, why: str) -> None:
+    def end_workload(self, workload_uid: str, why: str) -> None:
         """Fail the checkpoint of a victim that ended by itself; the rest of its gang retries without it."""
-        for listed in self._book.of_workload(workload_uid):
-            checkpoint = self._book.checkpoints[listed.uid]
+        for checkpoint in self._book.as_changed(self._book.of_workload(workload_uid)):
             if not checkpoint.is_terminal:
-                self._failures.ended(checkpoint, why)
+                self._steps.fail_ended(checkpoint, why)
             elif checkpoint.step is CheckpointStep.READY:
-                self._steps.ended(checkpoint)
+                self._steps.close(checkpoint)
 
-    def node_lost(self, node: str) -> None:
+    def lose_node(self, node: str) -> None:
         """Fail every checkpoint on a lost node, except committed ones, which stay valid."""
-        for listed in self._book.on_node(node):
-            checkpoint = self._book.checkpoints[listed.uid]
+        for checkpoint in self._book.as_changed(self._book.on_node(node)):
             if checkpoint.is_terminal:
-                self._steps.ended(checkpoint)
+                self._steps.close(checkpoint)
                 continue
             if checkpoint.step is CheckpointStep.COMMITTED:
                 self._steps.move(checkpoint, Cause.NODE_LOST, workload_gone=True)
@@ -163,44 +158,45 @@ class Checkpoints:
             is_left = cancelled and dumped and checkpoint.frozen_at is not None
             self._steps.move(checkpoint, Cause.NODE_LOST, cancelled=cancelled, unconfirmed=is_left, **changes)
             if not committed:
-                self._failures.fail_rest(checkpoint, Cause.SET_FAILED, why)
+                self._steps.fail_rest(checkpoint, Cause.SET_FAILED, why)
 
-    def due(self, checkpoint: Checkpoint) -> None:
+    def lose_order(self, checkpoint: Checkpoint, order: Order) -> None:
+        """Repeat a lost order with backoff, if the step still waits on it."""
+        current = self._steps.order_of(checkpoint)
+        if current is None or type(current) is type(order):
+            self._turn.hasten_repetition(checkpoint.uid)
+            self.arm(checkpoint)
+
+    def handle_timer(self, checkpoint: Checkpoint) -> None:
         """Handle an expired timer: the deadline, a backoff, an order to repeat, or the record's retention."""
-        now = self._context.now
+        now = self._turn.now
         is_over = checkpoint.is_terminal and now >= self._steps.forget_at(checkpoint)
         if is_over and self._steps.forget(checkpoint):
-            self.workload_changed(checkpoint.workload.uid)  # unblocks checkpoints that waited for the node's answer
+            self.begin_waiting(checkpoint.workload.uid)  # unblocks checkpoints that waited for the node's answer
             return
         if checkpoint.step in DECIDED:
-            if now >= checkpoint.deadline + self._context.timing.confirm:
+            if now >= checkpoint.deadline + self._turn.timing.confirm:
                 self._steps.move(checkpoint, Cause.UNCONFIRMED, unconfirmed=True)
                 return
-        elif checkpoint.is_terminal:
-            pass
-        elif now >= checkpoint.deadline:
+        elif not checkpoint.is_terminal and now >= checkpoint.deadline:
             seconds = checkpoint.deadline - checkpoint.created_at
-            why = (
-                f"not committed within {messages.seconds(seconds)}"
-                if seconds > 0
-                else "its deadline had passed before it was seen"
-            )
-            self._failures.fail(checkpoint, Cause.DEADLINE, why)
+            why = f"not committed within {messages.seconds(seconds)}" if seconds > 0 else _SEEN_LATE
+            self._steps.fail(checkpoint, Cause.DEADLINE, why)
             return
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)
-        elif self._context.repeat_at(checkpoint.uid) is None and self._steps.is_overdue(checkpoint):
-            messages.of_overdue(self._context, checkpoint)
-            self._context.order(checkpoint.uid, checkpoint.workload.node, orders.end(checkpoint))
-        elif self._context.due(checkpoint.uid):
+        elif self._turn.repeat_at(checkpoint.uid) is None and self._steps.is_overdue(checkpoint):
+            self._turn.publish(messages.of_overdue(checkpoint, self._turn.timing.patience))
+            self._turn.order(checkpoint.uid, checkpoint.workload.node, final_kill_of(checkpoint))
+        elif self._turn.take_repetition(checkpoint.uid):
             order = self._steps.order_of(checkpoint)
             if order is not None:
-                self._context.send_once(checkpoint.workload.node, order)
+                self._turn.send_once(checkpoint.workload.node, order)
         self._steps.arm(self._book.checkpoints[checkpoint.uid], kept=is_over)
 
     # -- reconciliation
 
-    def draw(self, checkpoint: Checkpoint) -> None:
+    def reconcile(self, checkpoint: Checkpoint) -> None:
         """Reconcile a changed checkpoint: pass barriers and start unblocked checkpoints."""
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)
@@ -211,28 +207,29 @@ class Checkpoints:
         elif checkpoint.step is CheckpointStep.COMMITTED:
             self._pass_commit_barrier(checkpoint)
         elif checkpoint.is_terminal:
-            self.workload_changed(checkpoint.workload.uid)
+            self.begin_waiting(checkpoint.workload.uid)
         self._steps.arm(self._book.checkpoints[checkpoint.uid])
 
     def arm(self, checkpoint: Checkpoint) -> None:
         """Set the checkpoint's next timer."""
         self._steps.arm(checkpoint)
 
-    def order_of(self, checkpoint: Checkpoint) -> Order | None:
-        """Return the order that the current step waits on."""
-        return self._steps.order_of(checkpoint)
+    def repeat(self, checkpoint: Checkpoint) -> None:
+        """Repeat the order of the current step (recovery)."""
+        order = self._steps.order_of(checkpoint)
+        if order is not None:
+            self._turn.order(checkpoint.uid, checkpoint.workload.node, order)
 
-    def released(self, hold: PreemptionHold) -> None:
+    def await_deletion(self, hold: PreemptionHold) -> None:
         """Start the timers after which doomed workloads that are not deleted are killed."""
         for named in self._book.of_hold(hold):
             for checkpoint in self._book.of_workload(named.workload.uid):
                 if checkpoint.kill_pending:
                     self._steps.arm(checkpoint)
 
-    def workload_changed(self, workload_uid: str) -> None:
+    def begin_waiting(self, workload_uid: str) -> None:
         """Start checkpoints that waited for another checkpoint, or the restore, of this workload."""
-        for listed in self._book.of_workload(workload_uid):
-            checkpoint = self._book.checkpoints[listed.uid]
+        for checkpoint in self._book.as_changed(self._book.of_workload(workload_uid)):
             if checkpoint.step is CheckpointStep.WAITING:
                 self._try_to_begin(checkpoint)
 
@@ -244,34 +241,83 @@ class Checkpoints:
                 self._book.update(tightened)
                 self._steps.arm(tightened)
 
-    # -- steps
+    # -- answers
 
-    def _answer_simply(self, checkpoint: Checkpoint, outcome: Frozen | Killed | Thawed | Aborted) -> None:
-        changes: dict[str, object] = {}
-        match outcome:
-            case Frozen():
-                changes["frozen_at"] = self._context.now
-            case Killed():
-                changes["kill_pending"] = outcome.still_frozen
-            case Aborted():
-                changes["unconfirmed"] = changes["cleanup_pending"] = (
-                    outcome.cleanup_pending and checkpoint.frozen_at is not None
-                )
-        if self._steps.move(checkpoint, _SIMPLE_ANSWERS[type(outcome)], **changes) is not None:
+    def _frozen(self, checkpoint: Checkpoint, _: Frozen) -> None:
+        if self._steps.move(checkpoint, Cause.FROZEN, frozen_at=self._turn.now) is None:
+            self._undo_late_freeze(checkpoint)
+
+    def _progressed(self, checkpoint: Checkpoint, progress: Progress) -> None:
+        if checkpoint.step is CheckpointStep.DUMPING:
+            self._book.update(replace(checkpoint, transfer=progress.transfer), stored=False)
+            self._turn.defer_repetition(checkpoint.uid)
+            self._steps.arm(checkpoint)
+
+    def _committed(self, checkpoint: Checkpoint, outcome: Committed) -> None:
+        if checkpoint.step is CheckpointStep.FAILED:
+            if checkpoint.cancelled:  # cancelled earlier: discard the late snapshot
+                self._turn.send_once(checkpoint.workload.node, abort_of(checkpoint))
             return
-        match outcome:
-            case Frozen():
-                self._frozen_too_late(checkpoint)
-            case Killed():
-                self._killed_again(checkpoint, still_frozen=outcome.still_frozen)
-            case Aborted(cleanup_pending=True) if may_have_left_a_snapshot(checkpoint):
-                self._steps.leave(checkpoint)
-            case _:
-                self._steps.confirm(checkpoint)
+        if outcome.snapshot.identity != checkpoint.identity and checkpoint.step is CheckpointStep.DUMPING:
+            why = f"its agent committed {outcome.snapshot}, which is another identity's"
+            self._steps.fail(checkpoint, Cause.CHECKPOINT_FAILED, why)
+            return
+        changes = {
+            "snapshot": outcome.snapshot,
+            "manifest_digest": outcome.manifest_digest,
+            "transfer": outcome.transfer,
+            "committed_at": self._turn.now,
+        }
+        if self._steps.move(checkpoint, Cause.COMMITTED, **changes) is not None and outcome.leaves is not None:
+            self._turn.publish(messages.of_work_left(checkpoint, outcome.snapshot, outcome.leaves))
+
+    def _failed(self, checkpoint: Checkpoint, failed: CheckpointFailed) -> None:
+        if self._is_over(checkpoint):
+            self._steps.fail_ended(checkpoint, failed.why)
+        else:
+            self._steps.fail(checkpoint, Cause.CHECKPOINT_FAILED, failed.why, retryable=failed.retryable)
+
+    def _killed(self, checkpoint: Checkpoint, killed: Killed) -> None:
+        """Apply the answer to a `Kill`, possibly to a repeated one, or to one with `insist`."""
+        still_frozen = killed.still_frozen
+        if self._steps.move(checkpoint, Cause.KILLED, kill_pending=still_frozen) is not None or not checkpoint.stops:
+            return
+        if not still_frozen:
+            self._steps.close(checkpoint)
+        elif checkpoint.unconfirmed:
+            self._book.update(replace(checkpoint, kill_pending=True))
+            self._steps.confirm(self._book.checkpoints[checkpoint.uid])
+
+    def _thawed(self, checkpoint: Checkpoint, _: Thawed) -> None:
+        if self._steps.move(checkpoint, Cause.THAWED) is None:
+            self._steps.confirm(checkpoint)
+
+    def _aborted(self, checkpoint: Checkpoint, aborted: Aborted) -> None:
+        is_left = aborted.cleanup_pending and checkpoint.frozen_at is not None
+        if self._steps.move(checkpoint, Cause.ABORTED, unconfirmed=is_left, cleanup_pending=is_left) is not None:
+            return
+        if aborted.cleanup_pending and may_have_left_a_snapshot(checkpoint):
+            self._steps.leave(checkpoint)
+        else:
+            self._steps.confirm(checkpoint)
+
+    def _removed(self, checkpoint: Checkpoint, _: SnapshotRemoved) -> None:
+        if checkpoint.cleanup_pending:
+            self._steps.confirm(checkpoint)
+
+    def _undo_late_freeze(self, checkpoint: Checkpoint) -> None:
+        """Undo a delayed `Freeze` that may have been executed after the checkpoint was terminal; harmless if not."""
+        node = checkpoint.workload.node
+        if checkpoint.step is CheckpointStep.FAILED and checkpoint.cancelled:
+            self._turn.send_once(node, abort_of(checkpoint))
+        elif checkpoint.step is CheckpointStep.READY and not checkpoint.stops:
+            self._turn.send_once(node, Thaw(checkpoint.uid, checkpoint.workload))
+
+    # -- steps
 
     def _try_to_begin(self, waiting: Checkpoint) -> None:
         """Order the freeze of the whole set, unless any member is blocked."""
-        if self._context.now >= waiting.deadline:
+        if self._turn.now >= waiting.deadline:
             return  # the deadline is handled in this turn
         whole = self._book.set_of(waiting)
         if self._is_kept_back(waiting.uid) or (whole.obstacle is not None and self._is_kept_back(whole.obstacle)):
@@ -284,7 +330,7 @@ class Checkpoints:
         waiting_members = [member for member in members if member.step is CheckpointStep.WAITING]
         if waiting_members and len(waiting_members) < len(members):
             taken = next(member for member in members if member.is_terminal)
-            self._failures.fail_rest(taken, Cause.SET_FAILED, "a member of its gang was preempted without it")
+            self._steps.fail_rest(taken, Cause.SET_FAILED, "a member of its gang was preempted without it")
             return
         for member in waiting_members:
             self._steps.move(member, Cause.BEGIN)
@@ -294,30 +340,30 @@ class Checkpoints:
         member = self._book.checkpoints.get(uid)
         if member is None or member.step is not CheckpointStep.WAITING:
             return False
-        if member.not_before is not None and self._context.now < member.not_before:
+        if member.not_before is not None and self._turn.now < member.not_before:
             return True
         restore = self._book.restore_of(member.workload.uid)
         if stopped := self._book.stopped_by(member.workload.uid):
             self._join(member, stopped)
             return False
-        if restore is not None and restore.step in TERMINAL_RESTORE_STEPS and not unconfirmed(restore):
-            self._failures.ended(member, "it runs no more")
+        if restore is not None and restore.step in TERMINAL_RESTORE_STEPS and not is_unconfirmed(restore):
+            self._steps.fail_ended(member, "it runs no more")
             return True
         if why := self._refused.pop(uid, None) or obstacles.rival_of(self._book, member):
-            self._failures.fail(member, Cause.RIVAL, why)
+            self._steps.fail(member, Cause.RIVAL, why)
             return True
-        return self._is_starting(restore) or any(map(active, self._book.of_workload(member.workload.uid)))
+        return self._is_starting(restore) or any(map(is_active, self._book.of_workload(member.workload.uid)))
 
     def _is_starting(self, restore: Restore | None) -> bool:
         """Return whether the node's answer about the start is pending. An unconfirmed workload is frozen if it runs."""
         if restore is None or restore.step is RestoreStep.RUNNING:
             return False
-        return not unconfirmed(restore) or self._context.repeat_at(restore.uid) is not None
+        return not is_unconfirmed(restore) or self._turn.repeat_at(restore.uid) is not None
 
-    def _runs_no_more(self, checkpoint: Checkpoint) -> bool:
+    def _is_over(self, checkpoint: Checkpoint) -> bool:
         """Return whether the workload to be frozen had failed to restore, as its node has confirmed meanwhile."""
         restore = self._book.restore_of(checkpoint.workload.uid)
-        is_over = restore is not None and restore.step is RestoreStep.FAILED and not unconfirmed(restore)
+        is_over = restore is not None and restore.step is RestoreStep.FAILED and not is_unconfirmed(restore)
         return is_over and checkpoint.step is CheckpointStep.FREEZING
 
     def _join(self, member: Checkpoint, other: Checkpoint) -> None:
@@ -331,34 +377,6 @@ class Checkpoints:
             verdict=Verdict.COMMITTED,
         )
 
-    def _committed(self, checkpoint: Checkpoint, outcome: Committed) -> None:
-        if checkpoint.step is CheckpointStep.FAILED:
-            if checkpoint.cancelled:  # cancelled earlier: discard the late snapshot
-                self._context.send_once(checkpoint.workload.node, orders.abort(checkpoint))
-            return
-        if outcome.snapshot.identity != checkpoint.identity and checkpoint.step is CheckpointStep.DUMPING:
-            why = f"its agent committed {outcome.snapshot}, which is another identity's"
-            self._failures.fail(checkpoint, Cause.CHECKPOINT_FAILED, why)
-            return
-        changes = {
-            "snapshot": outcome.snapshot,
-            "manifest_digest": outcome.manifest_digest,
-            "transfer": outcome.transfer,
-            "committed_at": self._context.now,
-        }
-        if self._steps.move(checkpoint, Cause.COMMITTED, **changes) is not None and outcome.leaves is not None:
-            messages.of_work_left(self._context, checkpoint, outcome.snapshot, outcome.leaves)
-
-    def _killed_again(self, checkpoint: Checkpoint, *, still_frozen: bool) -> None:
-        """Apply the answer to a repeated `Kill`, or to one with `insist`."""
-        if not checkpoint.stops:
-            return
-        if not still_frozen:
-            self._steps.ended(checkpoint)
-        elif checkpoint.unconfirmed:
-            self._book.update(replace(checkpoint, kill_pending=True))
-            self._steps.confirm(self._book.checkpoints[checkpoint.uid])
-
     def _is_relied_on(self, checkpoint: Checkpoint) -> bool:
         """Return whether another preemption or a restore already depends on this snapshot and the workload's stop."""
         others = (one for one in self._book.of_workload(checkpoint.workload.uid) if one.uid != checkpoint.uid)
@@ -371,26 +389,18 @@ class Checkpoints:
         """Thaw a committed but live workload: its snapshot stays valid, and the next preemption makes another one."""
         if self._is_relied_on(checkpoint):
             return
-        deadline = max(checkpoint.deadline, self._context.now)
-        changes = {
-            "eviction_cancelled": True,
-            "kill_pending": False,
-            "verdict": Verdict.NOT_NEEDED,
-            "deadline": deadline,
-        }
-        self._steps.move(checkpoint, Cause.SPARED, **changes)
+        self._steps.move(
+            checkpoint,
+            Cause.SPARED,
+            eviction_cancelled=True,
+            kill_pending=False,
+            verdict=Verdict.NOT_NEEDED,
+            deadline=max(checkpoint.deadline, self._turn.now),
+        )
         hold = self._book.holds.get(checkpoint.signal_uid)
         if hold is not None and checkpoint.workload.uid in hold.verdicts:
             verdicts = hold.verdicts | {checkpoint.workload.uid: Verdict.NOT_NEEDED}
             self._book.update(replace(hold, verdicts=verdicts))
-
-    def _frozen_too_late(self, checkpoint: Checkpoint) -> None:
-        """Undo a delayed `Freeze` that may have been executed after the checkpoint was terminal; harmless if not."""
-        node = checkpoint.workload.node
-        if checkpoint.step is CheckpointStep.FAILED and checkpoint.cancelled:
-            self._context.send_once(node, orders.abort(checkpoint))
-        elif checkpoint.step is CheckpointStep.READY and not checkpoint.stops:
-            self._context.send_once(node, Thaw(checkpoint.uid, checkpoint.workload))
 
     def _pass_commit_barrier(self, checkpoint: Checkpoint) -> None:
         if not self._book.set_of(checkpoint).are_all({CheckpointStep.COMMITTED}):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from cedana_sched.coordinator.core import messages
+from cedana_sched.coordinator.core.checkpoint_steps import verdict_of
 from cedana_sched.coordinator.core.checkpoints import Checkpoints
-from cedana_sched.coordinator.core.failures import verdict_of
 from cedana_sched.coordinator.core.instructions import PlaceHold, ReleaseHold
 from cedana_sched.coordinator.core.transitions import Cause
-from cedana_sched.coordinator.core.turn_context import TurnContext
+from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.preemption import AfterCommit, Release, Signal
 from cedana_sched.model.records import HoldStep, PreemptionHold
 
@@ -17,21 +17,21 @@ from cedana_sched.model.records import HoldStep, PreemptionHold
 class Holds:
     """All holds of one core, and the signals that create them."""
 
-    def __init__(self, context: TurnContext, checkpoints: Checkpoints) -> None:
-        self._context = context
-        self._book = context.book
+    def __init__(self, turn: Turn, checkpoints: Checkpoints) -> None:
+        self._turn = turn
+        self._book = turn.book
         self._checkpoints = checkpoints
 
-    def preempted(self, signal: Signal) -> None:
+    def create(self, signal: Signal) -> None:
         """Create the hold and checkpoints of a signal. Idempotent: a repeated signal repeats the instruction."""
         known = self._book.holds.get(signal.uid)
         if known is not None:
-            self._repeated(known, signal)
+            self._repeat_placing(known, signal)
             return
         if self._book.of_signal(signal.uid):
             return
         deadline = min(
-            [signal.observed_at + victim.policy.deadline_seconds for victim in signal.victims] or [self._context.now]
+            [signal.observed_at + victim.policy.deadline_seconds for victim in signal.victims] or [self._turn.now]
         )
         if signal.not_after is not None:
             deadline = min(deadline, signal.not_after)
@@ -45,7 +45,7 @@ class Holds:
             preemptor=signal.preemptor,
             reason=signal.reason,
             step=HoldStep.HOLDING,
-            created_at=self._context.now,
+            created_at=self._turn.now,
             deadline=deadline,
             checkpoints=uids,
             release_group=signal.release_group,
@@ -53,16 +53,16 @@ class Holds:
             namespace_uid=_namespace_uid_of(signal, namespace),
             held=signal.held,
         )
-        self._book.add(hold, self._context.now, f"signal of {signal.adapter}, {signal.reason}")
-        self._context.out.append(PlaceHold(signal.adapter, signal))
+        self._book.add(hold, self._turn.now, f"signal of {signal.adapter}, {signal.reason}")
+        self._turn.out.append(PlaceHold(signal.adapter, signal))
 
-    def _repeated(self, hold: PreemptionHold, signal: Signal) -> None:
+    def _repeat_placing(self, hold: PreemptionHold, signal: Signal) -> None:
         if hold.step is HoldStep.HOLDING:
-            self._context.out.append(PlaceHold(hold.adapter, signal))
+            self._turn.out.append(PlaceHold(hold.adapter, signal))
         else:
-            self.release_again(hold)
+            self.send_release(hold)
 
-    def placed(self, signal_uid: str, until: float | None) -> None:
+    def confirm_placed(self, signal_uid: str, until: float | None) -> None:
         """Record that the adapter holds the eviction, possibly for less time than the policy grants."""
         hold = self._book.holds.get(signal_uid)
         if hold is None or hold.step is not HoldStep.HOLDING:
@@ -72,29 +72,31 @@ class Holds:
             self._book.update(hold)
             self._checkpoints.tighten(signal_uid, until)
             self.arm(hold)
-        seconds = max(hold.deadline - self._context.now, 0.0)
-        text = f"Eviction held for checkpoint, at most {seconds:.0f}s"
-        self._context.tell("EvictionHeld", text, signal_uid=signal_uid)
+        self._turn.publish(messages.of_hold(hold, self._turn.now))
 
-    def released(self, signal_uid: str) -> None:
+    def confirm_released(self, signal_uid: str) -> None:
         """Record that the adapter has released its scheduler."""
         hold = self._book.holds.get(signal_uid)
         if hold is None:
             return
-        released = self._book.move_hold(hold, Cause.RELEASE_DONE, self._context.now, released_at=self._context.now)
+        released = self._book.move(hold, Cause.RELEASE_DONE, self._turn.now, released_at=self._turn.now)
         if released is not None:
-            self._checkpoints.released(released)
+            self._checkpoints.await_deletion(released)
 
-    def release_failed(self, signal_uid: str, why: str) -> None:
+    def report_failure(self, signal_uid: str, why: str) -> None:
         """Publish that the adapter could not release; the shell retries."""
-        text = f"The release could not be written, trying again: {why}"
-        self._context.tell("ReleaseFailed", text, signal_uid=signal_uid, warning=True)
+        self._turn.publish(messages.of_release_failure(signal_uid, why))
 
-    def release_again(self, hold: PreemptionHold) -> None:
+    def send_release(self, hold: PreemptionHold) -> None:
         """Repeat a decided release; the adapter's `release` is idempotent."""
-        self._context.out.append(ReleaseHold(hold.adapter, Release(hold.uid, hold.verdicts, hold.reasons)))
+        self._turn.out.append(ReleaseHold(hold.adapter, Release(hold.uid, hold.verdicts, hold.reasons)))
 
-    def draw(self, hold: PreemptionHold) -> None:
+    def repeat(self, hold: PreemptionHold) -> None:
+        """Repeat a release that may not have arrived (recovery)."""
+        if hold.step is HoldStep.RELEASING:
+            self.send_release(hold)
+
+    def reconcile(self, hold: PreemptionHold) -> None:
         """Release the hold once its checkpoints and those of its companions are terminal."""
         if hold.step is HoldStep.HOLDING and self._book.are_terminal(hold):
             for companion in self._book.companions(hold):
@@ -102,17 +104,16 @@ class Holds:
                 self.arm(self._book.holds[companion.uid])
         self.arm(self._book.holds[hold.uid])
 
-    def due(self, hold: PreemptionHold) -> None:
+    def handle_timer(self, hold: PreemptionHold) -> None:
         """Handle an expired timer: the deadline, or the record's retention."""
         if hold.step is HoldStep.HOLDING:
-            for named in self._book.of_hold(hold):
-                checkpoint = self._book.checkpoints[named.uid]  # re-read: a gang member may just have failed it
+            for checkpoint in self._book.as_changed(self._book.of_hold(hold)):  # a gang member may have failed it
                 if not checkpoint.is_terminal:
-                    self._checkpoints.due(checkpoint)
+                    self._checkpoints.handle_timer(checkpoint)
             self._release(self._book.holds[hold.uid], Cause.DEADLINE)
             if self._book.are_terminal(hold) and (companions := self._book.companions(hold)):
-                self.draw(companions[0])  # this hold no longer blocks them
-        elif (at := self._forget_at(hold)) is not None and self._context.now >= at:
+                self.reconcile(companions[0])  # this hold no longer blocks them
+        elif (at := self._forget_at(hold)) is not None and self._turn.now >= at:
             self._book.forget(hold)
 
     def arm(self, hold: PreemptionHold) -> None:
@@ -121,21 +122,21 @@ class Holds:
             at: float | None = hold.deadline
         else:
             at = self._forget_at(hold)
-        self._context.deadlines.set(hold.uid, at)
+        self._turn.deadlines.set(hold.uid, at)
 
     def _forget_at(self, hold: PreemptionHold) -> float | None:
         if hold.released_at is None:
             return None
-        return max(hold.released_at + self._context.timing.remember, hold.deadline)
+        return max(hold.released_at + self._turn.timing.remember, hold.deadline)
 
     def _release(self, hold: PreemptionHold, cause: Cause) -> None:
         checkpoints = self._book.of_hold(hold)
         verdicts = {c.workload.uid: verdict_of(c) for c in checkpoints}
         reasons = {c.workload.uid: c.failure for c in checkpoints if c.failure is not None}
-        released = self._book.move_hold(hold, cause, self._context.now, verdicts=verdicts, reasons=reasons)
+        released = self._book.move(hold, cause, self._turn.now, verdicts=verdicts, reasons=reasons)
         if released is not None:
-            messages.of_release(self._context, released, deadline=cause is Cause.DEADLINE)
-            self.release_again(released)
+            self._turn.publish(messages.of_release(released, self._turn.now, deadline=cause is Cause.DEADLINE))
+            self.send_release(released)
 
 
 def _namespace_of(signal: Signal) -> str:

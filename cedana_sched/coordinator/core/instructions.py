@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from cedana_sched.model.identity import Identity
-from cedana_sched.model.orders import Order
+from cedana_sched.model.orders import FailWorkload, FindSnapshot, Order, RestoreSnapshot, Stage, StartCold
 from cedana_sched.model.preemption import HeldObject, Release, Signal, WorkloadRef
 from cedana_sched.model.records import Record
 
@@ -65,3 +65,10 @@ class PublishEvent(msgspec.Struct, frozen=True):
 
 
 Instruction = Persist | Send | PlaceHold | ReleaseHold | PublishEvent
+
+
+def record_of(order: Order) -> str:
+    """Return the uid of the record that an order belongs to."""
+    if isinstance(order, FindSnapshot | Stage | RestoreSnapshot | StartCold | FailWorkload):
+        return order.restore_uid
+    return order.checkpoint_uid

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from cedana_sched.coordinator.core.book import claims
-from cedana_sched.coordinator.core.checkpoints import active
+from cedana_sched.coordinator.core.checkpoints import is_active
 from cedana_sched.coordinator.core.machine import Core
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import Kill, Order
@@ -100,7 +100,7 @@ def _checkpoints(core: Core) -> Iterator[str]:
     busy: Counter[str] = Counter()
     for checkpoint in core.book.checkpoints.values():
         step = checkpoint.step
-        if active(checkpoint):
+        if is_active(checkpoint):
             busy[checkpoint.workload.uid] += 1
         if (step in _PAST_COMMIT or step is CheckpointStep.READY) and checkpoint.snapshot is None:
             yield f"5: {checkpoint.uid} is {step} without a snapshot"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, get_args
 
-from cedana_sched.adapter.contract import Ended, PreemptionCancelled, Report, Starting
-from cedana_sched.coordinator.core import orders
+from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Starting
 from cedana_sched.coordinator.core.book import Book
 from cedana_sched.coordinator.core.checkpoints import CheckpointOutcome, Checkpoints
 from cedana_sched.coordinator.core.events import (
@@ -20,26 +20,64 @@ from cedana_sched.coordinator.core.events import (
     Tick,
 )
 from cedana_sched.coordinator.core.holds import Holds
-from cedana_sched.coordinator.core.instructions import Instruction, Persist
+from cedana_sched.coordinator.core.instructions import Instruction, Persist, record_of
 from cedana_sched.coordinator.core.restores import RestoreOutcome, Restores
-from cedana_sched.coordinator.core.set_back import SET_BACK_SECONDS, set_back, was_ahead
-from cedana_sched.coordinator.core.timing import Timing
-from cedana_sched.coordinator.core.turn_context import TurnContext
+from cedana_sched.coordinator.core.turn import SET_BACK_SECONDS, Timing, Turn, is_ahead
 from cedana_sched.model.orders import ApplyRetention, CheckpointFailed
-from cedana_sched.model.records import Checkpoint, HoldStep, Record, Restore, of_namespace
+from cedana_sched.model.records import Checkpoint, PreemptionHold, Record, Restore, of_namespace
 
 RUNAWAY = 100_000
 """More reconciliations than this from one event are a rule loop, not work."""
+
+
+class Rules(Protocol):
+    """The rules of one type of records."""
+
+    def reconcile(self, record: Any, /) -> None: ...
+
+    def handle_timer(self, record: Any, /) -> None: ...
+
+    def repeat(self, record: Any, /) -> None: ...
+
+    def arm(self, record: Any, /) -> None: ...
 
 
 class Core:
     """The whole state machine. Not thread-safe; never blocks."""
 
     def __init__(self, timing: Timing | None = None) -> None:
-        self._context = TurnContext(timing or Timing())
-        self._checkpoints = Checkpoints(self._context)
-        self._holds = Holds(self._context, self._checkpoints)
-        self._restores = Restores(self._context)
+        self._turn = Turn(timing or Timing())
+        self._checkpoints = Checkpoints(self._turn)
+        self._holds = Holds(self._turn, self._checkpoints)
+        self._restores = Restores(self._turn)
+        self._rules: Mapping[type[Record], Rules] = {
+            Checkpoint: self._checkpoints,
+            PreemptionHold: self._holds,
+            Restore: self._restores,
+        }
+        self._follow_ups: Mapping[type[Record], Callable[[Any], None]] = {
+            Checkpoint: self._follow_checkpoint,
+            Restore: self._follow_restore,
+        }
+        """What a reconciled record changes for those of other types."""
+        self._handlers: Mapping[type, Callable[[Any], None]] = {
+            Tick: lambda _: None,
+            Reported: lambda event: self._reports[type(event.report)](event.adapter, event.report),
+            HoldPlaced: lambda event: self._holds.confirm_placed(event.signal_uid, event.until),
+            ReleaseDone: lambda event: self._holds.confirm_released(event.signal_uid),
+            ReleaseFailed: lambda event: self._holds.report_failure(event.signal_uid, event.why),
+            OrderLost: self._lose_order,
+            NodeLost: self._lose_node,
+            NamespaceCorrected: self._correct_namespace,
+            **dict.fromkeys(get_args(CheckpointOutcome), self._answer_checkpoint),
+            **dict.fromkeys(get_args(RestoreOutcome), self._restores.answer),
+        }
+        self._reports: Mapping[type, Callable[[str, Any], None]] = {
+            Starting: self._restores.start,
+            Ended: self._end_workload,
+            PreemptionCancelled: lambda _, report: self._checkpoints.cancel(report.signal_uid, report.why),
+            Preempted: lambda _, report: self._holds.create(report.signal),
+        }
 
     @classmethod
     def recover(
@@ -47,41 +85,41 @@ class Core:
     ) -> tuple[Core, tuple[Instruction, ...]]:
         """Recover from persisted records; repeats every order and release that may not have arrived."""
         core = cls(timing)
-        context = core._context
-        context.now = now
+        turn = core._turn
+        turn.now = now
         stored = sorted(records, key=lambda record: record.created_at)
         for record in stored:
-            context.book.load(record)
-        if was_ahead(stored, now):
-            set_back(context, now)
+            turn.book.load(record)
+        if is_ahead(stored, now):
+            turn.set_back(now)
         for record in stored:
-            core._repeat(context.book.get(record.uid) or record)
-        core._draw()
+            core._rules[type(record)].repeat(turn.book.get(record.uid) or record)
+        core._reconcile()
         core._pass_deadlines()
         return core, core._take_instructions()
 
     @property
     def book(self) -> Book:
         """All records, read-only."""
-        return self._context.book
+        return self._turn.book
 
     @property
     def now(self) -> float:
         """The time of the last event (epoch seconds)."""
-        return self._context.now
+        return self._turn.now
 
     @property
     def timing(self) -> Timing:
         """The core's own intervals."""
-        return self._context.timing
+        return self._turn.timing
 
     def records(self) -> tuple[Record, ...]:
         """Return all retained records, checkpoints first."""
-        return tuple(self._context.book.records())
+        return tuple(self._turn.book.records())
 
     def next_deadline(self) -> float | None:
         """Return when the core needs a `Tick` (epoch seconds); None if no timer is set."""
-        return self._context.deadlines.next()
+        return self._turn.deadlines.next()
 
     def handle(self, event: Event, now: float) -> tuple[Instruction, ...]:
         """Handle one event; the first instruction is the `Persist`, if any record changed.
@@ -93,151 +131,95 @@ class Core:
             IllegalTransitionError: the event contradicts the record. The event has no effect; instructions of passed
                 deadlines are returned by the next call, so follow with a `Tick`.
         """
-        if self._context.now - now > SET_BACK_SECONDS:
-            self._set_back(now)
-        self._context.now = max(now, self._context.now)
+        if self._turn.now - now > SET_BACK_SECONDS:
+            self._turn.set_back(now)
+            for record in tuple(self._turn.book.records()):
+                self._rules[type(record)].arm(record)
+        self._turn.now = max(now, self._turn.now)
         self._pass_deadlines()
-        self._dispatch(event)
-        self._draw()
+        self._handlers[type(event)](event)
+        self._reconcile()
         self._pass_deadlines()
         return self._take_instructions()
 
-    def _set_back(self, now: float) -> None:
-        set_back(self._context, now)
-        for record in tuple(self._context.book.records()):
-            self._arm(record)
+    # -- events that concern several types of records
 
-    def _dispatch(self, event: Event) -> None:
-        if isinstance(event, Tick):
+    def _answer_checkpoint(self, outcome: CheckpointOutcome) -> None:
+        checkpoint = self._turn.book.checkpoints.get(outcome.checkpoint_uid)
+        if checkpoint is not None and isinstance(outcome, CheckpointFailed) and outcome.workload_gone:
+            self._restores.close_if_given_up(checkpoint.workload.uid)
+        self._checkpoints.answer(outcome)
+
+    def _end_workload(self, _: str, ended: Ended) -> None:
+        self._restores.end_workload(ended.workload_uid, ended)
+        self._checkpoints.end_workload(ended.workload_uid, ended.why)
+
+    def _lose_node(self, event: NodeLost) -> None:
+        self._checkpoints.lose_node(event.node)
+        self._restores.lose_node(event.node)
+
+    def _lose_order(self, lost: OrderLost) -> None:
+        book, uid = self._turn.book, record_of(lost.order)
+        if isinstance(lost.order, ApplyRetention):
             return
-        if isinstance(event, Reported):
-            self._report(event.adapter, event.report)
-        elif isinstance(event, HoldPlaced):
-            self._holds.placed(event.signal_uid, event.until)
-        elif isinstance(event, ReleaseDone):
-            self._holds.released(event.signal_uid)
-        elif isinstance(event, ReleaseFailed):
-            self._holds.release_failed(event.signal_uid, event.why)
-        elif isinstance(event, OrderLost):
-            self._order_lost(event)
-        elif isinstance(event, NodeLost):
-            self._checkpoints.node_lost(event.node)
-            self._restores.node_lost(event.node)
-        elif isinstance(event, NamespaceCorrected):
-            self._correct_namespace(event)
-        elif isinstance(event, CheckpointOutcome):
-            self._look_for_end(event)
-            self._checkpoints.answer(event)
-        elif isinstance(event, RestoreOutcome):
-            self._restores.answer(event)
+        if (checkpoint := book.checkpoints.get(uid)) is not None:
+            self._checkpoints.lose_order(checkpoint, lost.order)
+        elif (restore := book.restores.get(uid)) is not None:
+            self._restores.lose_order(restore, lost.order, lost.why)
 
     def _correct_namespace(self, event: NamespaceCorrected) -> None:
-        if (record := self._context.book.get(event.record_uid)) is not None:
-            self._context.book.update(of_namespace(record, event.namespace_uid))
-            self._context.book.touched[record.uid] = None  # re-evaluates obstacles in that namespace
+        book = self._turn.book
+        if (record := book.get(event.record_uid)) is not None:
+            book.update(of_namespace(record, event.namespace_uid))
+            book.touch(record.uid)  # re-evaluates obstacles in that namespace
 
-    def _look_for_end(self, outcome: CheckpointOutcome) -> None:
-        checkpoint = self._context.book.checkpoints.get(outcome.checkpoint_uid)
-        if checkpoint is not None and isinstance(outcome, CheckpointFailed) and outcome.workload_gone:
-            self._restores.nothing_runs(checkpoint.workload.uid)
+    # -- reconciliation
 
-    def _report(self, adapter: str, report: Report) -> None:
-        if isinstance(report, Starting):
-            self._restores.starting(adapter, report)
-        elif isinstance(report, Ended):
-            self._restores.workload_ended(report.workload_uid, report)
-            self._checkpoints.workload_ended(report.workload_uid, report.why)
-        elif isinstance(report, PreemptionCancelled):
-            self._checkpoints.cancel(report.signal_uid, report.why)
-        else:
-            self._holds.preempted(report.signal)
-
-    def _order_lost(self, lost: OrderLost) -> None:
-        order = lost.order
-        if isinstance(order, ApplyRetention):
-            return
-        uid = orders.record_of(order)
-        record = self._context.book.get(uid)
-        if isinstance(record, Checkpoint):
-            current = self._checkpoints.order_of(record)
-        elif isinstance(record, Restore):
-            current = orders.of_restore(record)
-            self._restores.order_lost(record, lost.why)
-        else:
-            return
-        if current is None or type(current) is type(order):
-            self._context.lost(uid)
-            self._arm(record)
-
-    def _draw(self) -> None:
+    def _reconcile(self) -> None:
         """Reconcile every changed record until no rule applies."""
-        book = self._context.book
+        book = self._turn.book
         for _ in range(RUNAWAY):
             if not book.touched:
                 return
             uid = next(iter(book.touched))
             del book.touched[uid]
             record = book.get(uid)
-            if isinstance(record, Checkpoint):
-                self._draw_checkpoint(record)
-            elif isinstance(record, Restore):
-                self._restores.draw(record)
-                self._checkpoints.workload_changed(record.workload.uid)
-            elif record is not None:
-                self._holds.draw(record)
+            if record is not None:
+                self._rules[type(record)].reconcile(record)
+                if (follow := self._follow_ups.get(type(record))) is not None:
+                    follow(record)
         raise RuntimeError(f"the rules run in circles around {list(book.touched)[:5]}")
 
-    def _draw_checkpoint(self, checkpoint: Checkpoint) -> None:
-        self._checkpoints.draw(checkpoint)
+    def _follow_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.is_terminal:
-            stopped_by = self._context.book.stopped_by(checkpoint.workload.uid)
-            if (
-                stopped_by is not None and not stopped_by.kill_pending
-            ):  # a doomed workload may be spared until its end is reported
-                self._restores.workload_ended(checkpoint.workload.uid)
-            hold = self._context.book.holds.get(checkpoint.signal_uid)
+            stopped_by = self._turn.book.stopped_by(checkpoint.workload.uid)
+            # a doomed workload may be spared until its end is reported
+            if stopped_by is not None and not stopped_by.kill_pending:
+                self._restores.end_workload(checkpoint.workload.uid)
+            hold = self._turn.book.holds.get(checkpoint.signal_uid)
             if hold is not None:
-                self._holds.draw(hold)
+                self._holds.reconcile(hold)
         self._restores.wake(checkpoint)
+
+    def _follow_restore(self, restore: Restore) -> None:
+        self._checkpoints.begin_waiting(restore.workload.uid)
 
     def _pass_deadlines(self) -> None:
         for _ in range(RUNAWAY):
-            due = self._context.deadlines.pop_due(self._context.now)
+            due = self._turn.deadlines.pop_due(self._turn.now)
             if not due:
                 return
             for uid in due:
-                record = self._context.book.get(uid)
-                if isinstance(record, Checkpoint):
-                    self._checkpoints.due(record)
-                elif isinstance(record, Restore):
-                    self._restores.due(record)
-                elif record is not None:
-                    self._holds.due(record)
-            self._draw()
-        raise RuntimeError(f"the deadlines run in circles at {self._context.now}")
-
-    def _repeat(self, record: Record) -> None:
-        if isinstance(record, Checkpoint):
-            order = self._checkpoints.order_of(record)
-            if order is not None:
-                self._context.order(record.uid, record.workload.node, order)
-        elif isinstance(record, Restore):
-            self._restores.repeat(record)
-        elif record.step is HoldStep.RELEASING:
-            self._holds.release_again(record)
-
-    def _arm(self, record: Record) -> None:
-        if isinstance(record, Checkpoint):
-            self._checkpoints.arm(record)
-        elif isinstance(record, Restore):
-            self._restores.arm(record)
-        else:
-            self._holds.arm(record)
+                record = self._turn.book.get(uid)
+                if record is not None:
+                    self._rules[type(record)].handle_timer(record)
+            self._reconcile()
+        raise RuntimeError(f"the deadlines run in circles at {self._turn.now}")
 
     def _take_instructions(self) -> tuple[Instruction, ...]:
-        instructions = tuple(self._context.out)
-        self._context.out.clear()
-        records, forgotten = self._context.book.take_changes()
+        instructions = tuple(self._turn.out)
+        self._turn.out.clear()
+        records, forgotten = self._turn.book.take_changes()
         if records or forgotten:
             return (Persist(records, forgotten), *instructions)
         return instructions

@@ -1,10 +1,9 @@
-"""User-facing Event messages for checkpoints, holds and restores."""
+"""User-facing Events of checkpoints, holds and restores."""
 
 from __future__ import annotations
 
-from cedana_sched.coordinator.core import obstacles
+from cedana_sched.coordinator.core.instructions import PublishEvent, Severity
 from cedana_sched.coordinator.core.transitions import Cause
-from cedana_sched.coordinator.core.turn_context import TurnContext
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnRestoreFailure
@@ -33,102 +32,116 @@ def short(named: Identity | SnapshotRef) -> str:
     return f"{identity.id}/{identity.index}{container}{generation}"
 
 
-def of_checkpoint(context: TurnContext, checkpoint: Checkpoint, cause: Cause) -> None:
-    """Publish an Event for a checkpoint's step, if the step matters to the workload's owner."""
-    kind, text, warning = "", "", False
-    identity, name = checkpoint.identity, checkpoint.workload.name
+def of_checkpoint(checkpoint: Checkpoint, cause: Cause) -> PublishEvent | None:
+    """Return the Event of a checkpoint's step; None if the step does not matter to the workload's owner."""
+    identity, name, step = checkpoint.identity, checkpoint.workload.name, checkpoint.step
     if cause is Cause.BEGIN:
-        kind = "CheckpointStarted"
         again = f", attempt {checkpoint.attempt}" if checkpoint.attempt > 1 else ""
         why = f"{checkpoint.adapter} evicts it: " if checkpoint.after_commit is AfterCommit.STOP else ""
         text = f"Checkpoint {short(identity)} of {name} started: {why}{checkpoint.reason}{again}"
-    elif checkpoint.step is CheckpointStep.COMMITTED and checkpoint.snapshot is not None:
-        kind = "CheckpointCommitted"
+        return _of(checkpoint, "CheckpointStarted", text)
+    if step is CheckpointStep.COMMITTED and checkpoint.snapshot is not None:
         text = f"Checkpoint {short(checkpoint.snapshot)} of {name} committed: {_figures(checkpoint)}"
-    elif cause is Cause.SPARED:
-        kind = "EvictionCancelled"
+        return _of(checkpoint, "CheckpointCommitted", text)
+    if cause is Cause.SPARED:
         text = f"{name} is not evicted after all, and runs on; {_snapshot(checkpoint)} stays"
-    elif cause in {Cause.CANCELLED, Cause.ENDED} and checkpoint.step in _UNDONE:
-        kind = "CheckpointCancelled"
-        text = f"Checkpoint {short(identity)} of {name} is not needed: {checkpoint.failure}"
-    elif checkpoint.step in _UNDONE and cause is not Cause.ABORTED:
-        kind, warning = "CheckpointFailed", True
-        text = f"Checkpoint {short(identity)} of {name} failed: {checkpoint.failure}"
-        if cause is Cause.UNCONFIRMED:
-            text = f"Node {checkpoint.workload.node} has not confirmed that {name} runs on: {checkpoint.failure}"
-        elif checkpoint.verdict is None:
-            text += "; it is tried again"
-    elif cause is Cause.UNCONFIRMED:
-        kind, warning = "NodeNotResponding", True
+        return _of(checkpoint, "EvictionCancelled", text)
+    if step in _UNDONE and cause is not Cause.ABORTED:
+        return _of_undone(checkpoint, cause)
+    if cause is Cause.UNCONFIRMED:
         order = "kill" if checkpoint.stops else "thaw"
         text = f"Node {checkpoint.workload.node} has not confirmed the {order} of {name}"
-    if kind:
-        _publish(context, checkpoint, kind, text, warning=warning)
+        return _of(checkpoint, "NodeNotResponding", text, Severity.WARNING)
+    return None
 
 
-def of_work_left(context: TurnContext, checkpoint: Checkpoint, snapshot: SnapshotRef, left: SnapshotRef) -> None:
-    """Publish that the new snapshot does not contain the work of the previously newest one."""
+def _of_undone(checkpoint: Checkpoint, cause: Cause) -> PublishEvent:
+    what = f"Checkpoint {short(checkpoint.identity)} of {checkpoint.workload.name}"
+    if cause in {Cause.CANCELLED, Cause.ENDED}:
+        return _of(checkpoint, "CheckpointCancelled", f"{what} is not needed: {checkpoint.failure}")
+    text = f"{what} failed: {checkpoint.failure}"
+    if cause is Cause.UNCONFIRMED:
+        node, name = checkpoint.workload.node, checkpoint.workload.name
+        text = f"Node {node} has not confirmed that {name} runs on: {checkpoint.failure}"
+    elif checkpoint.verdict is None:
+        text += "; it is tried again"
+    return _of(checkpoint, "CheckpointFailed", text, Severity.WARNING)
+
+
+def of_work_left(checkpoint: Checkpoint, snapshot: SnapshotRef, left: SnapshotRef) -> PublishEvent:
+    """Return the Event that the new snapshot does not contain the work of the previously newest one."""
     text = (
         f"Checkpoint {short(snapshot)} does not continue {short(left)}, whose work nothing newer has: it is kept beside"
         " those of the policy, until somebody deletes it. To continue from it, delete the newer ones, or ask for it by"
         f" its name (of a pod: the annotation {names.RESTORE_FROM}: {short(left)})"
     )
-    _publish(context, checkpoint, "SnapshotDiverged", text, warning=True)
+    return _of(checkpoint, "SnapshotDiverged", text, Severity.WARNING)
 
 
-def of_overdue(context: TurnContext, checkpoint: Checkpoint) -> None:
-    """Publish that a released workload is killed because it was not deleted."""
+def of_overdue(checkpoint: Checkpoint, patience: float) -> PublishEvent:
+    """Return the Event that a released workload is killed because it was not deleted."""
     text = (
-        f"{checkpoint.workload.name} was released and is not deleted after {seconds(context.timing.patience)}: it is"
+        f"{checkpoint.workload.name} was released and is not deleted after {seconds(patience)}: it is"
         f" killed; {_snapshot(checkpoint)} stays"
     )
-    _publish(context, checkpoint, "NotDeleted", text, warning=True)
+    return _of(checkpoint, "NotDeleted", text, Severity.WARNING)
 
 
-def of_release(context: TurnContext, hold: PreemptionHold, *, deadline: bool) -> None:
-    """Publish how a hold ended."""
+def of_hold(hold: PreemptionHold, now: float) -> PublishEvent:
+    """Return the Event that the adapter holds an eviction."""
+    text = f"Eviction held for checkpoint, at most {max(hold.deadline - now, 0.0):.0f}s"
+    return PublishEvent("EvictionHeld", text, signal_uid=hold.uid)
+
+
+def of_release(hold: PreemptionHold, now: float, *, deadline: bool) -> PublishEvent:
+    """Return the Event of how a hold ended."""
     given = tuple(hold.verdicts.values())
     counts = [f"{n} {words}" for verdict, words in _BECAME.items() if (n := given.count(verdict))]
     why = ", ".join(counts) + ("; its deadline has passed" if deadline else "")
     is_unsaved = not {Verdict.EVICT, Verdict.KEEP_RUNNING}.isdisjoint(given)
-    text = f"Eviction released after {context.now - hold.created_at:.1f} s: {why}"
-    context.tell("EvictionReleased", text, signal_uid=hold.uid, warning=deadline or is_unsaved)
+    severity = Severity.WARNING if deadline or is_unsaved else Severity.NORMAL
+    text = f"Eviction released after {now - hold.created_at:.1f} s: {why}"
+    return PublishEvent("EvictionReleased", text, severity, signal_uid=hold.uid)
 
 
-def of_restore(context: TurnContext, restore: Restore) -> None:
-    """Publish an Event for a restore's step, if the step matters to the workload's owner."""
-    kind, text, warning = "", "", False
-    name, taken = restore.workload.name, context.now - restore.created_at
+def of_release_failure(signal_uid: str, why: str) -> PublishEvent:
+    """Return the Event that the adapter could not release its scheduler."""
+    text = f"The release could not be written, trying again: {why}"
+    return PublishEvent("ReleaseFailed", text, Severity.WARNING, signal_uid=signal_uid)
+
+
+def of_restore(restore: Restore, now: float, newest: SnapshotRef | None) -> PublishEvent | None:
+    """Return the Event of a restore's step; None if the step does not matter to the workload's owner.
+
+    `newest`: the newest committed snapshot.
+    """
+    name, node = restore.workload.name, restore.workload.node
     snapshot = short(restore.snapshot) if restore.snapshot is not None else ""
     if restore.step is RestoreStep.STAGING:
-        kind = "RestoreScheduled"
-        text = f"Will resume {name} from {snapshot} on node {restore.workload.node}"
-        if why := passed_over(restore):
-            text, warning = f"{text}, because {why}", bool(restore.damaged)
-        if (newer := _newer_than(context, restore)) is not None:
-            text, warning = f"{text}: {short(newer)} is not in the store any more, or cannot be read there", True
-    elif restore.step is RestoreStep.RUNNING and not restore.cold:
-        kind, text = "Restored", f"Resumed {name} from {snapshot} in {taken:.1f} s"
-    elif restore.step is RestoreStep.STARTING_COLD and restore.failure is not None:
-        kind, text, warning = "ColdStart", f"Started {name} without checkpoint: {restore.failure}", True
-    elif restore.step is RestoreStep.FAILING_WORKLOAD:
-        kind, text, warning = "RestoreFailed", f"Did not start {name}, as its policy says: {restore.failure}", True
-    elif restore.step is RestoreStep.FAILED and restore.finished_at is None:
-        kind, text, warning = (
-            "NodeNotResponding",
-            f"Node {restore.workload.node} has not confirmed the start of {name}",
-            True,
-        )
-    if kind:
-        context.tell(kind, text, identity=restore.identity, workload=restore.workload, warning=warning)
+        return _of_choice(restore, f"Will resume {name} from {snapshot} on node {node}", newest)
+    if restore.step is RestoreStep.RUNNING and not restore.cold:
+        return _of(restore, "Restored", f"Resumed {name} from {snapshot} in {now - restore.created_at:.1f} s")
+    if restore.step is RestoreStep.STARTING_COLD and restore.failure is not None:
+        return _of(restore, "ColdStart", f"Started {name} without checkpoint: {restore.failure}", Severity.WARNING)
+    if restore.step is RestoreStep.FAILING_WORKLOAD:
+        text = f"Did not start {name}, as its policy says: {restore.failure}"
+        return _of(restore, "RestoreFailed", text, Severity.WARNING)
+    if restore.step is RestoreStep.FAILED and restore.finished_at is None:
+        text = f"Node {node} has not confirmed the start of {name}"
+        return _of(restore, "NodeNotResponding", text, Severity.WARNING)
+    return None
 
 
-def _newer_than(context: TurnContext, restore: Restore) -> SnapshotRef | None:
-    """Return the newest committed snapshot if the node has found an older one."""
-    if restore.requested_snapshot is not None or restore.snapshot is None:
-        return None
-    newest = max(obstacles.committed(context.book, restore), default=restore.snapshot)
-    return newest if newest > restore.snapshot else None
+def _of_choice(restore: Restore, text: str, newest: SnapshotRef | None) -> PublishEvent:
+    """Return the Event that a snapshot is claimed, and why not the newest one."""
+    severity = Severity.WARNING if restore.damaged else Severity.NORMAL
+    if why := passed_over(restore):
+        text = f"{text}, because {why}"
+    chosen = restore.snapshot
+    if restore.requested_snapshot is None and newest is not None and chosen is not None and newest > chosen:
+        text = f"{text}: {short(newest)} is not in the store any more, or cannot be read there"
+        severity = Severity.WARNING
+    return _of(restore, "RestoreScheduled", text, severity)
 
 
 def passed_over(restore: Restore) -> str:
@@ -147,45 +160,39 @@ def set_aside(restore: Restore) -> str:
     return f"{refs} failed within {seconds(policy.quick_failure_seconds)} of being continued, {times}"
 
 
-def of_set_aside(context: TurnContext, restore: Restore) -> None:
-    """Publish that a snapshot is quarantined because its program failed soon after the restore, and what follows."""
+def of_set_aside(restore: Restore) -> PublishEvent:
+    """Return the Event that a snapshot is quarantined because its program failed soon after the restore."""
     last = "cold" if restore.policy.on_restore_failure is OnRestoreFailure.COLD_START else "not at all"
     text = (
         f"{set_aside(restore)}; it is not restored again: {restore.workload.name}'s successor is continued from an"
         f" older snapshot, and starts {last} if there is none"
     )
-    context.tell("SnapshotQuarantined", text, identity=restore.identity, workload=restore.workload, warning=True)
+    return _of(restore, "SnapshotQuarantined", text, Severity.WARNING)
 
 
-def of_damage(context: TurnContext, restore: Restore, damaged: SnapshotRef, why: str) -> None:
-    """Publish that a snapshot is damaged, and what follows."""
+def of_damage(restore: Restore, damaged: SnapshotRef, why: str) -> PublishEvent:
+    """Return the Event that a snapshot is damaged, and what follows."""
     text = f"{short(damaged)} cannot be read whole: {why}; an older snapshot is looked for"
-    context.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
+    return _of(restore, "RestoreDelayed", text, Severity.WARNING)
 
 
-def of_delay(context: TurnContext, restore: Restore, why: str) -> None:
-    """Publish that a restore is delayed."""
-    left = seconds(max(restore.deadline - context.now, 0.0))
+def of_delay(restore: Restore, why: str, now: float) -> PublishEvent:
+    """Return the Event that a restore is delayed."""
+    left = seconds(max(restore.deadline - now, 0.0))
     text = f"{restore.workload.name} waits for its snapshot, and is tried again for {left}: {why}"
-    context.tell("RestoreDelayed", text, identity=restore.identity, workload=restore.workload, warning=True)
+    return _of(restore, "RestoreDelayed", text, Severity.WARNING)
 
 
-def of_new_beginning(context: TurnContext, earlier: Restore, workload: WorkloadRef) -> None:
-    """Publish that a workload restarts and loses its work since its last start, except what a snapshot holds."""
+def of_new_beginning(earlier: Restore, workload: WorkloadRef) -> PublishEvent:
+    """Return the Event that a workload restarts and loses the work since its last start that no snapshot holds."""
     was = f"it had been resumed from {short(earlier.snapshot)}" if earlier.snapshot is not None else "it had begun"
     text = f"{workload.name} begins again on node {workload.node}: {was}, and its containers are made anew"
-    context.tell("PodRestarted", text, identity=earlier.identity, workload=workload, warning=True)
+    return PublishEvent("PodRestarted", text, Severity.WARNING, earlier.identity, workload)
 
 
-def _publish(context: TurnContext, checkpoint: Checkpoint, reason: str, text: str, *, warning: bool) -> None:
-    context.tell(
-        reason,
-        text,
-        identity=checkpoint.identity,
-        workload=checkpoint.workload,
-        signal_uid=checkpoint.signal_uid,
-        warning=warning,
-    )
+def _of(record: Checkpoint | Restore, kind: str, text: str, severity: Severity = Severity.NORMAL) -> PublishEvent:
+    signal_uid = record.signal_uid if isinstance(record, Checkpoint) else None
+    return PublishEvent(kind, text, severity, record.identity, record.workload, signal_uid)
 
 
 def _snapshot(checkpoint: Checkpoint) -> str:

@@ -14,7 +14,7 @@ from cedana_sched.agent.budget import BASE_BYTES, DumpBudget, DumpMetrics
 from cedana_sched.agent.messages import CaptureCommitted, CaptureReport, CaptureRequest
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
-from cedana_sched.coordinator.core.orders import record_of
+from cedana_sched.coordinator.core import record_of
 from cedana_sched.model import orders
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import Compression

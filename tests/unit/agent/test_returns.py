@@ -17,7 +17,7 @@ from cedana_sched.agent.prefetching import Prefetching
 from cedana_sched.agent.restores import DAMAGED_TIMES, Restores
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
-from cedana_sched.coordinator.core.timing import Timing
+from cedana_sched.coordinator.core import Timing
 from cedana_sched.model import orders
 from cedana_sched.model.errors import (
     CedanaSchedError,

@@ -21,8 +21,7 @@ from cedana_sched.cluster.coordinator.record_objects import key_of, resource_of,
 from cedana_sched.cluster.coordinator.refusals import Refusals
 from cedana_sched.cluster.node import orders as node_orders
 from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.coordinator.core import Core, Event, Persist, Reported, Send
-from cedana_sched.coordinator.core.orders import record_of
+from cedana_sched.coordinator.core import Core, Event, Persist, Reported, Send, record_of
 from cedana_sched.coordinator.effects import Effects, is_same
 from cedana_sched.coordinator.tasks import Tasks
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError

@@ -18,9 +18,9 @@ from cedana_sched.coordinator.core import (
     Send,
     Tick,
     forbidden_order,
+    record_of,
     violations,
 )
-from cedana_sched.coordinator.core.orders import record_of
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
     Aborted,

@@ -30,7 +30,7 @@ from cedana_sched.coordinator.core import (
     forbidden_order,
     violations,
 )
-from cedana_sched.coordinator.core.book import unconfirmed
+from cedana_sched.coordinator.core.book import is_unconfirmed
 from cedana_sched.coordinator.core.checkpoint_steps import may_have_left_a_snapshot
 from cedana_sched.model import codec
 from cedana_sched.model.orders import Order, StartCold
@@ -143,7 +143,7 @@ class Simulation:
 
     def is_settled(self, record: Record) -> bool:
         """Whether nothing happens to it any more. Who was given up, and runs, waits for its end."""
-        if isinstance(record, Restore) and unconfirmed(record):
+        if isinstance(record, Restore) and is_unconfirmed(record):
             process = self.world.processes.get(record.workload.uid)
             return process is not None and process.alive
         if isinstance(record, Checkpoint) and may_have_left_a_snapshot(record):

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.coordinator.core import obstacles, orders
+from cedana_sched.coordinator.core import obstacles, restores
 from cedana_sched.coordinator.core.checkpoint_steps import CheckpointSteps
 from cedana_sched.coordinator.core.checkpoints import Checkpoints
 from cedana_sched.coordinator.core.holds import Holds
+from cedana_sched.coordinator.core.restore_steps import RestoreSteps
 from cedana_sched.coordinator.core.restores import Restores
 from cedana_sched.coordinator.core.transitions import Cause
-from cedana_sched.coordinator.core.turn_context import TurnContext
+from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.orders import Abort, FindSnapshot, Kill, Killed, SnapshotFound, Staged
 from cedana_sched.model.records import CheckpointStep, HoldStep
@@ -53,21 +54,21 @@ def starts_cold_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
     """A core that drops the reason of a cold start."""
-    original = Restores._move
+    original = RestoreSteps.move
 
-    def move(self: Restores, restore: Any, cause: Cause, **changes: Any) -> Any:
+    def move(self: RestoreSteps, restore: Any, cause: Cause, **changes: Any) -> Any:
         if cause is Cause.START_COLD:
             changes["failure"] = None
         return original(self, restore, cause, **changes)
 
-    patch.setattr(Restores, "_move", move)
+    patch.setattr(RestoreSteps, "move", move)
 
 
 def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
     """An agent whose upload finishes behind the abort's back, and a core that does not exclude it."""
     patch.setattr(
-        orders,
-        "find",
+        restores,
+        "lookup_of",
         lambda book, restore, now: FindSnapshot(restore.uid, restore.identity, restore.requested_snapshot),
     )
     original = SimulatedAgent.abort
@@ -109,12 +110,12 @@ def forgets_the_hold(patch: pytest.MonkeyPatch) -> None:
 def releases_early(patch: pytest.MonkeyPatch) -> None:
     """A core that releases each hold as soon as one victim is settled."""
 
-    def draw(self: Holds, hold: Any) -> None:
+    def reconcile(self: Holds, hold: Any) -> None:
         checkpoints = [self._book.checkpoints[uid] for uid in hold.checkpoints]
         if hold.step is HoldStep.HOLDING and any(c.step is CheckpointStep.DUMPING for c in checkpoints):
             self._release(hold, Cause.SETTLED)
 
-    patch.setattr(Holds, "draw", draw)
+    patch.setattr(Holds, "reconcile", reconcile)
 
 
 def runs_on_while_frozen(patch: pytest.MonkeyPatch) -> None:
@@ -156,7 +157,7 @@ def kills_a_part_of_the_gang(patch: pytest.MonkeyPatch) -> None:
 
 def freezes_twice(patch: pytest.MonkeyPatch) -> None:
     """A core that begins a checkpoint while another one of the same workload is under way."""
-    patch.setattr("cedana_sched.coordinator.core.checkpoints.active", lambda checkpoint: False)
+    patch.setattr("cedana_sched.coordinator.core.checkpoints.is_active", lambda checkpoint: False)
 
 
 def leaves_it_frozen(patch: pytest.MonkeyPatch) -> None:
@@ -176,25 +177,25 @@ def forgets_checkpoint_deadlines(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_restore_deadlines(patch: pytest.MonkeyPatch) -> None:
     """A core whose restores have no alarm."""
-    patch.setattr(Restores, "arm", lambda self, restore: None)
+    patch.setattr(RestoreSteps, "arm", lambda self, restore: None)
 
 
 def never_orders_an_abort(patch: pytest.MonkeyPatch) -> None:
     """A core that takes its decision for the deed."""
-    original = TurnContext.order
+    original = Turn.order
 
-    def order(self: TurnContext, uid: str, node: str, order: Any) -> None:
+    def order(self: Turn, uid: str, node: str, order: Any) -> None:
         if not isinstance(order, Abort):
             original(self, uid, node, order)
 
-    patch.setattr(TurnContext, "order", order)
+    patch.setattr(Turn, "order", order)
 
 
 def ends_the_doomed_while_it_holds(patch: pytest.MonkeyPatch) -> None:
     """A core whose patience counts from the order, whatever hold stands."""
 
     def ends_at(self: CheckpointSteps, checkpoint: Any) -> float | None:
-        return checkpoint.finished_at + self._context.timing.patience if checkpoint.kill_pending else None
+        return checkpoint.finished_at + self._turn.timing.patience if checkpoint.kill_pending else None
 
     patch.setattr(CheckpointSteps, "ends_at", ends_at)
 
@@ -206,41 +207,41 @@ def never_ends_the_doomed(patch: pytest.MonkeyPatch) -> None:
 
 def frees_whom_it_gave_up(patch: pytest.MonkeyPatch) -> None:
     """A core that takes the answer to `FailWorkload` for the end of what its node was continuing."""
-    original = Restores._move
+    original = RestoreSteps.move
 
-    def move(self: Restores, restore: Any, cause: Cause, **changes: Any) -> Any:
+    def move(self: RestoreSteps, restore: Any, cause: Cause, **changes: Any) -> Any:
         if cause is Cause.WORKLOAD_FAILED:
-            changes["finished_at"] = self._context.now
+            changes["finished_at"] = self._turn.now
         return original(self, restore, cause, **changes)
 
-    patch.setattr(Restores, "_move", move)
+    patch.setattr(RestoreSteps, "move", move)
 
 
 def evicts_whom_it_gave_up(patch: pytest.MonkeyPatch) -> None:
     """A core that takes a return that failed, or whose node is silent, for a workload that has ended."""
-    patch.setattr("cedana_sched.coordinator.core.checkpoints.unconfirmed", lambda restore: False)
+    patch.setattr("cedana_sched.coordinator.core.checkpoints.is_unconfirmed", lambda restore: False)
 
 
 def waits_for_an_earlier_beginning(patch: pytest.MonkeyPatch) -> None:
     """A core that takes the report of another beginning for a repeated one."""
-    original = Restores.starting
+    original = Restores.start
 
-    def starting(self: Restores, adapter: str, report: Any) -> None:
+    def start(self: Restores, adapter: str, report: Any) -> None:
         original(self, adapter, msgspec.structs.replace(report, incarnation=0))
 
-    patch.setattr(Restores, "starting", starting)
+    patch.setattr(Restores, "start", start)
 
 
 def counts_beginnings_itself(patch: pytest.MonkeyPatch) -> None:
     """A core that takes every repeated report for another beginning."""
-    original = Restores.starting
+    original = Restores.start
 
-    def starting(self: Restores, adapter: str, report: Any) -> None:
+    def start(self: Restores, adapter: str, report: Any) -> None:
         earlier = self._book.restore_of(report.workload.uid)
         known = earlier.incarnation + 1 if earlier is not None else 0
         original(self, adapter, msgspec.structs.replace(report, incarnation=known))
 
-    patch.setattr(Restores, "starting", starting)
+    patch.setattr(Restores, "start", start)
 
 
 CASES = [

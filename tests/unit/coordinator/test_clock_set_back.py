@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Preempted, Starting
 from cedana_sched.coordinator.core import Tick
-from cedana_sched.coordinator.core.set_back import SET_BACK_SECONDS
+from cedana_sched.coordinator.core.turn import SET_BACK_SECONDS
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Verdict, Victim

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Starting
-from cedana_sched.coordinator.core.found_snapshots import MOST_DAMAGED, STALE_ANSWERS
 from cedana_sched.coordinator.core.instructions import PublishEvent, Severity
+from cedana_sched.coordinator.core.obstacles import MOST_DAMAGED, STALE_ANSWERS
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import (
     FailWorkload,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from cedana_sched.coordinator.core import Core, Tick
-from cedana_sched.coordinator.core.deadlines import Deadlines
-from cedana_sched.coordinator.core.timing import Timing
+from cedana_sched.adapter.contract import Report
+from cedana_sched.coordinator.core import Core, Event, Tick, Timing
 from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, LATE, RESTORE, Cause, advance, mermaid
+from cedana_sched.coordinator.core.turn import Deadlines
 from cedana_sched.model.errors import IllegalTransitionError
-from cedana_sched.model.orders import Killed, Staged
-from cedana_sched.model.records import CheckpointStep, HoldStep, RestoreStep
+from cedana_sched.model.orders import Killed, Outcome, RemovalFailed, RetentionApplied, Staged
+from cedana_sched.model.records import CheckpointStep, HoldStep, Record, RestoreStep
 from tests.unit.coordinator.core_builders import Told
 
 TABLES: list[Any] = [
@@ -127,6 +127,15 @@ def test_a_refused_event_takes_nothing_with_it() -> None:
 
 def test_answers_for_what_is_forgotten_are_dropped() -> None:
     assert Told().tell(Staged("restore.w1"), Killed("s1.w1.1")).said == []
+
+
+def test_every_event_report_and_answer_has_its_rule() -> None:
+    core = Core()
+    assert set(get_args(Event)) == core._handlers.keys()
+    assert set(get_args(Report)) == core._reports.keys()
+    without = {RetentionApplied, RemovalFailed}
+    assert set(get_args(Outcome)) - without == core._checkpoints._answers.keys() | core._restores._answers.keys()
+    assert set(get_args(Record)) == core._rules.keys() == core.book._kinds.keys()
 
 
 def test_time_runs_backwards_only_when_the_clock_was_wrong() -> None:

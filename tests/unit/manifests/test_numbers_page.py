@@ -20,8 +20,7 @@ from cedana_sched.cluster.node.containers import daemon_answers
 from cedana_sched.cluster.node.pods import ASK_SECONDS
 from cedana_sched.cluster.node.restoring.pod_restorer import RESTORE_SECONDS
 from cedana_sched.coordinator import clock
-from cedana_sched.coordinator.core import found_snapshots
-from cedana_sched.coordinator.core.timing import Timing
+from cedana_sched.coordinator.core import Timing, obstacles
 from cedana_sched.eviction_holds.decision import UNANNOUNCED_SECONDS
 from cedana_sched.kube import events, server_time, token_access
 from cedana_sched.kube.lease import LeaseTiming
@@ -113,7 +112,7 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("a control group of its own below `cedana-sched-captures`", (PARENT,), ("cedana-sched-captures",)),
     ("which keeps the last twenty", (orphans.FAILURES_KEPT,), (20,)),
     ("follows it by six seconds a minute", (60 * clock.FOLLOWS,), (6,)),
-    ("with a warning, 16 times at most", (found_snapshots.MOST_DAMAGED,), (16,)),
+    ("with a warning, 16 times at most", (obstacles.MOST_DAMAGED,), (16,)),
     ("are replaced at once, every 10 s at most", (session_credentials.REFUSED_AGAIN_SECONDS,), (10,)),
     ("to two days after the beginning at most", (LONGEST_RECORD_SECONDS,), (2 * 86_400,)),
     ("runs on 15 s after it without any order", (thaws.MARGIN_SECONDS,), (15,)),

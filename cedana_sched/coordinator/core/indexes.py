@@ -1,4 +1,4 @@
-"""Groups with incremental counters: barrier checks are O(1) in the number of members.
+"""Indexes of records by uid, with incremental counters: barrier checks are O(1) in the number of members.
 
 A preemption storm is thousands of holds and gangs whose members report one by one. The book updates the counters; the
 rules read them.
@@ -7,10 +7,35 @@ rules read them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
+from typing import Generic, TypeVar
 
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, Checkpoint, CheckpointStep, HoldStep, PreemptionHold
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Index(Generic[K]):
+    """Uids by key, in insertion order."""
+
+    __slots__ = ("_uids",)
+
+    def __init__(self) -> None:
+        self._uids: dict[K, dict[str, None]] = {}
+
+    def add(self, key: K, uid: str) -> None:
+        self._uids.setdefault(key, {})[uid] = None
+
+    def drop(self, key: K, uid: str) -> None:
+        """Remove `uid`, if it is there."""
+        uids = self._uids.get(key)
+        if uids is not None and uids.pop(uid, uid) is None and not uids:
+            del self._uids[key]
+
+    def of(self, key: K) -> Collection[str]:
+        """Return the uids of a key, oldest first."""
+        return self._uids.get(key, ())
 
 
 class CheckpointSet:
@@ -28,15 +53,11 @@ class CheckpointSet:
         """Count an added, changed or dropped member."""
         if before is not None:
             self._steps[before.step] -= 1
-            del self.uids[before.uid]
         if now is not None:
             self._steps[now.step] += 1
             self.uids[now.uid] = None
-
-    def step(self, before: Checkpoint, now: Checkpoint) -> None:
-        """Count a member's transition."""
-        self._steps[before.step] -= 1
-        self._steps[now.step] += 1
+        elif before is not None:
+            del self.uids[before.uid]
 
     def from_obstacle(self) -> list[str]:
         """Return all uids, rotated so that the scan resumes at the last obstacle."""
@@ -54,21 +75,18 @@ class Wants:
 
     def __init__(self) -> None:
         self._wanted: dict[str, SnapshotRef] = {}
-        self._of: dict[Identity, dict[str, None]] = {}
+        self._by_identity: Index[Identity] = Index()
 
     def add(self, uid: str, wanted: SnapshotRef) -> None:
         """Record that the restore waits for this snapshot."""
         self.drop(uid)
         self._wanted[uid] = wanted
-        self._of.setdefault(wanted.identity, {})[uid] = None
+        self._by_identity.add(wanted.identity, uid)
 
     def drop(self, uid: str) -> None:
         """Remove the restore's entry."""
         if (wanted := self._wanted.pop(uid, None)) is not None:
-            waiting = self._of[wanted.identity]
-            del waiting[uid]
-            if not waiting:
-                del self._of[wanted.identity]
+            self._by_identity.drop(wanted.identity, uid)
 
     def get(self, uid: str, default: SnapshotRef | None) -> SnapshotRef | None:
         """Return the snapshot that the restore waits for."""
@@ -76,9 +94,9 @@ class Wants:
 
     def of(self, identity: Identity, freed: SnapshotRef | None) -> list[str]:
         """Return the restores that wait for a snapshot of this identity, or for the freed one."""
-        waiting = list(self._of.get(identity, ()))
+        waiting = list(self._by_identity.of(identity))
         if freed is not None and freed.identity != identity:
-            waiting += [uid for uid in self._of.get(freed.identity, ()) if self._wanted[uid] == freed]
+            waiting += [uid for uid in self._by_identity.of(freed.identity) if self._wanted[uid] == freed]
         return waiting
 
 
@@ -94,18 +112,18 @@ class Companions:
     """Active holds by release group, and the checkpoints that each group waits for."""
 
     def __init__(self) -> None:
-        self._holds: dict[_Key, dict[str, None]] = {}
-        self._awaited: dict[_Key, dict[str, None]] = {}
+        self._holds: Index[_Key] = Index()
+        self._awaited: Index[_Key] = Index()
         self._waiting: dict[str, _Key] = {}
         """Checkpoint uid to the group of the hold that names the checkpoint."""
 
     def of(self, hold: PreemptionHold) -> tuple[str, ...]:
         """Return the uids of the group's active holds, including this one while active, oldest first."""
-        return tuple(self._holds.get(_key(hold), ()))
+        return tuple(self._holds.of(_key(hold)))
 
     def are_terminal(self, hold: PreemptionHold) -> bool:
         """Return whether no hold of the group waits for a checkpoint."""
-        return _key(hold) not in self._awaited
+        return not self._awaited.of(_key(hold))
 
     def put_hold(
         self, before: PreemptionHold | None, now: PreemptionHold | None, checkpoints: dict[str, Checkpoint]
@@ -119,12 +137,12 @@ class Companions:
             for uid in before.checkpoints:
                 self._forget(uid)
             if not holds:
-                _drop(self._holds, _key(before), before.uid)
+                self._holds.drop(_key(before), before.uid)
         if now is not None and holds:
-            self._holds.setdefault(_key(now), {})[now.uid] = None
+            self._holds.add(_key(now), now.uid)
             for uid in now.checkpoints:
                 self._waiting[uid] = _key(now)
-                self._look(uid, checkpoints.get(uid))
+                self._count(uid, checkpoints.get(uid))
 
     def put_checkpoint(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
         """Count an added, changed or dropped checkpoint."""
@@ -132,23 +150,17 @@ class Companions:
             if before is not None:
                 self._forget(before.uid)
         elif before is None or before.is_terminal is not now.is_terminal:
-            self._look(now.uid, now)
+            self._count(now.uid, now)
 
-    def _look(self, uid: str, checkpoint: Checkpoint | None) -> None:
+    def _count(self, uid: str, checkpoint: Checkpoint | None) -> None:
         key = self._waiting.get(uid)
         if key is None:
             return
         if checkpoint is None or checkpoint.step in TERMINAL_CHECKPOINT_STEPS:
-            _drop(self._awaited, key, uid)
+            self._awaited.drop(key, uid)
         else:
-            self._awaited.setdefault(key, {})[uid] = None
+            self._awaited.add(key, uid)
 
     def _forget(self, uid: str) -> None:
         if (key := self._waiting.pop(uid, None)) is not None:
-            _drop(self._awaited, key, uid)
-
-
-def _drop(index: dict[_Key, dict[str, None]], key: _Key, uid: str) -> None:
-    uids = index.get(key)
-    if uids is not None and uids.pop(uid, uid) is None and not uids:
-        del index[key]
+            self._awaited.drop(key, uid)

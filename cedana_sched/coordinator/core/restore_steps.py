@@ -1,0 +1,229 @@
+"""Single restore transitions: the order of each step, its Event, its timer, and the quick failures handed on.
+
+Quick failures are counted per snapshot, kept in the restores and handed on from each restore to the next. The counts
+survive coordinator, pods and the time between restores, and expire with the identity's last restore.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from cedana_sched.adapter.contract import Ended
+from cedana_sched.coordinator.core import messages, obstacles
+from cedana_sched.coordinator.core.book import Book, is_unconfirmed
+from cedana_sched.coordinator.core.indexes import Wants
+from cedana_sched.coordinator.core.transitions import Cause
+from cedana_sched.coordinator.core.turn import Turn
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.orders import FailWorkload, FindSnapshot, Order, RestoreSnapshot, Stage, StartCold
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, OnRestoreFailure
+from cedana_sched.model.preemption import AfterCommit, Verdict
+from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
+
+MOST_FAILURES = 200
+"""Quick failures kept per identity; older ones are dropped."""
+
+CLOSING = frozenset({RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD})
+"""Irreversible steps; these wait for the node's confirmation, also past the deadline."""
+_CONTINUED = frozenset({RestoreStep.RESTORING, RestoreStep.RUNNING})
+_EVICTED = frozenset({Verdict.COMMITTED, Verdict.EVICT})
+
+
+def order_of(restore: Restore) -> Order | None:
+    """Return the order that the current step waits on; `WAITING` has rules of its own (see `restores`).
+
+    The same for the first send, a repetition, and recovery.
+    """
+    uid, workload = restore.uid, restore.workload
+    if restore.step is RestoreStep.STAGING and restore.snapshot is not None:
+        return Stage(uid, workload, restore.snapshot, restore.manifest_digest)
+    if restore.step is RestoreStep.RESTORING and restore.snapshot is not None:
+        return RestoreSnapshot(uid, workload, restore.snapshot, restore.manifest_digest)
+    if restore.step is RestoreStep.STARTING_COLD or (is_unconfirmed(restore) and restore.cold):
+        return StartCold(uid, workload, restore.failure)
+    if restore.step is RestoreStep.FAILING_WORKLOAD or is_unconfirmed(restore):
+        return FailWorkload(uid, workload, restore.failure or "it could not be continued")
+    return None
+
+
+def lookup_of(book: Book, restore: Restore, now: float) -> FindSnapshot:
+    """Return the order that looks up the restore's snapshot in the store."""
+    known = book.of_identity(obstacles.sought_identity(restore), restore.workload)
+    excluding = tuple(checkpoint.uid for checkpoint in known if checkpoint.cancelled)
+    time_for_older = restore.policy.restore_deadline_seconds / 2
+    avoiding = tuple(sorted(ref.generation for ref in restore.passed_over if ref.identity == restore.identity))
+    return FindSnapshot(
+        restore.uid,
+        restore.identity,
+        restore.requested_snapshot,
+        excluding,
+        () if restore.requested_snapshot else avoiding,
+        newer_seconds=max(restore.deadline - time_for_older - now, 0.0),
+    )
+
+
+def inherited_failures(book: Book, restore: Restore) -> tuple[SnapshotRef, ...]:
+    """Return the quick failures handed on by the identity's previous restore."""
+    returns = book.restores_of(restore.identity, restore.workload)
+    before = [one for one in returns if one.uid != restore.uid and one.finished_at]
+    return max(before, key=lambda one: one.finished_at or 0.0).quick_failures if before else ()
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is noted of a restore until its next transition; no record has it, and a new coordinator starts without."""
+
+    is_finding: bool = False
+    awaits_checkpoint: bool = False
+    """A checkpoint in flight may still produce the snapshot."""
+    awaits_end: bool = False
+    """The awaited checkpoint is terminal, another obstacle remains."""
+    is_promised: bool = False
+    """Started on behalf of a snapshot that the book may not contain."""
+    rival: str | None = None
+    """Why the restore is refused once its workload's own checkpoint is terminal."""
+    tries: int = 0
+    """Stale answers of a lookup, or failures of a staging."""
+    staged_bytes: int = 0
+    """High-water mark."""
+    trouble: str | None = None
+    """Last order failure; reported if it persists until the deadline."""
+
+
+class RestoreSteps:
+    """Transitions, timers and deadlines of restores."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._book = turn.book
+        self.notes: defaultdict[str, Notes] = defaultdict(Notes)
+        self.wants = Wants()
+
+    def move(self, restore: Restore, cause: Cause, **changes: object) -> Restore | None:
+        """Take a transition and send its order."""
+        moved = self._book.move(restore, cause, self._turn.now, **changes)
+        if moved is None:
+            return None
+        self.notes.pop(moved.uid, None)
+        self.wants.drop(moved.uid)
+        self._turn.stop_repeating(moved.uid)
+        if cause is Cause.WORKLOAD_FAILED:
+            return moved
+        order = order_of(moved)
+        if order is not None:
+            self._turn.order(moved.uid, moved.workload.node, order)
+        is_chosen = moved.step is RestoreStep.STAGING
+        newest = max(obstacles.committed(self._book, moved), default=None) if is_chosen else None
+        self._turn.publish(messages.of_restore(moved, self._turn.now, newest))
+        return moved
+
+    def end(self, restore: Restore, cause: Cause, ended: Ended | None = None) -> None:
+        """End a restore, which frees its claim; hand on its quick failures."""
+        is_waiting = restore.step is RestoreStep.WAITING
+        known = inherited_failures(self._book, restore) if is_waiting else restore.quick_failures
+        counted = self._failures_after(restore, known, ended)
+        moved = self.move(restore, cause, finished_at=self._turn.now, quick_failures=counted)
+        if moved is not None and moved.set_aside - restore.set_aside:
+            self._turn.publish(messages.of_set_aside(moved))
+
+    def refuse(self, restore: Restore, why: str, *, keep_claim: bool = False) -> None:
+        """Start cold or fail with a reason, as the policy's `on_restore_failure` requires.
+
+        `keep_claim`: the node may be restoring the snapshot nevertheless.
+        """
+        snapshot = restore.snapshot if keep_claim else None
+        if restore.policy.on_restore_failure is OnRestoreFailure.COLD_START:
+            self.move(restore, Cause.START_COLD, cold=True, failure=why, snapshot=snapshot)
+        else:
+            self.move(restore, Cause.GIVE_UP, failure=why, snapshot=snapshot)
+
+    # -- timers
+
+    def arm(self, restore: Restore) -> None:
+        """Set the next timer: deadline, order repetition or retention; none if the restore waits for nothing."""
+        at: float | None = restore.deadline
+        if restore.step is RestoreStep.RUNNING or is_unconfirmed(restore):
+            at = None
+        elif restore.finished_at is not None:
+            at = restore.finished_at + self._turn.timing.remember  # a later restore may take over its failures by then
+        elif restore.step in CLOSING:
+            at = restore.deadline + self._turn.timing.confirm
+        repeat = self._turn.repeat_at(restore.uid)
+        if repeat is not None:
+            at = repeat if at is None else min(at, repeat)
+        self._turn.deadlines.set(restore.uid, at)
+
+    def expire(self, restore: Restore, finished_at: float) -> None:
+        """Drop an expired record; it expires late enough for a later restore to take over its quick failures."""
+        timing = self._turn.timing
+        is_last = self._book.restores_of(restore.identity, restore.workload)[-1].uid == restore.uid
+        at = finished_at + (timing.remember_deaths if restore.quick_failures and is_last else timing.remember)
+        if self._turn.now < at:
+            self._turn.deadlines.set(restore.uid, at)
+            return
+        self._turn.stop_repeating(restore.uid)
+        self._book.forget(restore)
+
+    # -- what extends the deadline
+
+    def extend_for_progress(self, restore: Restore) -> None:
+        """Extend the deadline for staged bytes, unless the current one is far off or at its bound."""
+        is_near = restore.deadline - self._turn.now < restore.policy.restore_deadline_seconds / 2
+        self.arm(self.extend_for_wait(restore) if is_near else restore)  # not one write per report
+
+    def extend_for_wait(self, restore: Restore) -> Restore:
+        """Extend the deadline after a wait, which does not count."""
+        policy, longest = restore.policy, restore.created_at + LONGEST_RECORD_SECONDS
+        deadline = min(self._turn.now + policy.restore_deadline_seconds, longest)
+        return self._extend(restore, deadline) if deadline > restore.deadline else restore
+
+    def extend_for_checkpoints(
+        self, restore: Restore, in_flight: Sequence[Checkpoint], own: Sequence[Checkpoint]
+    ) -> bool:
+        """Extend the deadline for checkpoints in flight, which end by their own deadlines; False if there are none.
+
+        `own`: checkpoints of the restore's workload, some possibly terminal.
+        """
+        waited_for = [*in_flight, *(one for one in own if not one.is_terminal or one.kill_pending or one.unconfirmed)]
+        if not waited_for:
+            return False
+        settled = max(one.deadline for one in waited_for) + self._turn.timing.confirm
+        self.arm(self._extend(restore, max(settled, self._turn.now) + restore.policy.restore_deadline_seconds))
+        return True
+
+    def _extend(self, restore: Restore, deadline: float) -> Restore:
+        later = replace(restore, deadline=deadline)
+        self._book.update(later)
+        return later
+
+    # -- quick failures
+
+    def _failures_after(
+        self, restore: Restore, failures: tuple[SnapshotRef, ...], ended: Ended | None
+    ) -> tuple[SnapshotRef, ...]:
+        """Return the quick failures that this restore hands on after its workload ended.
+
+        Eviction, success and node loss are no evidence; a long run clears the snapshot's failures.
+        """
+        ref = restore.snapshot
+        if ref is None or restore.cold or restore.step not in _CONTINUED:
+            return failures
+        lived = self._turn.now - restore.running_at if restore.running_at is not None else 0.0
+        if ended is not None and ended.ran_seconds is not None:
+            lived = ended.ran_seconds
+        if lived >= restore.policy.quick_failure_seconds:
+            return tuple(one for one in failures if one != ref)
+        if ended is None or not ended.failed or self._is_evicted(restore):
+            return failures
+        return (*failures, ref)[-MOST_FAILURES:]
+
+    def _is_evicted(self, restore: Restore) -> bool:
+        checkpoints = self._book.of_workload(restore.workload.uid)
+        return any(
+            one.after_commit is AfterCommit.STOP and (not one.is_terminal or one.verdict in _EVICTED)
+            for one in checkpoints
+        )
