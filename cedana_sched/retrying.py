@@ -2,7 +2,7 @@
 
 Whole clusters of clients lose the API server, or the store, in one moment; they must not all be back in one moment too.
 So each pause is random, between the profile's `min`, without which a loop could be tight, and a bound that doubles from
-`multiplier` up to `max`, all in seconds. The randomness is that of `random`'s functions.
+`multiplier` up to `max`, all in seconds. `random.seed` makes them repeatable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ E = TypeVar("E", bound=Exception)
 Profile = tenacity.wait_random_exponential
 
 AWAITED: Final = Profile(min=0.05, multiplier=0.2, max=5)
-"""For the few callers at a time for whom an eviction waits: a preStop hook does so for about 15 s."""
+"""For what few call at a time, or each node calls on itself: an eviction may wait, and a preStop hook does for 15 s."""
 API_CALLS: Final = Profile(min=0.05, multiplier=0.2, max=15)
 """For calls about one object, which each node makes: a restarted API server gets them spread over seconds."""
 STORE: Final = Profile(min=0.05, multiplier=0.2, max=10)

@@ -493,7 +493,7 @@ async def test_pod_that_is_another_one_by_now_is_left_alone() -> None:
 
 
 async def test_conflict_with_another_writer_of_the_pod_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten_pauses(monkeypatch)
+    shorten_pauses(monkeypatch, 0.0)
     world = World(pod(labels={JOB_NAME: "md", COMPLETION: "3"}))
     world.conflicts = 2
     assert await world.sees() is not None, "it is not protected, and nobody says so"
@@ -501,7 +501,7 @@ async def test_conflict_with_another_writer_of_the_pod_is_tried_again(monkeypatc
 
 
 async def test_it_is_said_also_where_the_answer_to_the_write_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    shorten_pauses(monkeypatch)
+    shorten_pauses(monkeypatch, 0.0)
     world = World(pod(labels={JOB_NAME: "md", COMPLETION: "3"}))
     world.lost_answers = 1
     await world.sees()
