@@ -1,15 +1,16 @@
-"""House rules on the syntax tree: races with processes and links, assertions that cannot fail, and wall clocks.
+"""House rules on the syntax tree: races with processes and links, assertions that cannot fail, wall clocks, retries.
 
 A part of `make lint`. A process may end, or become a zombie, between any two reads of its state: code that reads /proc
 or uses psutil must handle that. An assertion must be able to fail. Root code walks no directory by path in which a pod
 may place a symlink: `cedana_sched/runtime/beneath.py` walks by descriptors. No decision depends on a machine's wall
-clock, because an admin may set the clock.
+clock, because an admin may set the clock. Whoever retries pauses as a profile of `cedana_sched/retrying.py` says.
 """
 
 from __future__ import annotations
 
 import ast
 import itertools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,6 +82,27 @@ _CLOCKS = frozenset({
     "datetime.now", "datetime.today", "datetime.utcnow", "time.CLOCK_REALTIME", "time.time", "time.time_ns",
 })  # fmt: skip
 
+BACKS_OFF = {
+    "adapters/armada/cedana_sched_armada/settings.py": "between resubmissions of a job, as an admin sets it",
+    "adapters/volcano/cedana_sched_volcano/extender/claims.py": "between attempts to preempt for one job",
+    "cedana_sched/cluster/coordinator/collections.py": "between turns, which do not fail",
+    "cedana_sched/cluster/holds/keeper.py": "a socket of the node, for which the kubelet waits; fixed",
+    "cedana_sched/cluster/node/progress_writes.py": "between writes, which do not fail",
+    "cedana_sched/cluster/node/returning/new_beginnings.py": "inotify, a resource of the node; fixed",
+    "cedana_sched/cluster/node/returning/turns.py": "a lock of the node, held for moments; fixed",
+    "cedana_sched/coordinator/core/timing.py": "the core has neither a clock nor chance",
+    "cedana_sched/coordinator/core/turn_context.py": "likewise",
+    "cedana_sched/local/runs/shim.py": "there is one per job: it loads no event loop",
+    "cedana_sched/local/scheduler/protection.py": "how long a job is not preempted again",
+    "cedana_sched/retrying.py": "has the profiles",
+    "cedana_sched/snapshot/cgroups.py": "the kernel, for milliseconds; fixed",
+}
+"""Files that compute pauses themselves, or repeat at a fixed interval, and why no profile fits."""
+_PAUSES = re.compile("backoff|delay|pause|resend|retry|(?<!milli)seconds", re.IGNORECASE)
+_RETRIES = frozenset({"AsyncRetrying", "Retrying", "retry"})
+_WAITS = ("wait_exponential", "wait_fixed", "wait_incrementing", "wait_none", "wait_random")
+"""Of tenacity."""
+
 _WALKS = frozenset({
     "os.removedirs", "os.renames", "os.scandir", "os.walk", "shutil.copytree", "shutil.move", "shutil.rmtree",
     "shutil.unpack_archive", "tarfile.TarFile", "tarfile.TarInfo", "tarfile.open", "zipfile.ZipFile",
@@ -97,7 +119,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def complaints(path: str, text: str) -> Iterator[str]:
     """Yield every violation in one file, as `file:line: what`."""
     tree = ast.parse(text)
-    rules = (_psutil, _walks, _unguarded, _guards, _clocks)
+    rules = (_psutil, _walks, _unguarded, _guards, _clocks, _backoffs)
     found = (*(rule(path, tree) for rule in rules), _two_words(tree))
     for line, what in itertools.chain(*found):
         yield f"{path}:{line}: {what}"
@@ -140,6 +162,51 @@ def _clocks(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{name} jumps when the machine's clock is set; {remedy}"
             case ast.ImportFrom(module="time", names=names) if {one.name for one in names} & {"time", "time_ns"}:
                 yield node.lineno, f"imports a clock that jumps when it is set; {remedy}"
+
+
+def _backoffs(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield pauses between attempts that come from no profile: they have bounds of their own, or no jitter."""
+    if not path.startswith(PRODUCT) or path in BACKS_OFF:
+        return
+    remedy = "take a profile of cedana_sched/retrying.py; what is no such retry: BACKS_OFF"
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="min"), args=args) if any(map(_is_product, args)) and _is_pause(node):
+                yield node.lineno, f"{ast.unparse(node)} is a backoff of its own; {remedy}"
+            case ast.Assign(targets=[target], value=ast.BinOp(op=ast.Mult()) as product) if _is_pause(
+                target
+            ) and ast.unparse(target) in ast.unparse(product):
+                yield node.lineno, f"{ast.unparse(node)} is a backoff of its own; {remedy}"
+            case ast.AugAssign(target=target, op=ast.Mult()) if _is_pause(target):
+                yield node.lineno, f"{ast.unparse(node)} is a backoff of its own; {remedy}"
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name.startswith(_WAITS):
+                yield node.lineno, f"{name} is a backoff of its own; {remedy}"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="tenacity"), attr=name), keywords=words) if (
+                name in _RETRIES and "wait" not in {word.arg for word in words}
+            ):
+                yield node.lineno, f"tenacity.{name} pauses nowhere; {remedy}"
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if "next_pause" not in ast.unparse(node):
+                for line in _sleeps_after_errors(node):
+                    yield line, f"{node.name} sleeps after an error, and calls again; {remedy}"
+
+
+def _is_product(node: ast.expr) -> bool:
+    return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult | ast.Pow) for part in ast.walk(node))
+
+
+def _is_pause(node: ast.expr) -> bool:
+    return _PAUSES.search(ast.unparse(node)) is not None
+
+
+def _sleeps_after_errors(function: Function) -> Iterator[int]:
+    """Yield the lines of sleeps in the handlers of a loop of the function itself."""
+    for loop in ast.walk(function):
+        if isinstance(loop, ast.While | ast.For | ast.AsyncFor):
+            for handler in ast.walk(loop):
+                if isinstance(handler, ast.ExceptHandler):
+                    for call in ast.walk(handler):
+                        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("sleep"):
+                            yield call.lineno
 
 
 def _is_all_of_proc(node: ast.expr) -> bool:

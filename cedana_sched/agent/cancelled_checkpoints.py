@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import structlog
@@ -19,13 +18,11 @@ from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.segments import segment
+from cedana_sched.retrying import CHORES, Backoff
 from cedana_sched.runtime.whole import is_hidden, write_whole
 from cedana_sched.store.snapshots import SnapshotStore
 
 log = structlog.get_logger()
-
-FIRST_PAUSE_SECONDS: Final = 1.0
-LONGEST_PAUSE_SECONDS: Final = 60.0
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -80,10 +77,9 @@ class CalledOff:
             self._trying = asyncio.create_task(self._try(), name="removal of called-off snapshots")
 
     async def _try(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(CHORES)
         while self._left:
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(backoff.next_pause())
             for uid, identity in tuple(self._left.items()):
                 try:
                     await self._threads.background.run(self.remove_committed, identity, uid)

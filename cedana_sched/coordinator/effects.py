@@ -21,7 +21,7 @@ from cedana_sched.coordinator.core import (
 )
 from cedana_sched.coordinator.core.book import Book
 from cedana_sched.coordinator.ports import Agents, Clock
-from cedana_sched.coordinator.tasks import Tasks, pauses
+from cedana_sched.coordinator.tasks import Tasks
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
 from cedana_sched.model.orders import (
     ApplyRetention,
@@ -35,12 +35,9 @@ from cedana_sched.model.orders import (
 )
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import Checkpoint, HoldStep
+from cedana_sched.retrying import API_CALLS, Backoff
 
 log = structlog.get_logger(__name__)
-
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 30.0
-
 
 Effect = Send | PlaceHold | ReleaseHold
 
@@ -139,7 +136,9 @@ class Effects:
 
     async def _hold(self, adapter: HoldsEvictions, signal: Signal) -> None:
         structlog.contextvars.bind_contextvars(preemption=signal.uid)
-        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+        backoff = Backoff(API_CALLS)
+        while True:
+            pause = backoff.next_pause()
             try:
                 until = await adapter.hold(signal)
             except RetryableError as error:
@@ -158,7 +157,9 @@ class Effects:
         """Retry until the release succeeds or its hold is dropped: an unreleased eviction hangs forever."""
         uid = release.signal_uid
         structlog.contextvars.bind_contextvars(preemption=uid)
-        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+        backoff = Backoff(API_CALLS)
+        while True:
+            pause = backoff.next_pause()
             try:
                 await adapter.release(release)
             except CedanaSchedError as error:

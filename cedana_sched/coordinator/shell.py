@@ -21,16 +21,15 @@ from cedana_sched.adapter.contract import Adapter, Report
 from cedana_sched.coordinator.core import Core, Event, Instruction, Persist, PublishEvent, Reported, Tick, Timing
 from cedana_sched.coordinator.effects import Effect, Effects
 from cedana_sched.coordinator.ports import Agents, Clock, EventListener, Journal
-from cedana_sched.coordinator.tasks import Tasks, pauses
+from cedana_sched.coordinator.tasks import Tasks
 from cedana_sched.model.errors import CedanaSchedError, IllegalTransitionError, RetryableError
 from cedana_sched.model.records import Record
+from cedana_sched.retrying import AWAITED, WATCHES, Backoff
 
 log = structlog.get_logger(__name__)
 
 STOP_SECONDS = 10.0
 """How long `stop` waits for cancelled tasks to end before it logs those that have not."""
-FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 60.0
 EVENTS_A_TURN = 512
 """Batch limit: a burst of answers is persisted in one write, and deadlines are still checked between batches."""
 MOST_WAITING = 100_000
@@ -180,10 +179,12 @@ class Coordinator:
         self._set_alarm()
 
     async def _save(self, persist: Persist) -> None:
-        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+        backoff = Backoff(AWAITED)
+        while True:
             try:
                 await self._journal.save(persist.records, persist.forget)
             except RetryableError as error:
+                pause = backoff.next_pause()
                 log.warning("journal cannot be written, trying again", problem=error.message, pause_seconds=pause)
                 if self._queue.qsize() > MOST_WAITING:
                     message = f"more than {MOST_WAITING} events wait for the journal: {error.message}"
@@ -216,30 +217,30 @@ class Coordinator:
 
     async def _reports(self, name: str, adapter: Adapter) -> None:
         """Consume an adapter's reports forever; after a disconnect the adapter repeats pending ones."""
-        backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        backoff = Backoff(WATCHES)
         while True:
             try:
                 async for report in adapter.reports():
                     self.post(Reported(name, self._screen(report)))
-                    backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+                    backoff.reset()
             except CedanaSchedError as error:
                 log.warning("reports broke off", adapter=name, problem=str(error))
             except Exception:  # adapters may be third-party: a defect must not stop the others
                 log.exception("reports failed", adapter=name)
             else:
                 log.warning("reports ended unexpectedly", adapter=name)
-            await self._clock.wait_until(self._clock.now() + next(backoff))
+            await self._clock.wait_until(self._clock.now() + backoff.next_pause())
 
     async def _node_changes(self) -> None:
         """Consume node changes forever."""
-        backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        backoff = Backoff(WATCHES)
         while True:
             try:
                 async for change in self._agents.changes():
                     self.post(change)
-                    backoff = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+                    backoff.reset()
             except RetryableError as error:
                 log.warning("changes of nodes broke off", problem=str(error))
             else:
                 log.warning("changes of nodes ended unexpectedly")
-            await self._clock.wait_until(self._clock.now() + next(backoff))
+            await self._clock.wait_until(self._clock.now() + backoff.next_pause())

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
-
-
-def pauses(first: float, most: float) -> Iterator[float]:
-    """Yield backoff seconds without end: doubling from `first` up to `most`."""
-    pause = first
-    while True:
-        yield pause
-        pause = min(pause * 2, most)
 
 
 class Tasks:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,14 +20,13 @@ from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.reading import Unreadable, UnreadableSink, explained, read, read_error, read_line, read_metadata
 from cedana_sched.kube.resources import ESSENTIAL, Resource
 from cedana_sched.model.served import EVERYWHERE, Served
+from cedana_sched.retrying import WATCHES, Backoff
 
 log = structlog.get_logger(__name__)
 
 WATCH_SECONDS = 300
 """Timeout of a watch on the API server; bookmarks come about once a minute, so longer silence is a fault."""
 SILENT_SECONDS = 90.0
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 30.0
 SHORT_SECONDS = 1.0
 """A watch that ends sooner, without an event, has failed."""
 REFUSED_TIMES = 5
@@ -130,25 +128,25 @@ class Watch(Generic[T]):
             AbsentError: the kind is not served, is not in `resources.ESSENTIAL`, and was not served before, or has not
                 been for `ABSENT_SECONDS`.
         """
-        pauses, absent_since = _pauses(), -math.inf
+        backoff, absent_since = Backoff(WATCHES), -math.inf
         while True:
             try:
                 listed, version = await self._list_all()
                 absent_since, self.problem = math.inf, None
                 yield listed
                 async for change in self._follow(version):
-                    pauses = _pauses()
+                    backoff.reset()
                     if change is not None:
                         yield change
             except GoneError:
                 log.info("watch begins anew", kind=self.resource.kind)
-                await asyncio.sleep(next(pauses))
+                await asyncio.sleep(backoff.next_pause())
             except ApiError as error:
                 if self._is_absent(error):
                     absent_since = min(absent_since, time.monotonic())
                     if time.monotonic() - absent_since > ABSENT_SECONDS:
                         raise
-                pause, self.problem = next(pauses), error
+                pause, self.problem = backoff.next_pause(), error
                 problem = explained(error, self.resource)
                 log.warning("watch broken", kind=self.resource.kind, problem=problem, pause_seconds=pause)
                 await asyncio.sleep(pause)
@@ -180,7 +178,7 @@ class Watch(Generic[T]):
         A watch that ends normally, or whose connection breaks, is resumed at its last version. Any other error, or a
         line that cannot be decoded, ends it: a new list follows.
         """
-        pauses, refused = _pauses(), 0
+        backoff, refused = Backoff(WATCHES), 0
         while True:
             began, heard = time.monotonic(), False
             try:
@@ -192,7 +190,8 @@ class Watch(Generic[T]):
                     only_metadata=self._only_metadata,
                 ):
                     version, change = self._told(line)
-                    heard, pauses, refused, self.problem = True, _pauses(), 0, None
+                    heard, refused, self.problem = True, 0, None
+                    backoff.reset()
                     yield change
                 if not heard:
                     self._check_length(time.monotonic() - began)
@@ -200,7 +199,7 @@ class Watch(Generic[T]):
                 refused += error.status != 0
                 if refused > REFUSED_TIMES:
                     raise
-                pause = next(pauses)
+                pause = backoff.next_pause()
                 log.info("watch resumes", kind=self.resource.kind, problem=error.message, pause_seconds=pause)
                 await asyncio.sleep(pause)
 
@@ -228,14 +227,6 @@ class Watch(Generic[T]):
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_SECONDS),
         }
-
-
-def _pauses() -> Iterator[float]:
-    """Yield the backoff in seconds: exponential, with jitter, so that clients do not retry at the same time."""
-    pause = FIRST_PAUSE_SECONDS
-    while True:
-        yield pause * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
 class Informer(Generic[T]):

@@ -9,13 +9,11 @@ from typing import Generic, TypeVar
 import structlog
 
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.retrying import WATCHES, Backoff
 
 log = structlog.get_logger(__name__)
 
 WORKERS = 8
-FIRST_PAUSE_SECONDS = 0.05
-LONGEST_PAUSE_SECONDS = 30.0
-
 
 K = TypeVar("K", bound=Hashable)
 
@@ -35,7 +33,8 @@ class WorkQueue(Generic[K]):
         self._waiting: set[K] = set()
         """Keys in the queue, or to be queued when their worker is done."""
         self._active: set[K] = set()
-        self._failures: dict[K, int] = {}
+        self._backoffs: dict[K, Backoff] = {}
+        """Of keys that have failed since their last success."""
 
     def add(self, key: K) -> None:
         """Queue a key; returns at once."""
@@ -58,7 +57,7 @@ class WorkQueue(Generic[K]):
             self._active.add(key)
             try:
                 await self._perform(key)
-                self._failures.pop(key, None)
+                self._backoffs.pop(key, None)
             except CedanaSchedError as error:
                 pause = self._pause(key)
                 log.warning("failed, tried again", what=self._name, key=key, problem=str(error), pause_seconds=pause)
@@ -73,5 +72,4 @@ class WorkQueue(Generic[K]):
                     self._ready.put_nowait(key)
 
     def _pause(self, key: K) -> float:
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        return float(min(FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 20), LONGEST_PAUSE_SECONDS))
+        return self._backoffs.setdefault(key, Backoff(WATCHES)).next_pause()

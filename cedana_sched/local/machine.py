@@ -9,7 +9,6 @@ import structlog
 
 from cedana_sched.agent.node import NodeAgent
 from cedana_sched.coordinator.core import NodeLost
-from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.local.jobs.loop import SchedulingLoop
 from cedana_sched.local.jobs.rules import Beginning, Ending
 from cedana_sched.local.runs.runtime import LocalRuntime, RunBegan, RunEnded
@@ -17,11 +16,11 @@ from cedana_sched.model.errors import NotFoundError
 from cedana_sched.model.orders import Order, Outcome, Progress
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Restore
+from cedana_sched.retrying import CHORES, Backoff
 
 log = structlog.get_logger(__name__)
 
 NODE = "local"
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 GRACE_SECONDS = 30.0
 """Between SIGTERM and SIGKILL for a job that is evicted without a snapshot; Kubernetes' default."""
 
@@ -83,12 +82,14 @@ class Machine:
 
     async def _surely(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
         """Retry `act` with backoff until success: a full disk or a process held in the kernel may be transient."""
-        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+        backoff = Backoff(CHORES)
+        while True:
             try:
                 await act()
             except NotFoundError:  # the run has ended meanwhile
                 return
             except Exception:  # a defect must not end the engine, which schedules all other jobs too
+                pause = backoff.next_pause()
                 log.exception("not done, trying again", what=name, pause_seconds=pause)
                 await asyncio.sleep(pause)
             else:

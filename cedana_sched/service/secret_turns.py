@@ -12,11 +12,11 @@ import structlog
 from prometheus_client import Counter
 
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.retrying import WATCHES, Backoff
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE_SECONDS: Final = 0.5
-LONGEST_PAUSE_SECONDS: Final = 30.0
+SHORTEST_WAIT_SECONDS: Final = 0.5
 LONGEST_WAIT: Final = dt.timedelta(days=1)
 """Upper bound between two attempts, so that a changed system clock matters only briefly."""
 
@@ -37,16 +37,16 @@ async def look_in_turn(
         problems: counts failed attempts.
         now: returns the time of day.
     """
-    pause = FIRST_PAUSE_SECONDS
+    backoff = Backoff(WATCHES)
     while True:
         changed.clear()
         try:
-            wait = max((await look() - now()).total_seconds(), FIRST_PAUSE_SECONDS)
-            pause = FIRST_PAUSE_SECONDS
+            wait = max((await look() - now()).total_seconds(), SHORTEST_WAIT_SECONDS)
+            backoff.reset()
         except CedanaSchedError as error:
             problems.inc()
-            log.warning(name, problem=error.message, remedy=error.remedy, pause_seconds=pause)
-            wait, pause = pause, min(pause * 2, LONGEST_PAUSE_SECONDS)
+            wait = backoff.next_pause()
+            log.warning(name, problem=error.message, remedy=error.remedy, pause_seconds=wait)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(wait, LONGEST_WAIT.total_seconds())):
                 await changed.wait()

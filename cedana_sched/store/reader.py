@@ -22,7 +22,7 @@ from cedana_sched.model.manifest import ZERO_CHUNK, Manifest, StreamEntry
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer, MissingObjectError
 from cedana_sched.store.compression import decompress
-from cedana_sched.store.retrying import read_patiently
+from cedana_sched.store.outages import read_patiently
 from cedana_sched.store.sealing.seal import NO_SEAL, Seal
 from cedana_sched.store.streams import is_stream_name
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from cedana_sched.kube.client import Api as ProductApi
+from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CONFIG_MAPS, JOBS, PODS
-from cedana_sched.kube.retrying import until_answered
 from cedana_sched.kube.watching import Informer, Watch
+from cedana_sched.retrying import retry
 from tests.cluster.api.client import Api
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
@@ -84,7 +85,7 @@ async def _create(cluster: Cluster, namespace: str, name: str) -> None:
     """As soon as the API server takes it."""
     async with ProductApi.open(str(cluster.kubeconfig)) as api, asyncio.timeout(patient(60)):
         body = {"metadata": {"name": name, "namespace": namespace}}
-        await until_answered("ConfigMap", lambda: api.apply(CONFIG_MAPS, body))
+        await retry("ConfigMap", lambda: api.apply(CONFIG_MAPS, body), ApiError)
 
 
 async def _has(informer: Informer[PartialObject], namespace: str, name: str) -> None:

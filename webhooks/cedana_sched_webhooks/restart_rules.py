@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import RefusedByServerError
-from cedana_sched.kube.retrying import until_answered
+from cedana_sched.kube.errors import ApiError, RefusedByServerError
+from cedana_sched.retrying import retry
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ _VERSION: Final = re.compile(r"v(\d+)\.(\d+)\b")
 
 async def has_restart_rules(api: Api) -> bool:
     """Retry until the API server answers; False if it refuses its version, or the version cannot be parsed."""
-    version = await until_answered("version of the API server", lambda: _version(api))
+    version = await retry("version of the API server", lambda: _version(api), ApiError)
     found = _VERSION.match(version)
     if found is None:
         log.warning("restore containers get no restart rules: unknown version of the API server", version=version)

@@ -25,6 +25,7 @@ from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched.model.findings import Finding
 from cedana_sched.model.preemption import Release, Signal
+from cedana_sched.retrying import retry
 from cedana_sched_armada import diagnosis, metrics
 from cedana_sched_armada.chores import Chores
 from cedana_sched_armada.doubts import Doubts
@@ -37,7 +38,6 @@ from cedana_sched_armada.ledger import Case, Ledger, Member
 from cedana_sched_armada.preemptions import ArmadaReport, Preemptions
 from cedana_sched_armada.queues import QueueOptIn
 from cedana_sched_armada.resubmission import Outcome, Resubmissions, by_hand
-from cedana_sched_armada.retrying import until_done
 from cedana_sched_armada.server import ArmadaServer
 from cedana_sched_armada.settings import ArmadaSettings
 from cedana_sched_armada.signals import ADAPTER
@@ -109,7 +109,7 @@ class ArmadaAdapter:
     async def run(self) -> None:
         """Watch the job sets, forever."""
         await self._cluster.pods.synced.wait()
-        await until_done("notes of the Armada adapter", self._ledger.load)
+        await retry("notes of the Armada adapter", self._ledger.load, CedanaSchedError)
         async with ArmadaServer.open(self._settings) as server:
             self._job_sets = JobSets(
                 server,

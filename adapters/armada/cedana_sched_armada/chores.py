@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from cedana_sched.model.errors import CedanaSchedError
-from cedana_sched_armada.retrying import until_done
+from cedana_sched.retrying import retry
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class Chores:
 
     async def _do(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await until_done(name, lambda: _guarded(name, work))
+            await retry(name, lambda: _guarded(name, work), CedanaSchedError)
         finally:
             self._known.discard(name)
 

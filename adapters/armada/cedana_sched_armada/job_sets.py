@@ -16,21 +16,19 @@ from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import CedanaSchedError, UsageError
+from cedana_sched.retrying import AWAITED, retry
 from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
 from cedana_sched_armada.events import Heard, JobSet, Kind, id_before, position
 from cedana_sched_armada.jobs import LONGEST_NAME, has_too_long_name, job_of, job_set_of
 from cedana_sched_armada.ledger import Ledger
 from cedana_sched_armada.marks import JOB_SET_ANNOTATION
 from cedana_sched_armada.metrics import FAILURES, FOLLOWED
-from cedana_sched_armada.retrying import until_done
 from cedana_sched_armada.server import ArmadaServer
 
 log = structlog.get_logger(__name__)
 
 LINGER_SECONDS = 600.0
 """Events of a job whose pod is gone may be this late."""
-LONGEST_PAUSE_SECONDS = 5.0
-"""A preStop hook waits about 15 s for the event that explains the deletion."""
 SHORTEST_SECONDS = 60.0
 """A watch that ends sooner was not ended by our own timeout."""
 TOLD_AGAIN_SECONDS = 300.0
@@ -174,11 +172,12 @@ class JobSets:
             self._ledger.changed()  # a successor resumes it, even if the pods are gone by then
         what = f"events of job set {job_set}"
         while True:  # each received event resets the backoff
-            await until_done(
+            await retry(
                 what,
                 lambda: self._listen(job_set),
-                longest=LONGEST_PAUSE_SECONDS,
-                failed=lambda error: self._complain(job_set, error),
+                CedanaSchedError,
+                profile=AWAITED,  # a preStop hook waits for the event that explains the deletion
+                failed=lambda _, error: self._complain(job_set, error),
             )
 
     def _complain(self, job_set: JobSet, error: CedanaSchedError) -> None:

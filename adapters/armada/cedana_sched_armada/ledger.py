@@ -18,9 +18,10 @@ import msgspec
 import structlog
 
 from cedana_sched.adapter.cluster import Notes
+from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.retrying import retry
 from cedana_sched_armada.events import JobSet
 from cedana_sched_armada.jobs import Gang
-from cedana_sched_armada.retrying import until_done
 
 log = structlog.get_logger(__name__)
 
@@ -246,7 +247,7 @@ class Ledger:
         self._urgent.clear()
         waiting, self._waiting = self._waiting, []
         try:
-            await until_done("notes", self._write_text)
+            await retry("notes", self._write_text, CedanaSchedError)
         except asyncio.CancelledError:
             self._waiting = waiting + self._waiting
             raise

@@ -11,6 +11,7 @@ import tenacity
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.retrying import AWAITED
 from cedana_sched_kueue.admission import is_ours
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, AdmissionCheck
 
@@ -33,7 +34,10 @@ class ClusterQueue(msgspec.Struct, frozen=True):
 
 
 @tenacity.retry(
-    retry=tenacity.retry_if_exception_type(ConflictError), stop=tenacity.stop_after_attempt(20), reraise=True
+    wait=AWAITED,
+    stop=tenacity.stop_after_attempt(20),
+    retry=tenacity.retry_if_exception_type(ConflictError),
+    reraise=True,
 )
 async def withdraw_checks(api: Api) -> None:
     """Remove our checks from all ClusterQueues; others are not changed.

@@ -12,19 +12,17 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from cedana_sched.adapter.cluster import ClusterAdapter, Watching
-from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ApiError
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import DEPLOYMENTS
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.retrying import WATCHES, Backoff
 from cedana_sched.service.cancellation import run_apart
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 30.0
 LOOK_SECONDS = 5.0
 """Interval between two checks of an adapter's watches; shorter refusals may go unnoticed."""
 REASON = "SchedulerNotFound"
@@ -74,7 +72,9 @@ async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeploy
 
     A defect is reported likewise, and ends neither the coordinator nor the other adapters.
     """
-    for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+    backoff = Backoff(WATCHES)
+    while True:
+        pause = backoff.next_pause()
         metrics.set(name, up=True)
         try:
             await run_apart(_run(name, adapter, deployment, metrics))

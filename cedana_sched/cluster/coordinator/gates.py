@@ -17,7 +17,6 @@ import structlog
 from cedana_sched.adapter.protected_pods import find_identity, identity_of, namespace_uid_of
 from cedana_sched.cluster.coordinator.choice import Choice, is_to_choose
 from cedana_sched.cluster.coordinator.known import ById
-from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError, UnreadableError
 from cedana_sched.kube.objects import Metadata, Node, Pod, PodSpec
@@ -31,11 +30,10 @@ from cedana_sched.model.identity import Identity, may_be_one_namespace
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
 from cedana_sched.model.served import EVERYWHERE, Served
+from cedana_sched.retrying import API_CALLS, Backoff
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 10.0
 LARGEST_AFFINITY_BYTES: Final = 256 << 10
 """As JSON; an affinity that lists each node of a large cluster is smaller."""
 OPENED_AT_ONCE: Final = 16
@@ -155,7 +153,8 @@ class Gates:
         return any(may_be_one_namespace(uid, mine) for uid in self._in_flight.get(identity, {}).values())
 
     async def _open(self, namespace: str, name: str) -> None:
-        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+        backoff = Backoff(API_CALLS)
+        while True:
             try:
                 async with self._opened_at_once:
                     pod = await self._api.get(PODS, name, namespace, into=_GatedPod)
@@ -170,7 +169,7 @@ class Gates:
                 return
             except ApiError as error:
                 log.warning("gate not opened, trying again", pod=f"{namespace}/{name}", problem=error.message)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(backoff.next_pause())
             except Exception:  # a defect of one pod must not block others; its next change enqueues it again
                 log.exception("gate not opened", pod=f"{namespace}/{name}")
                 return

@@ -19,7 +19,6 @@ import structlog
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.record_objects import RESOURCES, namespace_uid_of, to_record
 from cedana_sched.cluster.coordinator.redo_log import Entries, RedoLog
-from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError, ApiUnavailableError
 from cedana_sched.kube.objects import Metadata
@@ -36,11 +35,9 @@ from cedana_sched.model.records import (
     bounded,
     of_namespace,
 )
+from cedana_sched.retrying import AWAITED, Backoff
 
 log = structlog.get_logger(__name__)
-
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 5.0
 
 Recorded = Callable[[tuple[Record, ...], tuple[Record, ...]], None]
 """Called with saved and archived records once they are durable; first, after a load, with all records."""
@@ -69,13 +66,13 @@ class ObjectJournal:
 
         Retries while the API server does not answer, has not loaded its RBAC rules, or does not serve our kinds yet.
         """
-        rests = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        backoff = Backoff(AWAITED)
         while True:
             try:
                 return await self._load()
             except ApiError as error:
                 log.warning("journal not read, trying again", problem=str(error))
-                await asyncio.sleep(next(rests))
+                await asyncio.sleep(backoff.next_pause())
 
     async def _load(self) -> tuple[Record, ...]:
         entries = await self._log.take_over()

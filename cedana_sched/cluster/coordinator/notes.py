@@ -8,7 +8,6 @@ import base64
 import msgspec
 import structlog
 
-from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ConflictError
 from cedana_sched.kube.kept import kept
@@ -16,6 +15,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
+from cedana_sched.retrying import AWAITED, Backoff
 
 log = structlog.get_logger(__name__)
 
@@ -23,8 +23,6 @@ PREFIX = "cedana-sched-notes-"
 """Prefix of the adapter's name."""
 _WRITER = kept(f"{names.GROUP}/writer")
 _KEY = "notes"
-FIRST_PAUSE_SECONDS = 0.05
-LONGEST_PAUSE_SECONDS = 5.0
 
 
 class _Kept(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,7 +45,8 @@ class ConfigMapNotes:
 
     async def read(self) -> bytes | None:
         """See `adapter.cluster.Notes`."""
-        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+        backoff = Backoff(AWAITED)
+        while True:
             try:
                 found = await self._api.find(CONFIG_MAPS, self._name, self._namespace, into=_Kept)
                 if found is None:
@@ -56,13 +55,12 @@ class ConfigMapNotes:
                     body = self._body(found.binary_data, found.metadata.resource_version)
                     made = await self._api.update(CONFIG_MAPS, body, into=_Kept)
             except (ConflictError, AlreadyExistsError):  # the previous writer has just written: its content counts
-                await asyncio.sleep(pause)
+                await asyncio.sleep(backoff.next_pause())
                 continue
             except ApiError as error:
                 raise self._again(error) from error
             self._version = made.metadata.resource_version
             return _notes(made)
-        raise AssertionError("pauses never end")
 
     async def write(self, notes: bytes) -> None:
         """See `adapter.cluster.Notes`."""

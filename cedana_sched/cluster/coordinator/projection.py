@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from msgspec import Struct
@@ -42,13 +41,12 @@ from cedana_sched.model.records import (
     Record,
 )
 from cedana_sched.model.texts import cut
+from cedana_sched.retrying import API_CALLS, Backoff
 
 log = structlog.get_logger(__name__)
 
 WRITERS = 48
 _OVER = TERMINAL_CHECKPOINT_STEPS | TERMINAL_RESTORE_STEPS
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 10.0
 
 Refused = Callable[[Record, ApiError, bool], None]
 """Called for each refused write; the flag: whether it is the first since a successful one."""
@@ -87,8 +85,7 @@ class _Target:
     """Queued for a writer."""
     taken: bool = False
     """Has a writer, or is in backoff; two concurrent writers would reorder writes."""
-    refusals: int = 0
-    """Consecutive."""
+    backoff: Backoff = field(default_factory=lambda: Backoff(API_CALLS))
 
     @property
     def is_urgent(self) -> bool:
@@ -283,7 +280,7 @@ class Projection:
                 for sink in self._undeliverable_sinks:
                     sink(target.record.uid, error.message)
         except ApiError as error:
-            self._refused(target.record, error, target.refusals == 0)
+            self._refused(target.record, error, target.backoff.failures == 0)
             self._pause(target, str(error))
             return False
         except Exception as error:  # a defect of one record must not stop others or the writers
@@ -291,7 +288,8 @@ class Projection:
             if not target.forgotten:  # its next step may be writable
                 self._pause(target, repr(error))
                 return False
-        target.refusals, target.order_shown = 0, order_number
+        target.backoff.reset()
+        target.order_shown = order_number
         target.written = version
         if target.written == target.wanted:
             self._settle(target)
@@ -302,15 +300,13 @@ class Projection:
 
     def _pause(self, target: _Target, problem: str) -> None:
         """Schedule a retry with backoff; the writer handles other objects meanwhile."""
-        longest = min(FIRST_PAUSE_SECONDS * 2 ** min(target.refusals, 20), LONGEST_PAUSE_SECONDS)
-        pause = longest * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
-        target.refusals += 1
+        pause = target.backoff.next_pause()
         log.warning(
             "object not written, trying again",
             kind=target.resource.kind,
             name=target.name,
             problem=cut(problem),
-            refusals=target.refusals,
+            refusals=target.backoff.failures,
             pause_seconds=pause,
         )
         asyncio.get_running_loop().call_later(pause, self._try_again, target)

@@ -15,7 +15,6 @@ import structlog
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
 from cedana_sched.cluster.coordinator.removers import Removers
-from cedana_sched.coordinator.tasks import pauses
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
@@ -28,6 +27,7 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import DiscardCancelled, RemovalFailed, RemoveSnapshot, SnapshotRemoved
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched.retrying import API_CALLS, CHORES, Backoff
 
 log = structlog.get_logger(__name__)
 
@@ -36,8 +36,6 @@ PATIENCE_SECONDS = 600.0
 forever. Time without any node with an agent does not count: scaled-down nodes return."""
 ANSWER_SECONDS = 60.0
 """After that the agent may be dead: another one gets the order."""
-FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 60.0
 WRITES_AT_ONCE = 32
 LEFT_SECONDS = 3600.0
 """A deleted, cancelled Checkpoint waits that long for the answer of its own node, which may have to thaw a pod. Then
@@ -180,7 +178,7 @@ class Purge:
     ) -> None:
         """Order agents to remove it, one at a time, until one has, or the object is gone."""
         loop = asyncio.get_running_loop()
-        rests = pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        backoff = Backoff(CHORES)
         failed, tried = 0, set[str]()
         while (one := self._seen(key)) is not None and not _is_removed(one):
             if (number := _failure(one)) > failed and one.status.answer is not None:
@@ -188,7 +186,7 @@ class Purge:
                 problems.append(one.status.answer.outcome.why)
                 tried.add(one.metadata.labels.get(names.NODE, ""))
                 log.warning("snapshot not removed, trying again", snapshot=_named(order), problem=problems[-1])
-                await asyncio.sleep(next(rests))
+                await asyncio.sleep(backoff.next_pause())
                 continue
             node = self._removers.choose(one, tried)
             if node is None:
@@ -224,7 +222,8 @@ class Purge:
         """Patch it, with its resourceVersion as precondition; after a conflict, the next change retries."""
         metadata = {**patch.get("metadata", {}), "resourceVersion": one.metadata.resource_version}
         body = {**patch, "metadata": metadata}
-        for pause in pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+        backoff = Backoff(API_CALLS)
+        while True:
             try:
                 async with self._writes:
                     await self._api.patch(
@@ -233,6 +232,7 @@ class Purge:
             except (ConflictError, AbsentError):
                 return
             except ApiError as error:
+                pause = backoff.next_pause()
                 log.warning("checkpoint not written, trying again", problem=str(error), pause_seconds=pause)
                 await asyncio.sleep(pause)
             else:

@@ -12,10 +12,10 @@ from functools import partial
 import structlog
 
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import AlreadyExistsError
+from cedana_sched.kube.errors import AlreadyExistsError, ApiError
 from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import SECRETS
-from cedana_sched.kube.retrying import until_answered
+from cedana_sched.retrying import retry
 from cedana_sched.store.sealing import key_file
 
 log = structlog.get_logger(__name__)
@@ -26,7 +26,7 @@ KEYS = "keys"
 
 async def make_sealing_secret(api: Api, namespace: str, name: str) -> None:
     """Return once the Secret exists, whichever replica created it. RBAC allows only its creation, not reading it."""
-    await until_answered(f"creation of the Secret {name}", partial(_create, api, namespace, name))
+    await retry(f"creation of the Secret {name}", partial(_create, api, namespace, name), ApiError)
 
 
 async def _create(api: Api, namespace: str, name: str) -> None:

@@ -44,10 +44,9 @@ from cedana_sched.cluster.node.shelter import NodeShelter
 from cedana_sched.cluster.node.store_beginnings import StoreBeginnings
 from cedana_sched.cluster.node.uninstall import run_until_marked, uninstall
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.errors import UnreadableError
+from cedana_sched.kube.errors import ApiError, UnreadableError
 from cedana_sched.kube.events import COMPONENT, EventRecorder
 from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.retrying import until_answered
 from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.kube.watching import awaited
 from cedana_sched.model.compatibility import NodeDescription
@@ -55,6 +54,7 @@ from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects.names import PRESTOP_TOKEN
 from cedana_sched.model.orders import Order, Outcome
 from cedana_sched.model.segments import is_object_name
+from cedana_sched.retrying import retry
 from cedana_sched.service.draining import Busy, until_drained
 from cedana_sched.service.health import Ready, serving
 from cedana_sched.service.watches import watches
@@ -85,8 +85,8 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
     log.info("agent starts", version=__version__, node=node)
     waiting: list[str] = ["the node is being prepared"]
 
-    def refused(why: str) -> None:
-        waiting[:] = [why]
+    def refused(what: str, error: ApiError) -> None:
+        waiting[:] = [f"{what}: {error}"]
 
     ready: dict[str, Ready] = {"node": lambda: waiting[0] if waiting else None}
     async with (
@@ -99,13 +99,13 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
     ):
         facts = NodeFacts(api, node)
         installation = Installation(Host(HOST_ROOT), Site.of(configuration), facts.wait_ready)
-        if not await until_answered("reading of the node", facts.is_marked_for_uninstall, refused):
+        if not await retry("reading of the node", facts.is_marked_for_uninstall, ApiError, failed=refused):
             toolchain = await asyncio.to_thread(ensure_toolchain, progress=log.info)
             installed = await installation.install(toolchain)
             compatible = msgspec.structs.asdict(compatibility(toolchain.version))
             description = NodeDescription(**compatible, runc=installed.runc)
             publish = partial(facts.publish, description, ready=installed.is_active)
-            await until_answered("facts of the node", publish, refused)
+            await retry("facts of the node", publish, ApiError, failed=refused)
             agent = _Agent(api, node, configuration, installed)
             busy.extend(agent.busy)
             ready["objects"] = agent.awaited
@@ -189,7 +189,7 @@ class _Agent:
             await self._pods.informer.synced.wait()
             group.create_task(self._feed.run(), name="orders")
             await self._feed.wait_synced()
-            await until_answered("pods that return", self._look_for_returning)
+            await retry("pods that return", self._look_for_returning, ApiError)
             await self._forget()
             group.create_task(send_heartbeats(self._places), name="heartbeats")
             group.create_task(self._beginnings.run(), name="new beginnings")

@@ -34,13 +34,12 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Dump, Order, Outcome, Progress, StageProgress
 from cedana_sched.model.records import RestoreStep, Transfer
 from cedana_sched.model.served import EVERYWHERE, Served
+from cedana_sched.retrying import API_CALLS, Backoff
 
 log = structlog.get_logger(__name__)
 
 RESTORE_SECONDS = 600.0
 """Default deadline of a restore whose policy has none."""
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 15.0
 
 Perform = Callable[[Order], AsyncIterator[Outcome]]
 
@@ -127,8 +126,9 @@ class OrderFeed:
             return
         structlog.contextvars.bind_contextvars(object=key.name, order=type(order).__name__)
         order = in_namespace(order, seen.spec.namespace_uid)
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(API_CALLS)
         while self._stands(key, given.number):
+            pause = backoff.next_pause()
             try:
                 if (outcome := await self._carry_out(key, given.number, order)) is not None:
                     await self._answer(key, given.number, outcome)
@@ -138,7 +138,6 @@ class OrderFeed:
             except Exception:  # a defect in one order must not end the dumps of other pods
                 log.exception("order not carried out, trying again", pause_seconds=pause)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     async def _carry_out(self, key: _Key, number: int, order: Order) -> Outcome | None:
         """Perform an order and return its final outcome; progress writes are not awaited, so that they cost no time."""
@@ -182,14 +181,14 @@ class OrderFeed:
             log.info("progress not written", problem=error.message)
 
     async def _answer(self, key: _Key, number: int, outcome: Outcome) -> None:
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(API_CALLS)
         while self._stands(key, number):
             try:
                 await self._patch(key, {"answer": {"number": number, "outcome": codec.to_builtins(outcome)}})
             except ApiError as error:  # also on NotFound: the watch shows whether the object is gone
+                pause = backoff.next_pause()
                 log.warning("answer not written, trying again", problem=error.message, pause_seconds=pause)
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:
                 return
 

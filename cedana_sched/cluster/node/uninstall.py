@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from cedana_sched.kube.retrying import until_answered
+from cedana_sched.kube.errors import ApiError
+from cedana_sched.retrying import retry
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +47,7 @@ async def uninstall(facts: Facts, installation: OnNode) -> None:
     Raises:
         HostError: containerd's configuration can no longer be parsed.
     """
-    await until_answered("removal of the node's labels", facts.withdraw)
+    await retry("removal of the node's labels", facts.withdraw, ApiError)
     await installation.uninstall()
-    await until_answered("removal of the node's mark", facts.remove_uninstall_mark)
+    await retry("removal of the node's mark", facts.remove_uninstall_mark, ApiError)
     log.info("node left")

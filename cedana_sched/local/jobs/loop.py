@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.local.configuration import Configuration
@@ -31,13 +30,11 @@ from cedana_sched.local.jobs.submission import describe
 from cedana_sched.local.views import EventView, Submission
 from cedana_sched.model.errors import NotFoundError, RetryableError
 from cedana_sched.model.preemption import AfterCommit, Release, Signal, WorkloadRef
+from cedana_sched.retrying import CHORES, Backoff
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Bounds of the backoff, in seconds, between attempts to persist an event."""
 
 
 class LoopJournal(Protocol):
@@ -258,12 +255,14 @@ class SchedulingLoop:
 
     async def _take_surely(self, rule: Callable[[Draft], None]) -> None:
         """Process an event that has already happened: retry until the journal persists it."""
-        pauses = wait_exponential(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(RetryableError), wait=pauses, before_sleep=_say_unwritten
-        ):
-            with attempt:
-                await self._take(rule)
+        backoff = Backoff(CHORES)
+        while True:
+            try:
+                return await self._take(rule)
+            except RetryableError as error:
+                pause = backoff.next_pause()
+                log.warning("journal cannot be written, trying again", problem=str(error), pause_seconds=pause)
+            await asyncio.sleep(pause)
 
     async def _in_turn(self, rule: Callable[[Draft], T]) -> T:
         async with self._turn:
@@ -324,8 +323,3 @@ class SchedulingLoop:
 
     def _new_signal_uid(self) -> str:
         return f"sig-{self._new_uid()}"
-
-
-def _say_unwritten(call: RetryCallState) -> None:
-    problem = call.outcome.exception() if call.outcome is not None else None
-    log.warning("journal cannot be written, trying again", problem=str(problem), pause_seconds=call.upcoming_sleep)

@@ -11,12 +11,12 @@ import os
 import time
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from cedana_sched.local.runs.kernel import IN_MOVED_TO, inotify_open, inotify_watch
 from cedana_sched.local.runs.readiness import any_readable
 from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
 from cedana_sched.model.errors import EVIDENCE_LINES, CedanaSchedError
+from cedana_sched.retrying import CHORES, Backoff
 from cedana_sched.snapshot.cgroups import Cgroup
 
 _EVENT_BYTES = 64 << 10
@@ -106,12 +106,14 @@ class SupervisedRun:
 
     async def _settle_patiently(self) -> None:
         """Finalize the run, with retries: processes that wait for a device die late, and the disk may be full."""
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type((CedanaSchedError, OSError)),
-            wait=wait_exponential(max=30),
-            after=self._say_stuck,
-        )
-        self.record = await retrying(asyncio.to_thread, self._settle)
+        backoff = Backoff(CHORES)
+        while self.record is None:
+            try:
+                self.record = await asyncio.to_thread(self._settle)
+            except (CedanaSchedError, OSError) as error:
+                pause = backoff.next_pause()
+                log.warning("run cannot be ended", run=self.uid, why=str(error), attempt=backoff.failures)
+                await asyncio.sleep(pause)
 
     def _settle(self) -> ExitRecord:
         """Kill the run's processes, remove its groups, and return its record. Precondition: the lock is held."""
@@ -123,7 +125,3 @@ class SupervisedRun:
             record = ExitRecord(time.time(), lost=True, failure=Failure(_LOST, _LOST_REMEDY, words, retryable=True))
             self.directory.write_exit(record)
         return record
-
-    def _say_stuck(self, call: RetryCallState) -> None:
-        error = call.outcome.exception() if call.outcome else None
-        log.warning("run cannot be ended", run=self.uid, why=str(error), attempt=call.attempt_number)

@@ -13,7 +13,7 @@ import pytest
 from cedana_sched.kube.resources import CHECKPOINTS, PODS
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.store.retrying import read_patiently
+from cedana_sched.store.outages import read_patiently
 from cedana_sched.store.session_credentials import CredentialsRefusedError
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.integration.store.scoped_site import ScopedSite

@@ -24,6 +24,7 @@ from cedana_sched.model.orders import (
 )
 from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
+from tests.pauses import shorten_pauses
 from tests.servers.snapshots import take
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime, agent_of
 
@@ -52,8 +53,7 @@ class Place:
             loop.call_soon_threadsafe(self.removed.set)
 
         patch.setattr(SnapshotStore, "remove", removing)
-        patch.setattr(cancelled_checkpoints, "FIRST_PAUSE_SECONDS", 0.001)
-        patch.setattr(cancelled_checkpoints, "LONGEST_PAUSE_SECONDS", 0.01)
+        shorten_pauses(patch)
 
     def agent(self) -> NodeAgent:
         return agent_of(FakeRuntime(self._folder), self._folder, self.store_folder)

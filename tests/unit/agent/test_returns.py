@@ -33,7 +33,7 @@ from cedana_sched.snapshot.restore import RestoreInterruptedError
 from cedana_sched.store import layout
 from cedana_sched.store.format import encode_manifest
 from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.retrying import PATIENCE_SECONDS
+from cedana_sched.store.outages import PATIENCE_SECONDS
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take

@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 from cedana_sched.adapter.cluster import ClusterAdapter
 from cedana_sched.cluster.coordinator import adapters
 from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
-from cedana_sched.kube import watching
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, RefusedByServerError
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.watching import Informer, Watch
+from tests.pauses import shorten_pauses
 from tests.unit.kube.served_api import served
 
 WORKLOADS = Resource("kueue.x-k8s.io/v1beta2", "Workload", "workloads")
@@ -65,7 +65,7 @@ class Told:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapters, "FIRST_PAUSE_SECONDS", 0.0)
+    shorten_pauses(monkeypatch, 0.0)
 
 
 class WatchingAdapter:
@@ -168,7 +168,7 @@ async def test_a_watch_that_is_refused_for_ever_is_told_and_no_longer_once_it_is
 ) -> None:
     """A role that lacks the kind, or the verb `watch` alone: the watch retries, and the adapter goes on running."""
     monkeypatch.setattr(adapters, "LOOK_SECONDS", 0.005)
-    monkeypatch.setattr(watching, "LONGEST_PAUSE_SECONDS", 0.2)
+    shorten_pauses(monkeypatch, 0.2)
     rights, told, registry = Rights(403, watch_alone=watch_alone), Told(), CollectorRegistry()
     async with served({"/apis/kueue.x-k8s.io/v1beta2/workloads": rights.answer}) as api:
         task = kept(WatchingAdapter(api), told, registry)
@@ -187,7 +187,7 @@ async def test_a_watch_that_is_refused_for_ever_is_told_and_no_longer_once_it_is
 
 
 async def test_an_api_server_that_does_not_answer_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "FIRST_PAUSE_SECONDS", 0.01)
+    shorten_pauses(monkeypatch)
     rights = Rights(503, watch_alone=False)
     async with served({"/apis/kueue.x-k8s.io/v1beta2/workloads": rights.answer}) as api:
         watch = Watch(api, WORKLOADS, PartialObject)

@@ -35,6 +35,7 @@ from cedana_sched.model.orders import (
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Record
 from cedana_sched.model.texts import LONGEST_TEXT
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
 from tests.unit.cluster_coordinator.test_believed_answers import DUMP, FIND, RESTORE, UID, Agents
 from tests.unit.cluster_coordinator.test_object_journal import SYSTEM, Process, checkpoint
@@ -109,7 +110,7 @@ async def test_a_record_that_no_object_can_be_made_of_costs_only_its_own(monkeyp
         return status_patch(record, *others)
 
     monkeypatch.setattr(projection, "status_patch", breaking)
-    monkeypatch.setattr(projection, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
     monkeypatch.setattr(projection, "WRITERS", 1)
     server = WatchedObjectsServer()
     carrying = Projection(server.api, SYSTEM)

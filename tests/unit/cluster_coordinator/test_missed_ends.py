@@ -19,7 +19,6 @@ from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost
-from cedana_sched.kube import work_queue
 from cedana_sched.kube.errors import error_of
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, Node, NodeSpec, Pod, PodSpec, PodStatus, Taint
@@ -30,6 +29,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.orders import FindSnapshot, RestoreSucceeded, SnapshotFound, Staged
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import CheckpointStep, Record, Restore, RestoreStep
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_coordinator.filled_mirrors import SavedSnapshots, filled, known_beginnings, known_checkpoints
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
 from tests.unit.cluster_coordinator.test_objects_of_records import RESTORE
@@ -169,7 +169,7 @@ async def test_end_of_a_record_that_came_after_the_reader_is_told() -> None:
 
 
 async def test_refused_look_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
     cluster = Cluster(records=(_of("a"),))
     find, refusals = cluster.server.find, [403, 500, 0]
 
@@ -249,7 +249,7 @@ async def test_pod_that_the_mirror_shows_is_not_looked_for_again(monkeypatch: py
 
 async def test_conflict_with_another_writer_of_the_pod_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The API server answers so also where others write the same pod all the time, its uid being the same."""
-    monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
     bare = _pod("a")
     cluster = Cluster(hidden=(replace(bare, metadata=replace(bare.metadata, labels={})),), records=(_of("a"),))
     patch, refusals, labelled = cluster.server.patch, [409, 409, 0], asyncio.Event()

@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.cluster.coordinator import journal
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
 from cedana_sched.cluster.coordinator.owners import Owners
 from cedana_sched.cluster.coordinator.projection import Projection
@@ -26,6 +25,7 @@ from cedana_sched.model.orders import Freeze
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import AfterCommit, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Record
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 from tests.unit.cluster_coordinator.test_objects_of_records import HOLD
@@ -150,7 +150,7 @@ async def test_a_write_whose_answer_was_lost_is_no_fence() -> None:
 
 
 async def test_who_loads_waits_for_an_api_server_that_does_not_answer_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
     server = FakeApiServer()
     before = Process(server, "before")
     await before.journal.load()

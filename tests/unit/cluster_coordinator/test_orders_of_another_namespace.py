@@ -42,6 +42,7 @@ from cedana_sched.model.orders import (
 )
 from cedana_sched.model.preemption import Signal
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, RestoreStep
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 from tests.unit.cluster_coordinator.test_object_journal import SYSTEM, checkpoint
 from tests.unit.cluster_coordinator.test_objects_of_records import RESTORE
@@ -150,7 +151,7 @@ async def test_where_an_agent_may_have_obeyed_only_the_namespaces_own_end_ends_a
 
 
 async def test_a_creation_whose_answer_was_lost_may_have_been_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.coordinator.projection.FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
     server = Strict(NOW)
     server.first_answer_is_lost = True
     side = Side(server)

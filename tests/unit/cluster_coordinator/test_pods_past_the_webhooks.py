@@ -19,7 +19,6 @@ from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, _Ident
 from cedana_sched.cluster.coordinator.known import _Status as Status
 from cedana_sched.cluster.coordinator.unprepared import REVISION, Unprepared
 from cedana_sched.coordinator.core import PublishEvent
-from cedana_sched.kube import work_queue
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, ConflictError, decoded
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
@@ -34,6 +33,7 @@ from cedana_sched_webhooks import pods
 from cedana_sched_webhooks.admission import Request
 from cedana_sched_webhooks.injection import LONGEST_REASON, SAID_LATER
 from cedana_sched_webhooks.shapes import MIRROR
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 from tests.unit.webhooks.admission_builders import configuration, knowledge, patched
 
@@ -493,7 +493,7 @@ async def test_pod_that_is_another_one_by_now_is_left_alone() -> None:
 
 
 async def test_conflict_with_another_writer_of_the_pod_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.0)
+    shorten_pauses(monkeypatch, 0.0)
     world = World(pod(labels={JOB_NAME: "md", COMPLETION: "3"}))
     world.conflicts = 2
     assert await world.sees() is not None, "it is not protected, and nobody says so"
@@ -501,7 +501,7 @@ async def test_conflict_with_another_writer_of_the_pod_is_tried_again(monkeypatc
 
 
 async def test_it_is_said_also_where_the_answer_to_the_write_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.0)
+    shorten_pauses(monkeypatch, 0.0)
     world = World(pod(labels={JOB_NAME: "md", COMPLETION: "3"}))
     world.lost_answers = 1
     await world.sees()

@@ -25,6 +25,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.orders import DiscardCancelled, Outcome, RemovalFailed, RemoveSnapshot, SnapshotRemoved
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, RestoreStep
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_coordinator.deletion_server import SYSTEM, DeletionServer
 from tests.unit.cluster_coordinator.fake_api_server import Key
 from tests.unit.cluster_coordinator.test_object_journal import checkpoint
@@ -36,8 +37,7 @@ REF = cast("SnapshotRef", READY.snapshot)
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 0.0)
+    shorten_pauses(monkeypatch, 0.0)
 
 
 class Coordinator:

@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from cedana_sched.cluster.coordinator import current_namespaces
-from cedana_sched.cluster.coordinator import projection as projection_module
 from cedana_sched.cluster.coordinator.current_namespaces import CurrentNamespaces
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
@@ -25,6 +24,7 @@ from cedana_sched.kube.errors import NamespaceGoneError, RefusedByServerError
 from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record, Restore, RestoreStep
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_coordinator.deletion_server import DeletionServer
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
 from tests.unit.cluster_coordinator.filled_mirrors import filled
@@ -159,7 +159,7 @@ async def test_an_object_that_somebody_deleted_in_its_own_namespace_is_made_agai
 async def test_a_write_that_was_refused_until_its_namespace_was_another_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(projection_module, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
     server = Server(BEFORE)
     create, refused = server.create, asyncio.Event()
 

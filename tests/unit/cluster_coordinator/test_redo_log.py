@@ -23,6 +23,7 @@ from cedana_sched.kube.resources import CONFIG_MAPS, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Record, Transfer
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_coordinator.test_object_journal import SYSTEM, Process, by_uid, checkpoint
 from tests.unit.cluster_coordinator.test_objects_of_records import HOLD
 from tests.unit.cluster_coordinator.watched_objects_server import REFUSALS, WatchedObjectsServer
@@ -258,7 +259,7 @@ async def test_what_was_saved_is_loaded_whatever_was_refused_or_lost(seed: int) 
     for life in range(4):
         writer = Writer(server, f"life-{life}")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("cedana_sched.cluster.coordinator.journal.FIRST_PAUSE_SECONDS", 0.0001)
+            shorten_pauses(patch, 0.0001)
             assert by_uid(await writer.journal.load()) == saved
         for _ in range(dice.randrange(8)):
             numbers = dice.sample(range(30), dice.randrange(1, 20))

@@ -19,7 +19,6 @@ from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.record_objects import key_of, resource_of, to_object
 from cedana_sched.cluster.coordinator.refusals import Refusals
-from cedana_sched.cluster.node import orders as node_orders
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.coordinator.core import Core, Event, Persist, Reported, Send, record_of
 from cedana_sched.coordinator.effects import Effects, is_same
@@ -31,6 +30,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Abort, Dump, Freeze, Frozen, Kill, Killed, Order, Outcome, Thaw, Thawed
 from cedana_sched.model.preemption import Signal
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Record
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_coordinator.filled_mirrors import filled
 from tests.unit.cluster_coordinator.test_object_journal import SYSTEM, checkpoint, pod_uid
 from tests.unit.cluster_coordinator.test_objects_of_records import HOLD
@@ -41,9 +41,7 @@ from tests.unit.coordinator.virtual_clock import VirtualClock
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (projection, node_orders):
-        monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.0005)
-        monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 0.002)
+    shorten_pauses(monkeypatch, 0.002)
 
 
 class Cluster:

@@ -10,11 +10,11 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from cedana_sched.cluster.coordinator.sealing_secret import KEYS, make_sealing_secret
-from cedana_sched.kube import retrying
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import RefusedByServerError
 from cedana_sched.kube.resources import Resource
 from cedana_sched.store.sealing.key_file import KeyFile
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ async def test_one_that_is_there_stays() -> None:
 
 
 async def test_it_is_made_as_soon_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "LONGEST_PAUSE_SECONDS", 0.01)
+    shorten_pauses(monkeypatch)
     server = CreatingOnly(refusals=3)
     await make(server)
     assert server.made()["data"]

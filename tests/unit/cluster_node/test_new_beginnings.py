@@ -21,6 +21,8 @@ from cedana_sched.kube.resources import RESTORES, Resource
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from cedana_sched.model.records import RestoreStep
+from cedana_sched.retrying import API_CALLS
+from tests.pauses import shorten_pauses
 from tests.unit.cluster_node.bundle_tree import Host, state
 
 FIRST, SECOND = Beginning("c1", "s1"), Beginning("c2", "s2")
@@ -235,7 +237,7 @@ async def test_without_a_note_and_without_a_volume_it_is_new(node: Node) -> None
 
 
 async def test_it_is_told_until_the_api_server_takes_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.node.restoring.new_beginnings.FIRST_PAUSE_SECONDS", 0.01)
+    shorten_pauses(monkeypatch)
     node.served.assign("restore.p1.0", "p1", FIRST)
     node.restores._replace((restore(),))
     node.refusals = 3
@@ -337,7 +339,7 @@ async def test_containers_are_looked_for_where_nobody_tells_of_them(
 
 
 async def test_defect_that_a_pod_shows_does_not_end_the_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.node.restoring.new_beginnings.FIRST_PAUSE_SECONDS", 0.01)
+    shorten_pauses(monkeypatch)
     node.served.assign("restore.p1.0", "p1", FIRST)
     node.begins()
     node.restores._replace((restore(),))
@@ -359,8 +361,8 @@ async def test_defect_that_a_pod_shows_does_not_end_the_agent(node: Node, monkey
 async def test_it_is_looked_again_once_at_a_time_however_much_changes(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.node.restoring.new_beginnings.FIRST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("cedana_sched.cluster.node.restoring.new_beginnings.LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(API_CALLS, "min", 0.05)
+    monkeypatch.setattr(API_CALLS, "max", 0.05)
     looked = 0
 
     async def unclear() -> bool:

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from cedana_sched.cluster.node import present
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
-from cedana_sched.kube import work_queue
 from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, NotServedError
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.resources import PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
+from tests.pauses import shorten_pauses
 
 REF = WorkloadRef("u0", "bio", "md-0", "n1")
 HELD = Pod(
@@ -81,7 +81,7 @@ class Node:
 @pytest.fixture
 async def node(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     monkeypatch.setattr(present, "LOOK_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.01)
+    shorten_pauses(monkeypatch)
     node = Node()
     looking = asyncio.create_task(node.pods.present.run())
     yield node

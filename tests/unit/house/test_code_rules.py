@@ -151,3 +151,55 @@ def test_who_tells_the_time_still_does(check_code: ModuleType, monkeypatch: pyte
     monkeypatch.setattr(check_code, "TELLS_THE_TIME", {})
     for path in allowed:
         assert any("jumps" in one for one in check_code.complaints(path, (check_code.ROOT / path).read_text())), path
+
+
+_LOOP = """
+async def f():
+    while True:
+        try:
+            return await g()
+        except ApiError:
+            await asyncio.sleep({pause})
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pause = min(pause * 2, LONGEST_PAUSE_SECONDS)",
+        "wait, pause = pause, min(2 * pause, LONGEST)",
+        "longest = min(FIRST_PAUSE_SECONDS * 2 ** min(target.refusals, 20), LONGEST_PAUSE_SECONDS)",
+        "pause = pause * 1.5",
+        "self.delay *= 2",
+        "from tenacity import AsyncRetrying, wait_exponential",
+        "attempts = tenacity.AsyncRetrying(wait=tenacity.wait_fixed(1))",
+        "@tenacity.retry(stop=tenacity.stop_after_attempt(20))\nasync def withdraw(): ...",
+        _LOOP.format(pause="5"),
+    ],
+)
+def test_backoff_of_its_own(check_code: ModuleType, text: str) -> None:
+    (complaint,) = _found(check_code, text, "cedana_sched/kube/x.py")
+    assert "cedana_sched/retrying.py" in complaint
+    assert _found(check_code, text) == [], "a test may wait as it likes"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _LOOP.format(pause="backoff.next_pause()"),
+        "@tenacity.retry(wait=AWAITED, stop=tenacity.stop_before_delay(60))\nasync def find(): ...",
+        "milliseconds = milliseconds * 32 + digit",
+        "threads = min(2 * cpus, 32)",
+        "async def f():\n    while True:\n        await look()\n        await asyncio.sleep(LOOK_SECONDS)",
+    ],
+)
+def test_pauses_of_a_profile(check_code: ModuleType, text: str) -> None:
+    assert _found(check_code, text, "cedana_sched/kube/x.py") == []
+
+
+def test_what_backs_off_by_itself_still_does(check_code: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = dict(check_code.BACKS_OFF)
+    monkeypatch.setattr(check_code, "BACKS_OFF", {})
+    for path in allowed:
+        found = check_code.complaints(path, (check_code.ROOT / path).read_text())
+        assert any("cedana_sched/retrying.py" in one for one in found), path

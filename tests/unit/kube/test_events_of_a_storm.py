@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.kube import events, work_queue
+from cedana_sched.kube import events
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
 from cedana_sched.kube.events import COMPONENT, EventRecorder, ObjectEvent
@@ -20,6 +20,7 @@ from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.segments import LONGEST_OBJECT_NAME
+from tests.pauses import shorten_pauses
 
 
 class Slow:
@@ -93,7 +94,7 @@ async def test_of_too_many_the_normal_ones_go_and_every_warning_is_told(monkeypa
 
 
 async def test_a_warning_is_tried_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_queue, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
     api = Slow()
     api.open.set()
     api.refusals = [RefusedByServerError("no rights yet", status=403), ApiUnavailableError("starting")]

@@ -12,12 +12,12 @@ import pytest
 import structlog
 from aiohttp import web
 
-from cedana_sched.kube import watching
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.kube.watching import Changed, Deleted, Informer, Listed, Watch
+from tests.pauses import shorten_pauses
 from tests.unit.kube.moody_api_server import Mood, MoodyApiServer
 from tests.unit.kube.served_api import served
 
@@ -71,7 +71,7 @@ def _serving(server: _Server) -> AbstractAsyncContextManager[Api]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> _Server:
-    monkeypatch.setattr(watching, "FIRST_PAUSE_SECONDS", 0.01)
+    shorten_pauses(monkeypatch)
     return _Server()
 
 

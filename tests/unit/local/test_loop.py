@@ -7,7 +7,6 @@ import contextlib
 
 import pytest
 
-from cedana_sched.local.jobs import loop as loop_module
 from cedana_sched.local.jobs.job import JobPhase
 from cedana_sched.local.jobs.journal import JournalUnavailableError
 from cedana_sched.local.jobs.rules import Beginning, Ending
@@ -15,6 +14,7 @@ from cedana_sched.model.errors import NotFoundError, UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import OnCheckpointFailure
 from cedana_sched.model.preemption import AfterCommit, Verdict
+from tests.pauses import shorten_pauses
 from tests.unit.local.loop_bench import Bench
 
 QUEUED, STARTING, RUNNING = JobPhase.QUEUED, JobPhase.STARTING, JobPhase.RUNNING
@@ -492,7 +492,7 @@ class TestJournal:
     async def test_what_the_machine_reports_is_written_when_it_can_be(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(loop_module, "FIRST_PAUSE_SECONDS", 0.001)
+        shorten_pauses(monkeypatch)
         await bench.running("sim")
         bench.journal.full = True
         ending = asyncio.create_task(bench.end("sim"))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.local import machine
 from cedana_sched.local.machine import Machine, tell_of_runs
 from cedana_sched.local.runs.run_directory import ExitRecord
 from cedana_sched.local.runs.runtime import RunBegan, RunEnded
 from cedana_sched.model.errors import NotFoundError
 from cedana_sched.model.preemption import WorkloadRef
+from tests.pauses import shorten_pauses
 
 WORKLOAD = WorkloadRef("job-r0", "default", "job", "local")
 
@@ -51,7 +51,7 @@ def control(runtime: Any) -> Machine:
 
 
 async def test_a_start_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
     runtime = FakeRuntime(OSError("the disk is full"), RuntimeError("a defect"))
     control(runtime).start(WORKLOAD)
     await runtime.done.wait()

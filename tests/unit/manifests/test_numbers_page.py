@@ -30,7 +30,7 @@ from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 from cedana_sched.runtime import signs, wait
 from cedana_sched.service import callers
 from cedana_sched.snapshot.progress import STORE_FACTOR
-from cedana_sched.store import bounded, garbage, leftovers, node_cache, packs, pages, retrying, session_credentials
+from cedana_sched.store import bounded, garbage, leftovers, node_cache, outages, packs, pages, session_credentials
 from cedana_sched.store.sealing import data_keys
 from cedana_sched_volcano.extender import address, claims, server
 
@@ -45,7 +45,7 @@ KUBELETS = kubelet_thresholds.reserve_of([kubelet_thresholds._HARD])
 SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = [
     ("The fifth loss fails it", (MOST_LOSSES,), (5,)),
     ("by a return five times within 15 s", (restores.DAMAGED_TIMES, DAMAGED_SECONDS), (5, 15)),
-    ("each read is repeated, with pauses, for two minutes", (retrying.PATIENCE_SECONDS,), (120,)),
+    ("each read is repeated, with pauses, for two minutes", (outages.PATIENCE_SECONDS,), (120,)),
     ("ended after 30 s without a sign of life", (signs.STALL_SECONDS,), (30,)),
     ("is tried once more at once, within 110 s in all", (RESTORE_SECONDS,), (110,)),
     ("the store takes nothing for twice as long", (STORE_FACTOR,), (2,)),

@@ -16,16 +16,15 @@ import structlog
 
 from cedana_sched.adapter.contract import Preempted
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
-from cedana_sched.cluster.coordinator import adapters, journal, notes, projection, redo_log, storage_probe
+from cedana_sched.cluster.coordinator import redo_log, storage_probe
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
-from cedana_sched.coordinator import shell
 from cedana_sched.coordinator.core import Reported
 from cedana_sched.eviction_holds.preemptions import Preemptions
-from cedana_sched.kube import watching, work_queue
+from cedana_sched.kube import watching
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.marking import EvictionMarker
@@ -48,6 +47,7 @@ from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
 from cedana_sched_webhooks.schedulers import ReplicaAccess, keep_running
 from cedana_sched_webhooks.tls import ServingCertificate
+from tests.pauses import shorten_pauses
 from tests.unit.kube.moody_api_server import MOODS, Mood, MoodyApiServer
 
 Part = Callable[[Api, MoodyApiServer], AbstractAsyncContextManager[None]]
@@ -58,9 +58,8 @@ JOURNAL = CONFIG_MAPS.path(SYSTEM, redo_log.LOG_NAME)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (watching, work_queue, journal, notes, projection, shell, adapters, secret_turns):
-        monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.002)
-        monkeypatch.setattr(module, "LONGEST_PAUSE_SECONDS", 0.01)
+    shorten_pauses(monkeypatch)
+    monkeypatch.setattr(secret_turns, "SHORTEST_WAIT_SECONDS", 0.002)
     monkeypatch.setattr(watching, "SHORT_SECONDS", 0.0)
     monkeypatch.setattr(schedulers, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(storage_probe, "PROBE_SECONDS", 0.01)

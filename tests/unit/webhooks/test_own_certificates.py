@@ -20,6 +20,7 @@ from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
 from cedana_sched_webhooks.tls import ServingCertificate
+from tests.pauses import shorten_pauses
 from tests.unit.webhooks.watched_api_server import FakeApiServer
 
 PATH = "/mutate/pods"
@@ -204,7 +205,8 @@ async def test_configurations_that_are_not_installed_are_no_obstacle() -> None:
 async def test_a_write_that_is_refused_is_counted_and_tried_again(
     refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(secret_turns, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
+    monkeypatch.setattr(secret_turns, "SHORTEST_WAIT_SECONDS", 0.001)
     there = Installation()
     there.api.refuses.add(refused)
     async with there.replica() as replica:
@@ -291,7 +293,8 @@ async def test_a_new_segment_is_known_to_all_before_it_is_used_and_the_old_one_f
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(own_certificates, "LONGEST_SETTLING", dt.timedelta(0))
-    monkeypatch.setattr(secret_turns, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
+    monkeypatch.setattr(secret_turns, "SHORTEST_WAIT_SECONDS", 0.001)
     there, seconds = Installation(), [1000.0]
     async with there.replica() as replica:
         replica.callers._clock = lambda: seconds[0]

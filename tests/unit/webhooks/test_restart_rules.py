@@ -7,17 +7,17 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from cedana_sched.kube import retrying
 from cedana_sched.kube.client import Api
 from cedana_sched_webhooks import knowledge
 from cedana_sched_webhooks.restart_rules import has_restart_rules
+from tests.pauses import shorten_pauses
 from tests.unit.kube.moody_api_server import MoodyApiServer
 from tests.unit.kube.served_api import served
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.002)
+    shorten_pauses(monkeypatch)
 
 
 @pytest.mark.parametrize(

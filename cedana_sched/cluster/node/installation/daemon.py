@@ -17,6 +17,7 @@ from pathlib import Path
 import tenacity
 
 from cedana_sched.cluster.node.installation.host import Host, HostError
+from cedana_sched.retrying import AWAITED
 
 _ANSWERS_SECONDS = 60.0
 _LISTENING = "00010000"  # flags in /proc/net/unix
@@ -125,8 +126,8 @@ async def restart(daemon: Daemon, host: Host, socket: Path) -> Daemon:
 
 
 @tenacity.retry(
-    wait=tenacity.wait_exponential(multiplier=0.05, max=1),
-    stop=tenacity.stop_after_delay(_ANSWERS_SECONDS),
+    wait=AWAITED,
+    stop=tenacity.stop_before_delay(_ANSWERS_SECONDS),
     retry=tenacity.retry_if_exception_type(OSError),
     reraise=True,
 )

@@ -23,6 +23,7 @@ from cedana_sched.cluster.node.installation.daemon import Daemon, find_daemon, r
 from cedana_sched.cluster.node.installation.host import Host, HostError
 from cedana_sched.cluster.node.installation.programs import GZIP, Programs
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.retrying import AWAITED
 from cedana_sched.runtime.whole import write_whole
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -191,8 +192,8 @@ class Installation:
         return found[1] if found else ""
 
     @tenacity.retry(
-        wait=tenacity.wait_exponential(multiplier=0.05, max=1),
-        stop=tenacity.stop_after_delay(ABSENT_SECONDS),
+        wait=AWAITED,
+        stop=tenacity.stop_before_delay(ABSENT_SECONDS),
         retry=tenacity.retry_if_exception_type(HostError),
         reraise=True,
     )

@@ -31,12 +31,11 @@ from cedana_sched.kube.resources import RESTORES
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.records import RestoreStep
+from cedana_sched.retrying import API_CALLS, Backoff
 from cedana_sched.service.watches import watches
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 15.0
 LATER_SECONDS = 5.0
 _MADE = Mask.CREATE | Mask.MOVED_TO
 _STATE = "state.json"
@@ -75,7 +74,7 @@ class NewBeginnings:
         """Report all present incarnations, and each new one, until cancelled."""
         self._restores.subscribe(lambda before, now: self._changed.set())  # noqa: ARG005
         await self._restores.synced.wait()
-        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_SECONDS
+        loop, backoff = asyncio.get_running_loop(), Backoff(API_CALLS)
         again: asyncio.Handle = loop.call_soon(lambda: None)
         async with asyncio.TaskGroup() as group:
             made = containers_made(self._places.here(self._places.states), self._changed.set)
@@ -85,10 +84,9 @@ class NewBeginnings:
                 self._changed.clear()
                 again.cancel()  # at most one timer, however often something changes meanwhile
                 if await self._report_safely():
-                    pause = FIRST_PAUSE_SECONDS
+                    backoff.reset()
                 else:
-                    again = loop.call_later(pause, self._changed.set)
-                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                    again = loop.call_later(backoff.next_pause(), self._changed.set)
 
     async def _report_safely(self) -> bool:
         try:

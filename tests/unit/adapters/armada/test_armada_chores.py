@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from cedana_sched_armada import retrying
 from cedana_sched_armada.chores import Chores
+from tests.pauses import shorten_pauses
 
 
 async def test_a_defect_is_said_and_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
     chores, attempts, done = Chores(), list[str](), asyncio.Event()
 
     async def defective() -> None:

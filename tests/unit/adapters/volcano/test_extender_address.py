@@ -16,6 +16,7 @@ from cedana_sched.service import secret_turns
 from cedana_sched.service.callers import segment_of
 from cedana_sched_volcano.extender.address import DERIVED_FROM, FORMER_SECONDS, AddressKeeper
 from cedana_sched_volcano.extender.metrics import Metrics
+from tests.pauses import shorten_pauses
 from tests.unit.webhooks.watched_api_server import FakeApiServer
 
 NAME, NAMESPACE = "extender", "ours"
@@ -25,7 +26,8 @@ OWN = "words-of-an-admin-who-writes-both"
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secret_turns, "FIRST_PAUSE_SECONDS", 0.001)
+    shorten_pauses(monkeypatch)
+    monkeypatch.setattr(secret_turns, "SHORTEST_WAIT_SECONDS", 0.001)
 
 
 class Installation:

@@ -1,4 +1,4 @@
-"""Bounded retries with backoff, logged, for reads during short outages of the store.
+"""Reads during short outages of the store: retried for a bounded time, and logged.
 
 A restore makes thousands of reads. If one failure failed the restore, an outage of seconds would discard everything
 fetched so far; the deadline of the restore bounds how often the whole restore is attempted.
@@ -14,10 +14,10 @@ import structlog
 import tenacity
 
 from cedana_sched.model.errors import StoreUnavailableError
+from cedana_sched.retrying import STORE
 
 PATIENCE_SECONDS = 120.0
 """From the first attempt of one read to the start of its last."""
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
 
 pause = time.sleep
 
@@ -34,8 +34,8 @@ def read_patiently(read: Callable[[], R]) -> R:
     """
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(StoreUnavailableError),
-        wait=tenacity.wait_random_exponential(multiplier=_FIRST_PAUSE_SECONDS, max=_LONGEST_PAUSE_SECONDS),
-        stop=tenacity.stop_after_delay(PATIENCE_SECONDS),
+        wait=STORE,
+        stop=tenacity.stop_before_delay(PATIENCE_SECONDS),
         sleep=pause,
         before_sleep=_tell,
         reraise=True,
