@@ -53,11 +53,6 @@ class RestoreRequest(msgspec.Struct, frozen=True):
     locks: tuple[PosixLock, ...] = ()
     """Locks that `take_out_posix_locks` removed from the images: the processes acquire them before their first
     instruction."""
-    tcp_established: bool = True
-    file_locks: bool = True
-    link_remap: bool = True
-    ext_unix_sk: bool = False
-    shell_job: bool = False
     timeout_seconds: float = 600.0
     stall_seconds: float = STALL_SECONDS
     """Seconds that the restore may go without progress; see `progress`."""
@@ -193,8 +188,7 @@ def _arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
     if request.locks:
         group = str(request.cgroups[0]) if request.cgroups else None
         arguments += ["--action-script", write_script(str(request.workdir), group)]
-    flags = ("tcp_established", "file_locks", "link_remap", "ext_unix_sk", "shell_job")
-    arguments += ["--" + flag.replace("_", "-") for flag in flags if getattr(request, flag)]
+    arguments += ["--tcp-established", "--file-locks", "--link-remap"]
     for item in request.externals:
         arguments += ["--external", item]
     return arguments
