@@ -22,6 +22,7 @@ from cedana_sched.cluster.node.containers.daemon_answers import wait_until_settl
 from cedana_sched.cluster.node.containers.owners import owners_of
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.facts import NodeFacts
+from cedana_sched.cluster.node.gpus import publish_gpus
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
 from cedana_sched.cluster.node.hold_port import HoldPort, calls_taken
 from cedana_sched.cluster.node.installation.host import Host
@@ -107,7 +108,8 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
             busy.extend(agent.busy)
             ready["objects"] = agent.awaited
             waiting[:] = ["the agent is starting"]
-            await until_told_to_leave(facts, agent.run(waiting.clear), keep_registered(installation))
+            works = (keep_registered(installation), publish_gpus(facts.publish_gpus, HOST_ROOT))
+            await until_told_to_leave(facts, agent.run(waiting.clear), *works)
         await leave(facts, installation)
         await asyncio.Event().wait()
 
