@@ -68,6 +68,7 @@ TELLS_THE_TIME = {
     "cedana_sched/local/service.py": SHOWN,
     "cedana_sched/snapshot/cgroups.py": "the age of folders; the kernel keeps those in use",
     "cedana_sched/store/node_cache.py": "the age of copies of what the store has",
+    "cedana_sched/store/s3_uploads.py": "signs requests, which the store compares with its own",
     "cedana_sched/store/s3.py": "the client of the store compares it with the same clock; what is refused is renewed",
     "cedana_sched/store/sealing/data_keys.py": "in names, of which those of the future come last",
     "cedana_sched/store/sealing/key_file.py": "in a name",
