@@ -101,6 +101,7 @@ lint: venv ## Check format, style, types, import rules and the house's own rules
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log >&2; exit 1; }
 	@$(BIN)/python tools/check_house.py
 	@$(BIN)/python tools/check_code.py
+	@$(BIN)/python tools/check_unused.py
 	@$(BIN)/python tools/write_docs.py --check
 	@$(BIN)/python tools/write_crds.py --check
 	@echo "lint: format, style, types, import rules and house rules hold"

@@ -1,9 +1,10 @@
-"""House rules on the syntax tree: races with processes and links, assertions that cannot fail, wall clocks, retries.
+"""House rules on the syntax tree: races with processes and links, vain assertions, clocks, retries, and libraries.
 
 A part of `make lint`. A process may end, or become a zombie, between any two reads of its state: code that reads /proc
 or uses psutil must handle that. An assertion must be able to fail. Root code walks no directory by path in which a pod
 may place a symlink: `cedana_sched/runtime/beneath.py` walks by descriptors. No decision depends on a machine's wall
-clock, because an admin may set the clock. Whoever retries pauses as a profile of `cedana_sched/retrying.py` says.
+clock, because an admin may set the clock. Retries pause by a profile of `cedana_sched/retrying.py`.
+`cedana_sched/runtime/` runs where no library is installed, and private names of libraries change without notice.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ TELLS_THE_TIME = {
     "cedana_sched/local/service.py": SHOWN,
     "cedana_sched/snapshot/cgroups.py": "the age of folders; the kernel keeps those in use",
     "cedana_sched/store/node_cache.py": "the age of copies of what the store has",
+    "cedana_sched/store/s3_uploads.py": "signs requests, which the store compares with its own",
     "cedana_sched/store/s3.py": "the client of the store compares it with the same clock; what is refused is renewed",
     "cedana_sched/store/sealing/data_keys.py": "in names, of which those of the future come last",
     "cedana_sched/store/sealing/key_file.py": "in a name",
@@ -88,10 +90,9 @@ BACKS_OFF = {
     "cedana_sched/cluster/coordinator/collections.py": "between turns, which do not fail",
     "cedana_sched/cluster/holds/keeper.py": "a socket of the node, for which the kubelet waits; fixed",
     "cedana_sched/cluster/node/progress_writes.py": "between writes, which do not fail",
-    "cedana_sched/cluster/node/returning/new_beginnings.py": "inotify, a resource of the node; fixed",
-    "cedana_sched/cluster/node/returning/turns.py": "a lock of the node, held for moments; fixed",
-    "cedana_sched/coordinator/core/timing.py": "the core has neither a clock nor chance",
-    "cedana_sched/coordinator/core/turn_context.py": "likewise",
+    "cedana_sched/cluster/node/restoring/new_beginnings.py": "inotify, a resource of the node; fixed",
+    "cedana_sched/cluster/node/restoring/turns.py": "a lock of the node, held for moments; fixed",
+    "cedana_sched/coordinator/core/turn.py": "the core has neither a clock nor chance",
     "cedana_sched/local/runs/shim.py": "there is one per job: it loads no event loop",
     "cedana_sched/local/scheduler/protection.py": "how long a job is not preempted again",
     "cedana_sched/retrying.py": "has the profiles",
@@ -102,6 +103,12 @@ _PAUSES = re.compile("backoff|delay|pause|resend|retry|(?<!milli)seconds", re.IG
 _RETRIES = frozenset({"AsyncRetrying", "Retrying", "retry"})
 _WAITS = ("wait_exponential", "wait_fixed", "wait_incrementing", "wait_none", "wait_random")
 """Of tenacity."""
+
+STANDARD_LIBRARY_ALONE = ("cedana_sched/__init__.py", "cedana_sched/runtime/")
+OURS = "cedana_sched"
+"""What the names of our packages begin with."""
+_NO_SECRETS = frozenset({"_asdict", "_fields", "_make", "_replace"})
+"""Of named tuples: documented, and without an underscore they could be names of fields."""
 
 _WALKS = frozenset({
     "os.removedirs", "os.renames", "os.scandir", "os.walk", "shutil.copytree", "shutil.move", "shutil.rmtree",
@@ -119,7 +126,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def complaints(path: str, text: str) -> Iterator[str]:
     """Yield every violation in one file, as `file:line: what`."""
     tree = ast.parse(text)
-    rules = (_psutil, _walks, _unguarded, _guards, _clocks, _backoffs)
+    rules = (_psutil, _walks, _unguarded, _guards, _clocks, _backoffs, _libraries, _private_names)
     found = (*(rule(path, tree) for rule in rules), _two_words(tree))
     for line, what in itertools.chain(*found):
         yield f"{path}:{line}: {what}"
@@ -207,6 +214,90 @@ def _sleeps_after_errors(function: Function) -> Iterator[int]:
                     for call in ast.walk(handler):
                         if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("sleep"):
                             yield call.lineno
+
+
+def _libraries(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield imports where only the standard library and `cedana_sched.runtime` are installed."""
+    if not path.startswith(STANDARD_LIBRARY_ALONE):
+        return
+    for line, module in _imported(tree):
+        if module.partition(".")[0] not in sys.stdlib_module_names and not f"{module}.".startswith(f"{OURS}.runtime."):
+            yield line, f"imports {module}, which a host and a restore container lack: the standard library alone"
+
+
+def _private_names(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield private names of libraries that ruff's SLF001 does not see: in imports, strings, and subclasses."""
+    if not path.startswith(PRODUCT):
+        return
+    remedy = "is private to its library, which may change it in any version"
+    for line, module in _imported(tree):
+        if not module.startswith(OURS) and any(map(_is_private, module.split("."))):
+            yield line, f"{module} {remedy}"
+    foreign = _foreign_names(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module), level=0, names=names) if not module.startswith(OURS):
+                yield from ((node.lineno, f"{module}.{one.name} {remedy}") for one in names if _is_private(one.name))
+            case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(str(name)), *_]) if _is_private(name):
+                yield node.lineno, f"{name} is private, and getattr hides it from other checks"
+            case ast.ClassDef(bases=[_, *_]) if all(_first_name(base) in foreign for base in node.bases):
+                own = _own_names(node)
+                for line, name in _names_of_self(node):
+                    if name not in own:
+                        yield line, f"{node.name} uses {name} of {ast.unparse(node.bases[0])}, which {remedy}"
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the modules of all imports, including those in functions."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, one.name) for one in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield node.lineno, module
+
+
+def _foreign_names(tree: ast.Module) -> set[str]:
+    """Return the names that imports from other packages than ours define."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found |= {one.asname or one.name.partition(".")[0] for one in names if not one.name.startswith(OURS)}
+            case ast.ImportFrom(module=str(module), level=0, names=names) if not module.startswith(OURS):
+                found |= {one.asname or one.name for one in names}
+    return found
+
+
+def _first_name(base: ast.expr) -> str:
+    while isinstance(base, ast.Attribute | ast.Subscript):
+        base = base.value
+    return base.id if isinstance(base, ast.Name) else ""
+
+
+def _own_names(definition: ast.ClassDef) -> set[str]:
+    """Return the private names that a class defines: methods, fields, and attributes that it sets."""
+    found: set[str] = set()
+    for node in ast.walk(definition):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                found.add(name)
+    return found
+
+
+def _names_of_self(definition: ast.ClassDef) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(definition):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Load()) if _is_private(name):
+                yield node.lineno, name
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name) if _is_private(name):
+                yield node.lineno, name
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in _NO_SECRETS
 
 
 def _is_all_of_proc(node: ast.expr) -> bool:

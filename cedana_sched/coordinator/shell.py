@@ -69,10 +69,6 @@ class Coordinator:
         self._tasks: Tasks | None = None
         self._alarm_at: float | None = None
 
-    def snapshot_of_state(self) -> tuple[Record, ...]:
-        """Return all current records, including dump progress that is not persisted."""
-        return self._core.records()
-
     def post(self, event: Event) -> None:
         """Enqueue an event that does not come through a port, for example `NodeLost`."""
         self._queue.put_nowait(event)

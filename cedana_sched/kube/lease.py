@@ -28,7 +28,6 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
     lease_transitions: int = 0
     lease_duration_seconds: int = 0
     acquire_time: str | None = None
-    renew_time: str | None = None
 
 
 class Lease(msgspec.Struct, frozen=True):

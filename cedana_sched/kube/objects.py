@@ -94,11 +94,10 @@ class Condition(_Kube, frozen=True):
 
 
 class EnvVar(_Kube, frozen=True):
-    """A variable; `value_from` is empty where the value is a literal."""
+    """A variable; `value` is empty where the value is no literal."""
 
     name: str
     value: str = ""
-    value_from: dict[str, Any] = {}
 
 
 def only_checkpoint_variable(variables: tuple[EnvVar, ...]) -> tuple[EnvVar, ...]:

@@ -5,6 +5,7 @@
     dump        a frozen tree becomes named streams                      explain     CRIU's log in plain words
     restore     a folder of images becomes a running tree                inspect     contents of a snapshot
     namespaces  the mount namespace a job must live in                   rewind      files that grew since the snapshot
+    gpus        NVIDIA's, by a process of its own
 
 Independent of the streams' destination: the store implements `stream.StreamSink`, and the agent connects the two.
 """

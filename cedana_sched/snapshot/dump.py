@@ -15,7 +15,6 @@ cleanup after that.
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import select
 import shutil
@@ -45,19 +44,12 @@ from cedana_sched.snapshot.toolchain import Toolchain
 LOG_NAME = "dump.log"
 _SOCKETS = Path("/run/cedana-sched/streams")
 _ORDERLY_SECONDS = 3.0
+_GHOST_BYTES = 64 << 20
+"""Deleted files that are still open are part of the snapshot up to this size each."""
 
 
 class DumpInterruptedError(DumpError, RetryableError):
     """CRIU was killed from outside, hung, or met a transient state: a retry of the dump may succeed."""
-
-
-class After(enum.StrEnum):
-    """State of the tasks after a successful dump."""
-
-    LEAVE_RUNNING = "--leave-running"
-    """Tasks run on; in a cgroup that was frozen before, they stay frozen until it is thawed."""
-    LEAVE_STOPPED = "--leave-stopped"
-    """Tasks are stopped as by SIGSTOP. Only for trees without a freezer cgroup."""
 
 
 class DumpRequest(msgspec.Struct, frozen=True):
@@ -69,24 +61,13 @@ class DumpRequest(msgspec.Struct, frozen=True):
     """A directory for this dump only: CRIU's log and statistics stay there, and the stream's socket."""
     freeze_cgroup: Path | None = None
     """The cgroup (v1 freezer or v2) of the whole tree, and nothing else; frozen by the caller."""
-    after: After = After.LEAVE_RUNNING
     externals: tuple[str, ...] = ()
     """`--external` items, for instance `Externals.items()`."""
     root: Path = Path("/")
     """The tree's root directory, if CRIU cannot find it."""
-    tcp_established: bool = True
-    file_locks: bool = True
-    link_remap: bool = True
-    """Permit open files in /dev/shm whose opened name was deleted while another exists (see `remaps`)."""
     ext_unix_sk: bool = False
     """Permit sockets connected to processes outside; after the restore they are disconnected."""
-    shell_job: bool = False
-    """The tree's terminal and session belong to a process outside."""
-    ghost_limit_bytes: int = 64 << 20
-    """Deleted files that are still open are part of the snapshot up to this size each."""
     manage_cgroups: str = "ignore"
-    network_lock: str = "nftables"
-    """How CRIU blocks the packets of established connections during the dump; `skip` for none."""
     saves_shared_memory: bool = True
     """Whether /dev/shm is a mount of the tree's own, whose files are in the images (see `remaps`)."""
     timeout_seconds: float = 600.0
@@ -211,15 +192,16 @@ class Dump:
 
     def _arguments(self) -> list[str]:
         request = self._request
-        arguments = ["dump", "--stream", "--tree", str(request.root_pid), request.after.value]
+        arguments = ["dump", "--stream", "--tree", str(request.root_pid), "--leave-running"]  # or frozen, if it was
         arguments += ["--images-dir", str(self._images), "--work-dir", str(request.workdir)]
         arguments += ["--log-file", LOG_NAME, "-v3", "--root", str(request.root)]
-        arguments += ["--manage-cgroups=" + request.manage_cgroups, "--ghost-limit", str(request.ghost_limit_bytes)]
-        arguments += ["--network-lock", request.network_lock, "--timeout", str(max(1, round(request.timeout_seconds)))]
+        arguments += ["--manage-cgroups=" + request.manage_cgroups, "--ghost-limit", str(_GHOST_BYTES)]
+        arguments += ["--network-lock", "nftables", "--timeout", str(max(1, round(request.timeout_seconds)))]
         if request.freeze_cgroup:
             arguments += ["--freeze-cgroup", str(request.freeze_cgroup)]
-        flags = ("tcp_established", "file_locks", "link_remap", "ext_unix_sk", "shell_job")
-        arguments += ["--" + flag.replace("_", "-") for flag in flags if getattr(request, flag)]
+        arguments += ["--tcp-established", "--file-locks", "--link-remap"]  # the last one: see `remaps`
+        if request.ext_unix_sk:
+            arguments.append("--ext-unix-sk")
         if can_be_left_out(request.root_pid):
             arguments.append("--skip-in-flight")
         for item in request.externals:

@@ -1,19 +1,15 @@
 """Starts a job in namespaces that CRIU can dump, and CRIU in a mount namespace where it can restore them.
 
-Both need a process that changes its own namespaces and then execs another program, which a multi-threaded process must
-not do; so this module runs as a separate program: `python -m cedana_sched.snapshot.launch`, with its task as JSON on
-standard input. It ends within about 50 ms; a job is its *sibling*, that is a child of the caller, just as a restored
-job is (`criu restore --restore-sibling`).
+Both need a process that changes its own namespaces and then execs another program, so the caller must be
+single-threaded: it forks itself. A job is its child, as a restored job is (`criu restore --restore-sibling`).
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
@@ -45,57 +41,34 @@ class Job(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[int, ...] = ()
 
 
-class Restorer(msgspec.Struct, frozen=True, tag=True):
-    """A CRIU to run where it can restore a job: in the job's cgroups, and with a root for the job's mounts."""
+class Restorer(msgspec.Struct, frozen=True):
+    """Where a CRIU can restore a job: in the job's cgroups, and with a root for the job's mounts."""
 
-    command: tuple[str, ...]
     mount_point: str | None
     """An empty directory; the host's root filesystem is bound to it in a mount namespace of CRIU's own."""
     cgroups: tuple[str, ...] = ()
 
 
-COMMAND = (sys.executable, "-P", "-m", "cedana_sched.snapshot.launch")
-"""This module as a program."""
-
-
-class _NotStartedError(SnapshotError):
-    """The job's first process could not exec the job; its parent must reap it."""
-
-    def __init__(self, pid: int, message: str) -> None:
-        super().__init__(message)
-        self.pid = pid
-
-
-def spawn(job: Job) -> int:
-    """Start the job and return the PID of its tini, a child of this process: the caller reaps it.
-
-    Raises:
-        SnapshotError: a namespace, a mount, a cgroup or a file is unavailable, or the command does not exist.
-    """
-    done = subprocess.run(
-        COMMAND,
-        input=msgspec.json.encode(job), capture_output=True, check=False, env=module_environment(),
-    )  # fmt: skip
-    if done.returncode:
-        if done.stdout:
-            os.waitpid(int(done.stdout), 0)  # the cloned process is a child of ours, whatever its state
-        lines = tuple(done.stderr.decode(errors="replace").splitlines())
-        reason = lines[-1] if lines else f"exit status {done.returncode}"
-        raise SnapshotError(f"the job could not be started: {reason}", remedy="run as root", evidence=lines)
-    return int(done.stdout)
-
-
 def start(job: Job) -> int:
-    """Start the job within milliseconds, like `spawn`: only for a single-threaded process, which forks itself.
+    """Start the job within milliseconds, and return the PID of its tini, a child of this process: the caller reaps it.
+
+    Only for a single-threaded process, which forks itself.
 
     Raises:
         OSError, SnapshotError: a namespace, a mount, a cgroup or a file is unavailable.
     """
-    try:
-        return _start(job, 0)
-    except _NotStartedError as error:
-        os.waitpid(error.pid, 0)
-        raise
+    reader, writer = os.pipe()  # close-on-exec: end of file means that the exec succeeded
+    pid = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC)
+    if pid == 0:
+        os.close(reader)
+        _become(job, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        failure = pipe.read()
+    if failure:
+        os.waitpid(pid, 0)
+        raise SnapshotError(failure.decode(errors="replace"))
+    return pid
 
 
 def module_environment() -> dict[str, str]:
@@ -121,20 +94,6 @@ def enter_root(mount_point: str, externals: Externals) -> None:
     syscalls.pivot_root(".", ".")  # stacks the old root on the new one: pivot_root(2), "pivot_root(".", ".")"
     syscalls.umount_detached(".")
     os.chdir("/")
-
-
-def _start(job: Job, parent: int) -> int:
-    """Clone the job's first process, as our child or (CLONE_PARENT) our parent's; return its PID once it has execed."""
-    reader, writer = os.pipe()  # close-on-exec: end of file means that the exec succeeded
-    pid = syscalls.clone(parent | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC)
-    if pid == 0:
-        os.close(reader)
-        _become(job, writer)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        if failure := pipe.read():
-            raise _NotStartedError(pid, failure.decode(errors="replace"))
-    return pid
 
 
 def _become(job: Job, failures: int) -> None:
@@ -165,11 +124,6 @@ def enter_restorer(task: Restorer) -> None:
         syscalls.mount("/", task.mount_point, flags=syscalls.MS_BIND)
 
 
-def _become_restorer(task: Restorer) -> NoReturn:
-    enter_restorer(task)
-    os.execv(task.command[0], task.command)  # noqa: S606
-
-
 def _join(cgroups: tuple[str, ...]) -> None:
     for cgroup in cgroups:
         Path(cgroup, "cgroup.procs").write_text("0")  # 0 is the writer itself
@@ -183,23 +137,3 @@ def _redirect(job: Job) -> None:
             os.fchown(descriptor, job.uid, job.gid)
         os.dup2(descriptor, number)
         os.close(descriptor)
-
-
-def main() -> int:
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Job | Restorer)
-    try:
-        if isinstance(task, Restorer):
-            _become_restorer(task)
-        print(_start(task, syscalls.CLONE_PARENT))
-    except _NotStartedError as error:
-        print(error.pid)
-        print(error, file=sys.stderr)
-        return _FAILED
-    except OSError as error:
-        print(error, file=sys.stderr)
-        return _FAILED
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

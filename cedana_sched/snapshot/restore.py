@@ -1,7 +1,7 @@
 """Restores the processes of a snapshot from a directory of its images.
 
 The root of the tree becomes a *child of the calling process* (`criu restore --restore-sibling`), which must reap it,
-like a job of `launch.spawn`. CRIU itself is started in the tree's new cgroups, because restored processes inherit them;
+like a job of `launch.start`. CRIU itself is started in the tree's new cgroups, because restored processes inherit them;
 the images have no cgroups (`--manage-cgroups=ignore`).
 """
 
@@ -25,7 +25,7 @@ from cedana_sched.runtime.locks import PosixLock, take_locks
 from cedana_sched.runtime.signs import STALL_SECONDS
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.explain import explain, last_lines
-from cedana_sched.snapshot.launch import COMMAND, Restorer, enter_restorer, module_environment
+from cedana_sched.snapshot.launch import Restorer, enter_restorer, module_environment
 from cedana_sched.snapshot.progress import Progress
 from cedana_sched.snapshot.toolchain import Toolchain
 
@@ -53,11 +53,6 @@ class RestoreRequest(msgspec.Struct, frozen=True):
     locks: tuple[PosixLock, ...] = ()
     """Locks that `take_out_posix_locks` removed from the images: the processes acquire them before their first
     instruction."""
-    tcp_established: bool = True
-    file_locks: bool = True
-    link_remap: bool = True
-    ext_unix_sk: bool = False
-    shell_job: bool = False
     timeout_seconds: float = 600.0
     stall_seconds: float = STALL_SECONDS
     """Seconds that the restore may go without progress; see `progress`."""
@@ -72,10 +67,8 @@ class RestoreResult(msgspec.Struct, frozen=True):
     log: Path
 
 
-def restore(toolchain: Toolchain, request: RestoreRequest, *, single_threaded: bool = False) -> RestoreResult:
-    """Restore the tree; return when its processes run.
-
-    A `single_threaded` caller forks CRIU itself; any other uses another interpreter for that, which takes longer.
+def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
+    """Restore the tree; return when its processes run. Only for a single-threaded process, which forks CRIU itself.
 
     Raises:
         RestoreInterruptedError: CRIU was killed, or hung.
@@ -88,7 +81,7 @@ def restore(toolchain: Toolchain, request: RestoreRequest, *, single_threaded: b
     log, stderr = request.workdir / LOG_NAME, request.workdir / "criu.stderr"
     log.unlink(missing_ok=True)
     try:
-        status = _run_criu(toolchain, request, pidfile, stderr, itself=single_threaded)
+        status = _run_criu(toolchain, request, pidfile, stderr)
     except RestoreError:
         _clean_up(request, log)
         raise
@@ -112,9 +105,8 @@ def _take_locks(request: RestoreRequest, log: Path) -> None:
         raise RestoreError(str(error), remedy="end what has locked the file, then try again") from error
 
 
-def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stderr: Path, *, itself: bool) -> int:
+def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stderr: Path) -> int:
     task = Restorer(
-        command=(str(toolchain.criu), *_arguments(request, pidfile)),
         mount_point=str(request.mount_point) if request.mount_point else None,
         cgroups=tuple(map(str, request.cgroups)),
     )
@@ -122,15 +114,12 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
     with stderr.open("wb") as output:
         try:
             criu = subprocess.Popen(
-                task.command if itself else COMMAND,
-                stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment, start_new_session=True,
-                preexec_fn=partial(_enter, task) if itself else None,  # noqa: PLW1509  # `itself` says: no threads
+                [toolchain.criu, *_arguments(request, pidfile)],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
+                preexec_fn=partial(_enter, task),  # noqa: PLW1509  # the caller has no threads
             )  # fmt: skip
         except subprocess.SubprocessError:
             return _NOT_ENTERED  # the reason is in the file, in place of CRIU's own output
-        if criu.stdin is not None:
-            criu.stdin.write(b"" if itself else msgspec.json.encode(task))
-            criu.stdin.close()
         hung = _wait_end(criu.pid, request)
         failed = hung is not None or os.waitid(os.P_PID, criu.pid, os.WEXITED | os.WNOWAIT).si_status  # type: ignore[union-attr]
         if failed:
@@ -193,8 +182,7 @@ def _arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
     if request.locks:
         group = str(request.cgroups[0]) if request.cgroups else None
         arguments += ["--action-script", write_script(str(request.workdir), group)]
-    flags = ("tcp_established", "file_locks", "link_remap", "ext_unix_sk", "shell_job")
-    arguments += ["--" + flag.replace("_", "-") for flag in flags if getattr(request, flag)]
+    arguments += ["--tcp-established", "--file-locks", "--link-remap"]
     for item in request.externals:
         arguments += ["--external", item]
     return arguments

@@ -1,17 +1,23 @@
 """Multipart uploads of dead writers: invisible to readers, and billed all the same.
 
-obstore cannot list them; the minio client can, through calls reserved for its own subclasses.
+Neither obstore nor minio's client has public calls for them; minio's URLs, signature and result types are used here.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+from xml.etree.ElementTree import ParseError
 
 import urllib3
-from minio import Minio
+from minio.credentials.credentials import Credentials
 from minio.datatypes import ListMultipartUploadsResult
-from minio.error import MinioException
+from minio.error import MinioException, S3Error
+from minio.helpers import BaseURL
+from minio.signer import sign_v4_s3
 from urllib3.exceptions import HTTPError
 
 from cedana_sched.model.errors import StoreUnavailableError
@@ -19,35 +25,67 @@ from cedana_sched.store.location import S3Location
 
 _AWS = "https://s3.amazonaws.com"
 _TIMEOUT = urllib3.Timeout(connect=5, read=30)
+_NO_BODY: Final = hashlib.sha256().hexdigest()
+
+Values = dict[str, str | list[str] | tuple[str]]
 
 
-class _Uploads(Minio):
-    """Two administrative requests that no public call provides."""
+class _Uploads:
+    """Requests about the unfinished uploads of one bucket."""
 
-    def sweep(self, bucket: str, prefix: str, until: float, spare: Callable[[str], bool]) -> int:
+    def __init__(self, location: S3Location, keys: tuple[str, str]) -> None:
+        endpoint = urlsplit(location.endpoint or _AWS)
+        self._bucket, self._region = location.bucket, location.region
+        self._url = BaseURL(f"{endpoint.scheme}://{endpoint.netloc}", location.region)
+        self._keys = Credentials(*keys)
+        self._http = urllib3.PoolManager(timeout=_TIMEOUT, retries=urllib3.Retry(2, backoff_factor=0.5))
+
+    def sweep(self, prefix: str, until: float, spare: Callable[[str], bool]) -> int:
         """Abort uploads started at or before `until` (epoch seconds, by the server's clock); return how many."""
         swept = 0
         marker: str | None = ""
         while marker is not None:
-            page = self._page(bucket, prefix, marker)
+            page = self._page(prefix, marker)
             for upload in page.uploads:
                 begun = upload.initiated_time
                 if begun is not None and begun.timestamp() <= until and not spare(upload.object_name):
-                    self._abort_multipart_upload(bucket, upload.object_name, str(upload.upload_id))
+                    self._request("DELETE", {"uploadId": str(upload.upload_id)}, upload.object_name)
                     swept += 1
             marker = (page.next_key_marker or None) if page.is_truncated else None
         return swept
 
-    def _page(self, bucket: str, prefix: str, marker: str) -> ListMultipartUploadsResult:
-        """List uploads; the library's own call sends an empty delimiter, for which Swift lists nothing."""
-        query: dict[str, str | list[str] | tuple[str]] = {
-            "uploads": "",
-            "prefix": prefix,
-            "encoding-type": "url",
-        }
+    def _page(self, prefix: str, marker: str) -> ListMultipartUploadsResult:
+        """List uploads. Without a delimiter: Swift lists nothing for an empty one."""
+        query: Values = {"uploads": "", "prefix": prefix, "encoding-type": "url"}
         if marker:
             query["key-marker"] = marker
-        return ListMultipartUploadsResult(self._execute("GET", bucket, query_params=query))
+        return ListMultipartUploadsResult(self._request("GET", query))
+
+    def _request(self, method: str, query: Values, key: str | None = None) -> urllib3.BaseHTTPResponse:
+        url = self._url.build(
+            method=method, region=self._region, bucket_name=self._bucket, object_name=key, query_params=query
+        )
+        now = datetime.now(tz=UTC)
+        signed = sign_v4_s3(
+            method=method,
+            url=url,
+            region=self._region,
+            headers={
+                "Host": url.netloc,
+                "x-amz-content-sha256": _NO_BODY,
+                "x-amz-date": now.strftime("%Y%m%dT%H%M%SZ"),
+            },
+            credentials=self._keys,
+            content_sha256=_NO_BODY,
+            date=now,
+        )
+        headers = {name: str(value) for name, value in signed.items()}
+        answer = self._http.urlopen(method, urlunsplit(url), headers=headers)
+        if answer.status not in {200, 204}:
+            if not answer.data:
+                raise ValueError(f"the server answers with status {answer.status}")
+            raise S3Error.fromxml(answer)
+        return answer
 
 
 def sweep_uploads(location: S3Location, prefix: str, until: float, spare: Callable[[str], bool]) -> int:
@@ -61,17 +99,8 @@ def sweep_uploads(location: S3Location, prefix: str, until: float, spare: Callab
     keys = location.keys()
     if keys is None:
         return 0
-    endpoint = urlsplit(location.endpoint or _AWS)
-    client = _Uploads(
-        endpoint.netloc,
-        access_key=keys[0],
-        secret_key=keys[1],
-        secure=endpoint.scheme == "https",
-        region=location.region,
-        http_client=urllib3.PoolManager(timeout=_TIMEOUT, retries=urllib3.Retry(2, backoff_factor=0.5)),
-    )
     try:
-        return client.sweep(location.bucket, prefix, until, spare)
-    except (MinioException, HTTPError, ValueError) as error:
+        return _Uploads(location, keys).sweep(prefix, until, spare)
+    except (MinioException, HTTPError, ParseError, ValueError) as error:
         sentence = f"cannot list unfinished uploads of bucket {location.bucket}: {error}"
         raise StoreUnavailableError(sentence, remedy="let the bucket's lifecycle rules abort them") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,20 +11,51 @@ import psutil
 
 from cedana_sched.cli import units
 from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.model.gpus import Gpu, Gpus, MigDevice
+from cedana_sched.snapshot.gpus import find_gpus
 
 SCARCE_BYTES = 1 << 30
 
 
-def gpus(devices: Path = Path("/dev")) -> Iterator[Finding]:
+def gpus() -> Iterator[Finding]:
     """Check for GPUs, which this version cannot snapshot."""
-    if (devices / "nvidiactl").exists():
-        says = "an NVIDIA GPU is here; a job that uses it cannot be frozen by this version, and keeps running"
-        yield Finding("gpu", Level.WARN, says, "submit such jobs without a checkpoint id")
-    elif shutil.which("nvidia-smi"):
+    found = asyncio.run(find_gpus())
+    if found.devices:
+        says = f"an NVIDIA GPU is here{_versions(found)}; a job that uses it cannot be frozen by this version, "
+        yield Finding("gpu", Level.WARN, f"{says}and keeps running", "submit such jobs without a checkpoint id")
+        for gpu in found.devices:
+            yield Finding("gpu", Level.OK, _named(gpu))
+    if found.problem:
+        says = f"the GPUs of the NVIDIA driver cannot be named: {found.problem}"
+        yield Finding(
+            "gpu", Level.WARN, says, "see what nvidia-smi says; submit jobs with a GPU without a checkpoint id"
+        )
+    elif not found.devices:
+        yield _no_gpu(found)
+
+
+def _no_gpu(found: Gpus) -> Finding:
+    if found.driver:
+        return Finding("gpu", Level.OK, f"none; an NVIDIA driver is loaded{_versions(found)}")
+    if shutil.which("nvidia-smi"):
         says = "nvidia-smi is installed, but the driver is not loaded (no /dev/nvidiactl)"
-        yield Finding("gpu", Level.WARN, says, "load the driver, or ignore this on a machine without a GPU")
-    else:
-        yield Finding("gpu", Level.OK, "none")
+        return Finding("gpu", Level.WARN, says, "load the driver, or ignore this on a machine without a GPU")
+    return Finding("gpu", Level.OK, "none")
+
+
+def _versions(found: Gpus) -> str:
+    known = [f"{name} {version}" for name, version in (("driver", found.driver), ("CUDA", found.cuda)) if version]
+    return f" ({', '.join(known)})" if known else ""
+
+
+def _named(gpu: Gpu) -> str:
+    partitions = "".join(f"; MIG device {_device(one)}" for one in gpu.mig_devices)
+    return f"{_device(gpu)}{partitions}"
+
+
+def _device(device: MigDevice) -> str:
+    memory = "memory unknown" if device.memory_bytes is None else units.size(device.memory_bytes)
+    return f"{device.name or 'of unknown name'} ({memory}, {device.uuid or 'UUID unknown'})"
 
 
 def disk(directory: Path) -> Iterator[Finding]:

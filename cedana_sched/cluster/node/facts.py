@@ -15,8 +15,9 @@ from cedana_sched.kube.resources import NODES
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Changed, Listed, Watch
 from cedana_sched.model.compatibility import Compatibility, NodeDescription
+from cedana_sched.model.gpus import Gpus
 from cedana_sched.model.objects.base import parsed
-from cedana_sched.model.objects.names import CPU_FEATURES, NODE_FACTS, NODE_PREPARED, UNINSTALL
+from cedana_sched.model.objects.names import CPU_FEATURES, NODE_FACTS, NODE_GPUS, NODE_PREPARED, UNINSTALL
 
 
 class NodeFacts:
@@ -33,7 +34,18 @@ class NodeFacts:
             ApiError: the API server rejects the patch.
         """
         facts = msgspec.json.encode(description, order="deterministic").decode()
-        await self._write("true" if ready else None, cpu_digest(description), facts)
+        prepared, cpu = "true" if ready else None, cpu_digest(description)
+        metadata = {"labels": {NODE_PREPARED: prepared, CPU_FEATURES: cpu}, "annotations": {NODE_FACTS: facts}}
+        await self._api.patch(NODES, self._node, None, {"metadata": metadata})
+
+    async def publish_gpus(self, gpus: Gpus) -> None:
+        """Publish the node's GPUs; a node without a driver has no such annotation.
+
+        Raises:
+            ApiError: the API server rejects the patch.
+        """
+        value = msgspec.json.encode(gpus).decode() if gpus != Gpus() else None
+        await self._api.patch(NODES, self._node, None, {"metadata": {"annotations": {NODE_GPUS: value}}})
 
     async def withdraw(self) -> None:
         """Remove our labels and annotations from the node.
@@ -41,7 +53,9 @@ class NodeFacts:
         Raises:
             ApiError: the API server rejects the patch.
         """
-        await self._write(None, None, None)
+        labels, annotations = dict.fromkeys((NODE_PREPARED, CPU_FEATURES)), dict.fromkeys((NODE_FACTS, NODE_GPUS))
+        metadata = {"labels": labels, "annotations": annotations}
+        await self._api.patch(NODES, self._node, None, {"metadata": metadata})
 
     async def wait_ready(self) -> None:
         """Return when the kubelet reports the node as Ready."""
@@ -76,10 +90,6 @@ class NodeFacts:
                     nodes = (change.object,)
                 if any(holds(node) for node in nodes):
                     return
-
-    async def _write(self, ready: str | None, cpu: str | None, facts: str | None) -> None:
-        metadata = {"labels": {NODE_PREPARED: ready, CPU_FEATURES: cpu}, "annotations": {NODE_FACTS: facts}}
-        await self._api.patch(NODES, self._node, None, {"metadata": metadata})
 
 
 def cpu_digest(compatibility: Compatibility) -> str:

@@ -24,6 +24,7 @@ from cedana_sched.cluster.node.containers.pod_containers import PodContainers
 from cedana_sched.cluster.node.containers.pod_names import find_pod_names
 from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.facts import NodeFacts
+from cedana_sched.cluster.node.gpus import publish_gpus
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
 from cedana_sched.cluster.node.hold_port import HoldPort, calls_taken
 from cedana_sched.cluster.node.installation.host import Host
@@ -110,7 +111,8 @@ async def _serve(configuration: AgentConfiguration, busy: list[Busy]) -> None:
             busy.extend(agent.busy)
             ready["objects"] = agent.awaited
             waiting[:] = ["the agent is starting"]
-            await run_until_marked(facts, agent.run(waiting.clear), keep_registered(installation))
+            works = (keep_registered(installation), publish_gpus(facts.publish_gpus, HOST_ROOT))
+            await run_until_marked(facts, agent.run(waiting.clear), *works)
         await uninstall(facts, installation)
         await asyncio.Event().wait()
 

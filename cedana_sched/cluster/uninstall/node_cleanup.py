@@ -52,9 +52,8 @@ async def clean_up_nodes(api: Api, namespace: str, agents: str, seconds: float) 
     abandoned = tuple(name for name in sorted({*ours, *served}) if name not in left)
     for name in abandoned:
         log.warning("node not cleared: programs and containerd's configuration stay", node=name)
-        await _annotate(
-            api, name, {names.UNINSTALL: None, names.NODE_FACTS: None}, names.NODE_PREPARED, names.CPU_FEATURES
-        )
+        published = dict.fromkeys((names.UNINSTALL, names.NODE_FACTS, names.NODE_GPUS))
+        await _annotate(api, name, published, names.NODE_PREPARED, names.CPU_FEATURES)
     return abandoned
 
 

@@ -29,7 +29,7 @@ from cedana_sched.local.jobs.scheduling import reschedule
 from cedana_sched.local.jobs.submission import describe
 from cedana_sched.local.views import EventView, Submission
 from cedana_sched.model.errors import NotFoundError, RetryableError
-from cedana_sched.model.preemption import AfterCommit, Release, Signal, WorkloadRef
+from cedana_sched.model.preemption import Release, Signal, WorkloadRef
 from cedana_sched.retrying import CHORES, Backoff
 
 log = structlog.get_logger(__name__)
@@ -154,17 +154,6 @@ class SchedulingLoop:
         if job is None or run is None:
             raise NotFoundError("run", uid, "is over or unknown", remedy="nothing is to be done for it")
         return job, run
-
-    @property
-    def snapshots_under_way(self) -> tuple[str, ...]:
-        """Signals of jobs that keep running while they are dumped; for each, `snapshot_settled` is still pending.
-
-        After a restart, the coordinator's records have their state: an outcome from before the restart is not
-        published again.
-        """
-        return tuple(
-            uid for uid, signal in self._book.signals.items() if signal.after_commit is AfterCommit.LEAVE_RUNNING
-        )
 
     # -- requests of users
 

@@ -85,7 +85,7 @@ def _bring_to_life(spec: RunSpec, group: Cgroup) -> tuple[int, list[str]]:
     group.create()
     if isinstance(spec.task, RestoreTask):
         request = replace(spec.task.request, cgroups=group.paths)
-        result = restore(spec.task.toolchain, request, single_threaded=True)
+        result = restore(spec.task.toolchain, request)
         # after the restore: CRIU runs in the job's groups too, and must be neither throttled nor short of memory
         return result.root_pid, group.limit(spec.limits)
     if spec.task is None:

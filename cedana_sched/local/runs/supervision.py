@@ -11,8 +11,8 @@ import os
 import time
 
 import structlog
+from asyncinotify import Inotify, Mask
 
-from cedana_sched.local.runs.kernel import IN_MOVED_TO, inotify_open, inotify_watch
 from cedana_sched.local.runs.readiness import any_readable
 from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
 from cedana_sched.model.errors import EVIDENCE_LINES, CedanaSchedError
@@ -56,12 +56,9 @@ class SupervisedRun:
 
     async def watch(self, pidfd: int | None = None) -> None:
         """Follow the supervisor to its end, then finalize the run. `pidfd` is the supervisor's, if known."""
-        inotify = inotify_open()
-        try:
-            inotify_watch(inotify, self.directory.path, IN_MOVED_TO)
-            lock = await self._await_supervisor(inotify, pidfd)
-        finally:
-            os.close(inotify)
+        with Inotify() as inotify:
+            inotify.add_watch(self.directory.path, Mask.MOVED_TO | Mask.ONLYDIR)
+            lock = await self._await_supervisor(inotify.fd, pidfd)
         try:
             await self._settle_patiently()
         finally:

@@ -97,7 +97,9 @@ down."""
 CPU_FEATURES: Final = f"{GROUP}/cpu-features"
 """Label of a node: digest of its CPU's features; nodes of equal value can restore each other's snapshots."""
 NODE_FACTS: Final = f"{GROUP}/node-facts"
-"""Annotation of a node: its `NodeDescription` as JSON."""
+"""Annotation of a node: its `NodeDescription` as JSON, equal for nodes of one type."""
+NODE_GPUS: Final = f"{GROUP}/node-gpus"
+"""Annotation of a node with an NVIDIA driver: its `Gpus` as JSON."""
 
 # Written by the uninstallation on nodes.
 UNINSTALL: Final = f"{GROUP}/uninstall"

@@ -13,7 +13,7 @@ import pytest
 
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.dump import Dump, DumpRequest, DumpResult
-from cedana_sched.snapshot.launch import Job, spawn
+from cedana_sched.snapshot.launch import Job, start
 from cedana_sched.snapshot.namespaces import host_externals
 from cedana_sched.snapshot.posix_locks import take_out_posix_locks
 from cedana_sched.snapshot.restore import RestoreRequest, restore
@@ -21,6 +21,7 @@ from cedana_sched.snapshot.stream import StreamSink
 from cedana_sched.snapshot.terminals import undo_output_processing
 from cedana_sched.snapshot.toolchain import Toolchain
 from tests.integration.folder_sink import FolderSink
+from tests.integration.snapshot import single_threaded
 from tests.leftovers import mounts_below
 from tests.processes import children
 
@@ -62,7 +63,7 @@ class Laboratory:
             stderr=str(self.output),
             cgroups=(str(self.cgroup),),
         )
-        self.pid = spawn(job)
+        self.pid = single_threaded.call(start, job)
 
     def python(self, program: str, *arguments: str) -> None:
         """Start a Python program given as text."""
@@ -103,7 +104,8 @@ class Laboratory:
             "cgroups": (self.cgroup,),
             "locks": locks,
         }
-        result = restore(self.toolchain, RestoreRequest(**(settings | changes)))  # type: ignore[arg-type]
+        request = RestoreRequest(**(settings | changes))  # type: ignore[arg-type]
+        result = single_threaded.call(restore, self.toolchain, request)
         self.pid = result.root_pid
         return result.seconds
 

@@ -11,8 +11,9 @@ import pytest
 
 from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.launch import Job, spawn
+from cedana_sched.snapshot.launch import Job, start
 from cedana_sched.snapshot.namespaces import Externals
+from tests.integration.snapshot import single_threaded
 
 if TYPE_CHECKING:
     from tests.integration.snapshot.conftest import Laboratory
@@ -73,5 +74,5 @@ def test_what_is_missing_is_named(lab: Laboratory, change: dict[str, object], na
         cgroups=(str(lab.cgroup),),
     )
     with pytest.raises(SnapshotError, match=named):
-        spawn(msgspec.structs.replace(job, **change))
+        single_threaded.call(start, msgspec.structs.replace(job, **change))
     assert lab.children_left() == set()

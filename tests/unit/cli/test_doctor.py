@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from cedana_sched.cli.exit_codes import ExitCode
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.gpus import Gpu, Gpus, MigDevice
 from cedana_sched.snapshot.toolchain import Origin, Toolchain
 
 from .cluster_to_look_at import Cluster
@@ -77,13 +79,49 @@ def test_it_says_which_packages_criu_is_made_from(origin: Origin, level: Level, 
     assert bool(finding.remedy) == (level is Level.WARN)
 
 
-def test_a_gpu_is_seen_by_its_device(tmp_path: Path) -> None:
-    (finding,) = devices.gpus(tmp_path)
-    assert finding.says == "none"
-    (tmp_path / "nvidiactl").touch()
-    (finding,) = devices.gpus(tmp_path)
-    assert finding.level is Level.WARN
-    assert finding.remedy
+_MIG = MigDevice("A100 MIG 1g.5gb", "MIG-1", 5 << 30)
+_RUNS_ON = "a job that uses it cannot be frozen by this version, and keeps running"
+_A100 = Gpu("NVIDIA A100", "GPU-1", 40 << 30, mig_devices=(_MIG,))
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (Gpus(), ["ok none"]),
+        (Gpus(driver="580.1", cuda="13.0"), ["ok none; an NVIDIA driver is loaded (driver 580.1, CUDA 13.0)"]),
+        (
+            Gpus((_A100, Gpu()), driver="580.1", cuda="13.0"),
+            [
+                f"warn an NVIDIA GPU is here (driver 580.1, CUDA 13.0); {_RUNS_ON}",
+                "ok NVIDIA A100 (40.0 GiB, GPU-1); MIG device A100 MIG 1g.5gb (5.00 GiB, MIG-1)",
+                "ok of unknown name (memory unknown, UUID unknown)",
+            ],
+        ),
+        (
+            Gpus(problem="this user may not use the driver"),
+            ["warn the GPUs of the NVIDIA driver cannot be named: this user may not use the driver"],
+        ),
+    ],
+)
+def test_gpus_are_named(found: Gpus, says: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find() -> Gpus:
+        return found
+
+    monkeypatch.setattr(devices, "find_gpus", find)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    findings = list(devices.gpus())
+    assert [f"{finding.level} {finding.says}" for finding in findings] == says
+    assert [bool(finding.remedy) for finding in findings] == [finding.level is Level.WARN for finding in findings]
+
+
+def test_a_driver_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find() -> Gpus:
+        return Gpus()
+
+    monkeypatch.setattr(devices, "find_gpus", find)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    (finding,) = devices.gpus()
+    assert (finding.level, "the driver is not loaded" in finding.says) == (Level.WARN, True)
 
 
 def test_the_disk_of_a_directory_that_is_not_there_yet_is_its_parents(tmp_path: Path) -> None:

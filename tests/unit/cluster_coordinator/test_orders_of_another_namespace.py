@@ -193,7 +193,7 @@ class Leading:
 
     @property
     def records(self) -> dict[str, Any]:
-        return {record.uid: record for record in self.coordinator.snapshot_of_state()}
+        return {record.uid: record for record in self.coordinator._core.records()}
 
 
 @pytest.mark.parametrize(("noted", "is_now"), [(BEFORE, None), (BEFORE, NOW), ("", None)])

@@ -101,7 +101,7 @@ async def test_a_preemption_is_committed_released_and_continued() -> None:
 
         assert [r.verdicts for r in bench.adapter.released] == [{"w0": Verdict.COMMITTED}]
         assert bench.adapter.held == ["s1"]
-        restore = next(r for r in coordinator.snapshot_of_state() if r.uid == "restore.w9")
+        restore = next(r for r in coordinator._core.records() if r.uid == "restore.w9")
         assert isinstance(restore, Restore)
         assert restore.step is RestoreStep.RUNNING
         assert not restore.cold
@@ -361,7 +361,7 @@ async def test_progress_is_shown_and_not_saved() -> None:
         bench.preempt()
         await bench.clock.advance(1)
 
-        shown = next(r for r in coordinator.snapshot_of_state() if isinstance(r, Checkpoint))
+        shown = next(r for r in coordinator._core.records() if isinstance(r, Checkpoint))
         saved = bench.journal.records[shown.uid]
         assert isinstance(saved, Checkpoint)
         assert (shown.transfer.read_bytes, saved.transfer.read_bytes) == (1, 0)

@@ -203,3 +203,47 @@ def test_what_backs_off_by_itself_still_does(check_code: ModuleType, monkeypatch
     for path in allowed:
         found = check_code.complaints(path, (check_code.ROOT / path).read_text())
         assert any("cedana_sched/retrying.py" in one for one in found), path
+
+
+@pytest.mark.parametrize("text", ["import msgspec", "from cedana_sched.model import x", "def f():\n    import yaml"])
+def test_a_library_where_none_is_installed(check_code: ModuleType, text: str) -> None:
+    (complaint,) = _found(check_code, text, "cedana_sched/runtime/x.py")
+    assert "the standard library alone" in complaint
+    assert _found(check_code, text, "cedana_sched/snapshot/x.py") == []
+
+
+@pytest.mark.parametrize(
+    "text", ["from __future__ import annotations", "import os.path", "from cedana_sched.runtime.plan import read"]
+)
+def test_what_is_there_without_libraries(check_code: ModuleType, text: str) -> None:
+    assert _found(check_code, text, "cedana_sched/runtime/x.py") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from minio.helpers import _parse",
+        "import minio._http",
+        "from minio._http import get",
+        "def f(client):\n    return getattr(client, '_execute')",
+        "from minio import Minio\nclass Ours(Minio):\n    def f(self):\n        self._execute()",
+        "import minio\nclass Ours(minio.api.Minio):\n    def _f(self):\n        super()._execute()",
+    ],
+)
+def test_a_private_name_of_a_library(check_code: ModuleType, text: str) -> None:
+    (complaint,) = _found(check_code, text, "cedana_sched/store/x.py")
+    assert "private" in complaint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from cedana_sched.store.s3 import _x",  # ours: ruff looks at it
+        "from __future__ import annotations",
+        "from typing import NamedTuple\nclass One(NamedTuple):\n    def f(self):\n        return self._replace(a=1)",
+        "from minio import Minio\nclass Ours(Minio):\n    def _f(self):\n        self._g = self._f\n        self._g()",
+        "from x import Base\nclass Ours(Base, Own):\n    def f(self):\n        self._of_own()",
+    ],
+)
+def test_names_that_may_be_used(check_code: ModuleType, text: str) -> None:
+    assert _found(check_code, text, "cedana_sched/store/x.py") == []

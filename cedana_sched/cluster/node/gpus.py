@@ -1,0 +1,32 @@
+"""Publishes the node's GPUs beside the agent's work: the driver may be loaded long after the agent starts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from cedana_sched.kube.retrying import until_answered
+from cedana_sched.model.gpus import Gpus
+from cedana_sched.snapshot.gpus import find_gpus
+
+LOOK_AGAIN_SECONDS = 600.0
+
+
+async def publish_gpus(publish: Callable[[Gpus], Awaitable[None]], root: Path) -> None:
+    """Publish the node's GPUs, and until they are all known why not.
+
+    Args:
+        publish: raises ApiError where the API server rejects it.
+        root: where the host's files are.
+    """
+    published: Gpus | None = None
+    while True:
+        gpus = await find_gpus(root)
+        if gpus != published:
+            await until_answered("GPUs of the node", partial(publish, gpus))
+            published = gpus
+        if gpus.devices and not gpus.problem:
+            return
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
