@@ -50,6 +50,10 @@ servers: venv go
 test: venv packages servers ## Run the tests, with real processes, snapshots and stores
 	@$(BIN)/pytest -m 'not exhaustive' $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
 
+.PHONY: coverage
+coverage: venv ## Run the tests under tests/unit; list the lines that none reaches; fail below the floor
+	@$(BIN)/pytest tests/unit $(SIDE_BY_SIDE) --cov $(PYTEST_ARGUMENTS)
+
 .PHONY: cluster-packages
 cluster-packages: venv go ## Install what the test cluster needs on this machine (root; only what is missing)
 	@tools/packages.sh tests/packages.txt tests/cluster/packages.txt
@@ -74,6 +78,10 @@ e2e-parts: cluster-packages ## Build what the tests on clusters need: Kubernetes
 images: cluster-packages ## Build the product's images into build/images, each with its SBOM and provenance (root)
 	@$(BIN)/python -m tests.cluster.images.release build/images
 
+.PHONY: release
+release: cluster-packages ## Release VERSION from main: wheel, chart, images and their digests in build/release, commit, tag (root)
+	@$(BIN)/python tools/release.py "$(VERSION)"
+
 .PHONY: e2e
 e2e: e2e-parts ## Bring a cluster up after KIND_CONFIG, run TESTS (tests/e2e) on it, take it down; KEEP=1 leaves it
 	@$(BIN)/pytest $(TESTS) -m 'not exhaustive' $(PYTEST_ARGUMENTS)
@@ -94,22 +102,28 @@ chaos: e2e-parts ## Befall a mixed load on a cluster with random faults from SEE
 	@$(BIN)/pytest tests/e2e/product/chaos $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
-lint: venv ## Check format, style, types, import rules and the house's own rules
+lint: venv ## Check format, style, types, import rules, spelling, generated pages and the house's own rules
 	@$(BIN)/ruff format --check --quiet . || { echo "lint: run 'make format'" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log >&2; exit 1; }
+	@$(BIN)/codespell
 	@$(BIN)/python tools/check_house.py
 	@$(BIN)/python tools/check_code.py
 	@$(BIN)/python tools/check_unused.py
 	@$(BIN)/python tools/write_docs.py --check
 	@$(BIN)/python tools/write_crds.py --check
-	@echo "lint: format, style, types, import rules and house rules hold"
+	@$(BIN)/python tools/write_api_docs.py --check
+	@echo "lint: format, style, types, import rules, spelling and house rules hold"
 
 .PHONY: format
 format: venv ## Write the format that lint expects
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
+
+.PHONY: hooks
+hooks: venv ## Run lint's checks before each commit of this clone
+	@$(BIN)/pre-commit install
 
 .PHONY: wheel
 wheel: venv ## Build a wheel, install it elsewhere and start it
@@ -143,6 +157,10 @@ pin: venv ## Pin the packages that CRIU is made from as Debian testing has them 
 docs: venv ## Write what is made from the code: parts of docs/, the kinds' definitions
 	@$(BIN)/python tools/write_docs.py
 	@$(BIN)/python tools/write_crds.py
+
+.PHONY: api-docs
+api-docs: venv ## Write the API documentation of the adapter contract into build/api
+	@$(BIN)/python tools/write_api_docs.py
 
 .PHONY: bench
 bench: venv packages go ## Measure against plain CRIU, tar and zstd, side by side

@@ -25,6 +25,7 @@ KNOWN_HOSTS = frozenset({
     "sts.amazonaws.com",  # the XML namespace of STS's messages
     "slsa.dev",  # type URI of its predicate
     "www.apache.org",
+    "www.contributor-covenant.org",
 })  # fmt: skip
 
 _URL = re.compile(r"\b(?:https?|ftp)://(?P<host>[A-Za-z0-9_.-]+)")

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the wheel, installs it with hashed requirements into a fresh environment, and runs it from there.
 #
-# Finds files that are missing from the wheel, which an editable install does not.
+# Finds files that are missing from the wheel, which an editable install does not. check_wheel.sh VENV [FOLDER] leaves the
+# wheel in the folder.
 set -euo pipefail
 
 venv=$(cd "$1" && pwd)
@@ -24,3 +25,4 @@ found["embedded"].load()
 '
 version=$("$scratch/venv/bin/cedana-sched" --version)
 echo "wheel: $version starts from $(basename "$scratch"/*.whl)"
+[[ -z ${2-} ]] || cp "$scratch"/*.whl "$2"

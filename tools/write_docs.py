@@ -1,7 +1,7 @@
-"""Generates the parts of docs/ that come from the code: state diagrams, exit codes, the command reference.
+"""Generates what comes from the code in docs/: state diagrams, exit codes, the command reference, lines of anchors.
 
-A part is delimited by `<!-- begin NAME -->` and `<!-- end NAME -->`. `make docs` writes the parts; `make lint` and
-the tests compare them (`--check`), so that the pages match the code.
+A part is delimited by `<!-- begin NAME -->` and `<!-- end NAME -->`; see `code_anchors` for anchors. `make docs` writes
+both; `make lint` and the tests compare them (`--check`), so that the pages match the code.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from cedana_sched.cli.snapshot_views import InspectView, SnapshotView
 from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, mermaid
 from cedana_sched.local import views
 from cedana_sched.store.check import StoreReport
+from tools.code_anchors import with_lines, wrong_anchors
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _DRAWING = re.compile(r"^\S.*\n {8,}\S", re.MULTILINE)
@@ -172,13 +173,13 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def written(text: str) -> str:
-    """Return `text` with every generated part replaced."""
+    """Return `text` with every generated part and every anchor's line replaced."""
     for name, make in PARTS.items():
         pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
         if pattern.search(text):
             body = make()
             text = pattern.sub(lambda match, body=body: f"{match[1]}{body}\n{match[2]}", text)  # type: ignore[misc]
-    return text
+    return with_lines(text)
 
 
 def stale(folder: Path = DOCS) -> list[Path]:
@@ -186,16 +187,23 @@ def stale(folder: Path = DOCS) -> list[Path]:
     return [page for page in sorted(folder.glob("*.md")) if written(page.read_text()) != page.read_text()]
 
 
+def wrong(folder: Path = DOCS) -> list[str]:
+    """Return the anchors that lead to no definition, as `page:line: what`."""
+    pages = sorted(folder.glob("*.md"))
+    return [f"docs/{page.name}:{problem}" for page in pages for problem in wrong_anchors(page.read_text())]
+
+
 def main() -> int:
-    pages = stale()
-    if "--check" in sys.argv[1:]:
-        for page in pages:
-            print(f"docs/{page.name} is not what the code says: run 'make docs'", file=sys.stderr)
-        return 1 if pages else 0
+    pages, problems = stale(), wrong()
     for page in pages:
-        page.write_text(written(page.read_text()))
-        print(f"wrote docs/{page.name}")
-    return 0
+        if "--check" in sys.argv[1:]:
+            problems.append(f"docs/{page.name} is not what the code says: run 'make docs'")
+        else:
+            page.write_text(written(page.read_text()))
+            print(f"wrote docs/{page.name}")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

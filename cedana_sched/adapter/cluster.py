@@ -73,12 +73,16 @@ class ClusterAccess:
     """Clients and caches that the coordinator shares with one adapter."""
 
     api: Api
+    """Client of the API server, with the coordinator's RBAC rules."""
     events: EventRecorder
+    """Publishes Events on objects."""
     pods: Informer[Pod]
     """Every protected pod of the served namespaces (label `names.PROTECTED`), with the labels and annotations
     registered in `kube.kept`."""
     policies: Policies
+    """Resolves the policy of a pod."""
     snapshots: Snapshots
+    """Lists what can be restored."""
     namespace: str
     """Namespace of our own components."""
     notes: Notes

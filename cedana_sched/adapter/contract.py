@@ -21,21 +21,27 @@ class Preempted(msgspec.Struct, frozen=True, tag=True):
     """The scheduler decided to preempt these workloads. Idempotent."""
 
     signal: Signal
+    """The victims, the reason and the time limit. Its uid names this preemption in all later calls."""
 
 
 class PreemptionCancelled(msgspec.Struct, frozen=True, tag=True):
     """The scheduler no longer needs the victims' resources."""
 
     signal_uid: str
+    """The uid of the signal that was reported."""
     why: str
+    """A clause for Events and records."""
 
 
 class Starting(msgspec.Struct, frozen=True, tag=True):
     """A workload with an identity was bound to a node; it waits for the decision between restore and cold start."""
 
     workload: WorkloadRef
+    """The workload as it runs: its uid differs in each of its incarnations."""
     identity: Identity
+    """Selects its snapshots."""
     policy: CheckpointPolicy = CheckpointPolicy()
+    """Deadlines, and what follows a failed restore."""
     requested_snapshot: SnapshotRef | None = None
     """The snapshot that a user requested; None means the newest."""
     rival: WorkloadRef | None = None
@@ -55,7 +61,9 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     """A workload is gone, whatever the cause: it finished, failed, was evicted or deleted."""
 
     workload_uid: str
+    """`WorkloadRef.uid` of its reported start or preemption."""
     why: str
+    """A clause for Events and records."""
     failed: bool = False
     """Whether its own program failed: the workload was not evicted, stopped or deleted, and did not succeed."""
     ran_seconds: float | None = None
@@ -63,6 +71,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 Report = Preempted | PreemptionCancelled | Starting | Ended
+"""What an adapter reports."""
 
 
 @runtime_checkable

@@ -36,7 +36,9 @@ from cedana_sched.model.preemption import Release, Signal, Verdict, Victim
 log = structlog.get_logger(__name__)
 
 Report = Preempted | PreemptionCancelled
+"""What `MarkedEvictions` report."""
 NOT_ASKED = "the scheduler no longer wants it"
+"""Why a preemption is cancelled once its marks are stale or removed."""
 ANEW_AT_MOST, ANEW_SECONDS = 3, 20.0
 """At most this many cancelled signals of a family in that time. A scheduler that changes its decision is slower,
 because its marks must become stale; any user with write access to the pod can toggle marks, at the cost of two objects
@@ -49,7 +51,9 @@ class Family(msgspec.Struct, frozen=True):
     uid: str
     """Uid of the gang, or of the pod."""
     pods: tuple[Pod, ...]
+    """Its members."""
     gang: str | None = None
+    """Uid of the gang; None for a single pod."""
 
 
 def alone(pod: Pod) -> Family:

@@ -13,6 +13,7 @@ from cedana_sched.model.errors import CedanaSchedError, NotFoundError
 GROUP = "cedana_sched.adapters"
 """Entry point group; any distribution may register adapters in it."""
 CONTRACT = ("name", "reports", "release")
+"""Members that a loaded class must have."""
 
 
 class AdapterLoadError(CedanaSchedError):

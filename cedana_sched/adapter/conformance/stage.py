@@ -29,13 +29,16 @@ class Power(StrEnum):
 
 @dataclass(frozen=True)
 class RunningWorkload:
-    """A workload started by the stage, as the adapter must reference it. `identity` is None without opt-in."""
+    """A workload started by the stage, as the adapter must reference it."""
 
     workload: WorkloadRef
+    """As the adapter must report it."""
     identity: Identity | None
+    """As the adapter must report it; None without opt-in."""
 
     @property
     def uid(self) -> str:
+        """Return the uid of this incarnation."""
         return self.workload.uid
 
     def __str__(self) -> str:

@@ -133,8 +133,8 @@ def _of_rules(rules: Iterable[Object]) -> Iterator[Right]:
         names, verbs = rule.get("resourceNames", [""]), rule["verbs"]
         for path, verb in itertools.product(rule.get("nonResourceURLs", ()), verbs):
             yield Right("", path, "", verb)
-        whats = itertools.product(rule.get("apiGroups", ()), rule.get("resources", ()), names, verbs)
-        yield from (Right(_as_kubectl_names(group, resource), "", name, verb) for group, resource, name, verb in whats)
+        rights = itertools.product(rule.get("apiGroups", ()), rule.get("resources", ()), names, verbs)
+        yield from (Right(_as_kubectl_names(group, resource), "", name, verb) for group, resource, name, verb in rights)
 
 
 def _as_kubectl_names(group: str, resource: str) -> str:

@@ -58,7 +58,7 @@ def refusal(text: str) -> RefusedFieldError:
         ("networking: {pod_subnet: 10.0.0.0/16}", "networking.pod_subnet", "10.0.0.0/16"),
         ("networking: [a]", "networking", ["a"]),
         ("name: Upper", "name", "Upper"),
-        ("nmae: typo", "nmae", "typo"),
+        ("names: typo", "names", "typo"),
         ("featureGates: {A: maybe}", "featureGates.A", "maybe"),
         ("runtimeConfig: {a: {b: c}}", "runtimeConfig.a", {"b": "c"}),
     ],

@@ -38,6 +38,22 @@ def test_a_changed_page_is_noticed(write_docs: ModuleType, tmp_path: Path) -> No
     assert write_docs.stale(tmp_path) == [page]
 
 
+def test_every_anchor_leads_to_a_definition(write_docs: ModuleType) -> None:
+    assert write_docs.wrong() == []
+
+
+def test_a_walkthrough_of_other_lines_is_noticed(write_docs: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "walkthrough.md"
+    text = (ROOT / "docs" / "walkthrough.md").read_text()
+    page.write_text(text)
+    assert write_docs.stale(tmp_path) == []
+    page.write_text(text.replace("#L", "#L1", 1))
+    assert write_docs.stale(tmp_path) == [page]
+    page.write_text(text.replace(".py::", ".py::Renamed.", 1))
+    (problem,) = write_docs.wrong(tmp_path)
+    assert problem.startswith("docs/walkthrough.md:")
+
+
 @pytest.mark.parametrize(
     ("path", "line", "is_breach"),
     [

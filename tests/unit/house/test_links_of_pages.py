@@ -36,7 +36,7 @@ def dead_links(page: Path) -> Iterator[str]:
         target = page.parent / file if file else page
         if not target.exists():
             yield file
-        elif anchor and anchors(target).count(anchor) != 1:
+        elif anchor and target.suffix == ".md" and anchors(target).count(anchor) != 1:
             yield f"{file}#{anchor}"
 
 

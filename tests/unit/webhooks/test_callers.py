@@ -37,7 +37,7 @@ from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.webhooks.admission_builders import configuration, knowledge
 
 SCHEDULER = "system:serviceaccount:volcano-system:volcano-scheduler"
-SECRET, ANOTHERS = "5e" * 32, "0f" * 32
+SECRET, OTHER_SECRET = "5e" * 32, "0f" * 32
 SEGMENT = segment_of(SECRET, STATUSES)
 
 
@@ -90,7 +90,7 @@ def knowing(secret: str = SECRET) -> Callers:
     "path",
     [
         STATUSES,
-        f"/{ANOTHERS}{STATUSES}",
+        f"/{OTHER_SECRET}{STATUSES}",
         f"/{SECRET}{STATUSES}",
         f"/{segment_of(SECRET, PODS)}{STATUSES}",
         f"/{segment_of(SECRET, JOBS)}{STATUSES}",

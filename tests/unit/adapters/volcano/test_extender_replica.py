@@ -29,7 +29,7 @@ from cedana_sched_volcano.extender.server import extender_application
 from tests.unit.adapters.volcano.extender_builders import KnownPods, question, task
 from tests.unit.webhooks.watched_api_server import FakeApiServer
 
-SECRET, ANOTHERS = "5e" * 32, "0f" * 32
+SECRET, OTHER_SECRET = "5e" * 32, "0f" * 32
 SEGMENT = segment_of(SECRET, DERIVED_FROM)
 CALLS = "cedana_sched_volcano_extender_requests_total"
 STRANGERS = "cedana_sched_volcano_extender_unauthenticated_requests_total"
@@ -204,7 +204,7 @@ async def test_a_question_that_is_too_long_is_counted(body: Any, monkeypatch: py
         "/preemptable",
         "/reclaimable",
         "//reclaimable",
-        f"/{ANOTHERS}/reclaimable",
+        f"/{OTHER_SECRET}/reclaimable",
         f"/{SECRET}/reclaimable",
         f"/{segment_of(SECRET, '/reclaimable')}/reclaimable",
         f"/{SEGMENT[:-1]}/reclaimable",
