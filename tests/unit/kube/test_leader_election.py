@@ -11,7 +11,7 @@ import pytest
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.lease import LeaderElection, LeadershipLostError, LeaseTiming
-from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
+from tests.unit.cluster.coordinator.fake_api_server import FakeApiServer
 
 _TIMING = LeaseTiming(duration=1.5, renew_deadline=0.7, renew_every=0.05)
 """All candidates share one loop: what keeps it on a busy machine is to be shorter than their difference."""

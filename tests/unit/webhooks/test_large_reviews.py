@@ -32,8 +32,8 @@ from cedana_sched_webhooks.schedulers import Endpoint, Handler
 from cedana_sched_webhooks.server import LARGE_AT_ONCE, admission_application
 from cedana_sched_webhooks.siblings import Job, Siblings
 from tests.unit.webhooks.admission_builders import KUEUE, checkpoint, configuration, knowledge, patched, pod, suspension
+from tests.unit.webhooks.holds.test_pod_hold import SCHEDULER, eviction
 from tests.unit.webhooks.test_pod_admission_properties import any_pod, anything_known
-from tests.unit.webhooks.test_pod_hold import SCHEDULER, eviction
 
 MANY = 20_000
 VARIABLE = {"name": CHECKPOINT_VARIABLE, "value": "sim"}
