@@ -15,15 +15,16 @@ from cedana_sched.kube.resources import (
     CHECKPOINT_POLICIES,
     CHECKPOINT_STORAGES,
     CHECKPOINTS,
+    EVENTS,
     JOBS,
     NODES,
     PODS,
     RESTORES,
     Resource,
 )
+from cedana_sched.testing import FakeApi
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS
 from cedana_sched_volcano.objects import POD_GROUPS, QUEUES
-from tests.unit.cluster.coordinator.watched_objects_server import WatchedObjectsServer
 
 ROOT = Path(__file__).parents[3]
 KINDS = [
@@ -39,12 +40,12 @@ def _spoilt(resource: Resource, **labels: str) -> Object:
 
 async def _named_by_the_coordinator(resource: Resource, body: Object) -> Object:
     """The first Event on it."""
-    server = WatchedObjectsServer()
+    server = FakeApi()
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=("kueue", "volcano"))
-    async with asyncio.timeout(60), Leader(server.api, told, "me").coordinating():
+    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
         server.put(resource, body)
-        await server.until(lambda: any(one["reason"] == "Unreadable" for one in server.of_kind("Event")))
-    return next(one for one in server.of_kind("Event") if one["reason"] == "Unreadable")
+        await server.until(lambda: any(one["reason"] == "Unreadable" for one in server.all_of(EVENTS)))
+    return next(one for one in server.all_of(EVENTS) if one["reason"] == "Unreadable")
 
 
 @pytest.mark.parametrize("resource", KINDS, ids=lambda one: one.plural)

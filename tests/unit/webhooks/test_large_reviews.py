@@ -20,6 +20,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
 from cedana_sched.service.listening import listening
+from cedana_sched.testing.patches import patched
 from cedana_sched_volcano.jobs import HARMLESS, VCJOB, JobAdmission
 from cedana_sched_volcano.objects import SCHEDULER_NAME
 from cedana_sched_webhooks import admission, pods, server, shapes
@@ -31,7 +32,7 @@ from cedana_sched_webhooks.registrations import JOBS, PODS, STATUSES
 from cedana_sched_webhooks.schedulers import Endpoint, Handler
 from cedana_sched_webhooks.server import LARGE_AT_ONCE, admission_application
 from cedana_sched_webhooks.siblings import Job, Siblings
-from tests.unit.webhooks.admission_builders import KUEUE, checkpoint, configuration, knowledge, patched, pod, suspension
+from tests.unit.webhooks.admission_builders import KUEUE, checkpoint, configuration, knowledge, pod, suspension
 from tests.unit.webhooks.holds.test_pod_hold import SCHEDULER, eviction
 from tests.unit.webhooks.test_pod_admission_properties import any_pod, anything_known
 

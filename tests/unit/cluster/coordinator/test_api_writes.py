@@ -17,14 +17,16 @@ from cedana_sched.cluster.node.progress_writes import ProgressPlan
 from cedana_sched.coordinator import Coordinator
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import PublishEvent
+from cedana_sched.kube.errors import ConflictError
+from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.model import orders
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import Transfer
+from cedana_sched.testing import FakeApi
 from tests.unit.cluster.coordinator.filled_mirrors import filled
 from tests.unit.cluster.coordinator.test_object_journal import SYSTEM, pod_uid
-from tests.unit.cluster.coordinator.watched_objects_server import WatchedObjectsServer
 from tests.unit.coordinator.core.core_builders import victim
 
 PER_VICTIM = 20
@@ -56,7 +58,7 @@ class Preemption:
     """So many victims on one node, each with a dump that tells its progress each second for so long."""
 
     def __init__(self, victims: int, dump_seconds: int) -> None:
-        self.server = WatchedObjectsServer()
+        self.server = FakeApi()
         self.victims = tuple(
             victim(pod_uid(number), Identity("bio", "md", number), CheckpointPolicy()) for number in range(victims)
         )
@@ -81,8 +83,8 @@ class Preemption:
                 self.retained += 1
                 yield orders.RetentionApplied(uid)
 
-    async def run(self) -> WatchedObjectsServer:
-        api = self.server.api
+    async def run(self) -> FakeApi:
+        api = self.server
         projection = Projection(api, SYSTEM)
         agents = ObjectAgents(api, projection, cast("Any", filled()))
         feed = OrderFeed(api, "n1", self._perform, clock=lambda: self.now)
@@ -104,8 +106,9 @@ class Preemption:
         return self.server
 
 
-def _progress_writes(server: WatchedObjectsServer) -> int:
-    return sum("transfer" in patch.get("status", {}) and "step" not in patch["status"] for _, _, patch in server.log)
+def _progress_writes(server: FakeApi) -> int:
+    statuses = [write.body.get("status", {}) for write in server.traffic.writes]
+    return sum("transfer" in status and "step" not in status for status in statuses)
 
 
 @pytest.mark.parametrize("victims", [1, 50])
@@ -114,9 +117,9 @@ async def test_writes_of_a_victim_are_bounded(victims: int, dump_seconds: int) -
     server = await Preemption(victims, dump_seconds).run()
     assert _progress_writes(server) <= PROGRESS * victims
     assert bool(_progress_writes(server)) is (dump_seconds > 2)
-    others = server.writes.total() - _progress_writes(server)
+    others = server.traffic.attempts.total() - _progress_writes(server)
     fixed = 10  # the log's and the hold's, when there is one victim to share them
-    assert others <= PER_VICTIM * victims + fixed, server.writes
+    assert others <= PER_VICTIM * victims + fixed, server.traffic.attempts
 
 
 async def test_answer_does_not_wait_for_progress_and_no_progress_comes_after_it(
@@ -138,12 +141,12 @@ async def test_answer_does_not_wait_for_progress_and_no_progress_comes_after_it(
     monkeypatch.setattr(server, "patch", slow)
     await preemption.run()
     assert late, "no progress was told"
-    [body] = server.of_kind("Checkpoint")
+    [body] = server.all_of(CHECKPOINTS)
     assert body["status"]["transfer"]["readBytes"] == 3 << 30
     for given, named in late:  # what a connection that was given up may still deliver
-        with pytest.raises(Exception, match="changed"):
+        with pytest.raises(ConflictError):
             await patch(*given, **named)
-    [body] = server.of_kind("Checkpoint")
+    [body] = server.all_of(CHECKPOINTS)
     assert body["status"]["transfer"]["readBytes"] == 3 << 30
 
 

@@ -25,6 +25,7 @@ from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.resources import RESTORES
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import (
@@ -38,9 +39,9 @@ from cedana_sched.model.orders import (
     Staged,
 )
 from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.testing import FakeApi
 from tests.unit.cluster.coordinator.filled_mirrors import SavedSnapshots, filled, known_checkpoints
 from tests.unit.cluster.coordinator.test_object_journal import SYSTEM
-from tests.unit.cluster.coordinator.watched_objects_server import WatchedObjectsServer
 from tests.unit.cluster.node.bundle_tree import Host, state
 
 MINE = {names.ID: "md", names.RESTORE_IDENTITY: "md/0@1"}
@@ -61,28 +62,11 @@ class _Policies:
         return CheckpointPolicy()
 
 
-class Server(WatchedObjectsServer):
-    """Says when something was written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._written = asyncio.Event()
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
-            self._written.clear()
-            await self._written.wait()
-
-    async def patch(self, *given: Any, **named: Any) -> None:
-        await super().patch(*given, **named)
-        self._written.set()
-
-
 class Scene:
     """A node with its agent, the API server, and coordinators, one after the other."""
 
     def __init__(self, folder: Path) -> None:
-        self.server = Server()
+        self.server = FakeApi()
         self.host = Host(folder / "host")
         self.host.folder(self.host.places.states)
         self.served = ServedBeginnings(folder / "served")
@@ -119,9 +103,9 @@ class Scene:
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[None]:
-        feed = OrderFeed(self.server.api, "n1", self.perform)
+        feed = OrderFeed(self.server, "n1", self.perform)
         beginnings = NewBeginnings(
-            self.server.api, feed.restores, lambda uid: POD if uid == UID else None, self.host.places, self.served
+            self.server, feed.restores, lambda uid: POD if uid == UID else None, self.host.places, self.served
         )
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(feed.run()), group.create_task(beginnings.run())]
@@ -132,7 +116,7 @@ class Scene:
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[None]:
         self._coordinators += 1
-        api, alive = self.server.api, Alive()
+        api, alive = self.server, Alive()
         projection = Projection(api, SYSTEM)
         agents = ObjectAgents(api, projection, filled(), alive=alive)
         pods = filled(POD)
@@ -154,7 +138,7 @@ class Scene:
 
     def restores(self) -> dict[str, tuple[str, str | None]]:
         """By uid: the step, and what the agent says of a new beginning."""
-        found = self.server.of_kind("Restore")
+        found = self.server.all_of(RESTORES)
         return {
             one["spec"]["uid"]: (one["status"]["step"], one["status"].get("replacedBy"))
             for one in found

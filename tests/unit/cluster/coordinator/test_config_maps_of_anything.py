@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from cedana_sched.cluster.coordinator import redo_log
 from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, Entries
+from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model import codec
 from cedana_sched.model.records import Record
-from tests.unit.cluster.coordinator.fake_api_server import FakeApiServer
+from cedana_sched.testing import FakeApi
 from tests.unit.cluster.coordinator.test_notes import notes
 from tests.unit.cluster.coordinator.test_object_journal import SYSTEM, by_uid
 from tests.unit.cluster.coordinator.test_objects_of_records import HOLD
 from tests.unit.cluster.coordinator.test_redo_log import Writer, _different
-from tests.unit.cluster.coordinator.watched_objects_server import WatchedObjectsServer
 from tests.unit.store.test_any_bytes_in_the_store import VALUES, places, replaced
 
 fuzz = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
@@ -64,13 +64,13 @@ SEGMENTS = JSON.map(text) | st.lists(
 
 async def loaded(binary_data: dict[str, Any], slots: dict[int, str] | None = None) -> dict[str, Any]:
     """What the next coordinator finds, and what it goes on with."""
-    server = WatchedObjectsServer()
+    server = FakeApi()
     for name, data in (
         (LOG_NAME, binary_data),
         *((f"{LOG_NAME}-{n}", {"part": one}) for n, one in (slots or {}).items()),
     ):
         metadata = {"name": name, "namespace": SYSTEM, "resourceVersion": "1", "uid": name}
-        server.objects["ConfigMap", SYSTEM, name] = {"metadata": metadata, "binaryData": data}
+        server.objects[CONFIG_MAPS, SYSTEM, name] = {"metadata": metadata, "binaryData": data}
     writer = Writer(server, "next")
     with structlog.testing.capture_logs():
         found = by_uid(await writer.journal.load())
@@ -107,10 +107,10 @@ async def test_a_slot_that_is_none_is_not_read(slot: int, monkeypatch: pytest.Mo
     """No rule lets a coordinator read it, so it would be refused for ever."""
     monkeypatch.setattr(redo_log, "_name", lambda number: pytest.fail(f"{number} was read"))
     named = [{"parts": [(slot, "")], "live": "1"}]
-    server = WatchedObjectsServer()
+    server = FakeApi()
     metadata = {"name": LOG_NAME, "namespace": SYSTEM, "resourceVersion": "1", "uid": "u"}
     data = {"segments.json": text(msgspec.json.encode(named))}
-    server.objects["ConfigMap", SYSTEM, LOG_NAME] = {"metadata": metadata, "binaryData": data}
+    server.objects[CONFIG_MAPS, SYSTEM, LOG_NAME] = {"metadata": metadata, "binaryData": data}
     assert await Writer(server, "next").journal.load() == ()
 
 
@@ -136,7 +136,7 @@ async def test_the_good_journal_of_these_tests_is_read() -> None:
 @given(st.dictionaries(st.sampled_from(["notes", "other"]), TEXTS | st.text(max_size=20)))
 def test_any_notes(data: dict[str, str]) -> None:
     async def _read() -> None:
-        server = FakeApiServer()
+        server = FakeApi()
         await notes(server).write(b"ours")
         [stored] = server.objects.values()
         stored["binaryData"] = copy.deepcopy(data)

@@ -31,11 +31,11 @@ from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Verdict
 from cedana_sched.model.records import CheckpointStep, Restore, RestoreStep
 from cedana_sched.model.served import EVERYWHERE, Served
+from cedana_sched.testing import FakeApi
 from cedana_sched_volcano.objects import POD_GROUPS
 from tests.unit.cluster.coordinator.filled_mirrors import SavedSnapshots, filled, known_beginnings, known_checkpoints
 from tests.unit.cluster.coordinator.test_object_journal import checkpoint
 from tests.unit.cluster.coordinator.test_objects_of_records import RESTORE
-from tests.unit.cluster.coordinator.watched_objects_server import WatchedObjectsServer
 from tests.unit.coordinator.core.core_builders import Told, victim
 from tests.unit.kube.moody_api_server import MoodyApiServer
 
@@ -149,7 +149,7 @@ async def test_what_is_saved_elsewhere_goes_on() -> None:
 async def test_the_coordinator_that_leads_calls_it_off() -> None:
     """As it is wired: the report comes to the core, and with it what was loaded from the journal."""
     configuration = CoordinatorConfiguration(namespace="ours", excluded_namespaces=frozenset({"bio"}))
-    leader = Leader(WatchedObjectsServer().api, configuration, "me")
+    leader = Leader(FakeApi(), configuration, "me")
     leader._recorded((checkpoint(1, CheckpointStep.DUMPING),), ())
     adapter = leader.coordinator._adapters[Excluded.name]
     assert await _reported(adapter.reports()) == [PreemptionCancelled("s", WHY)]
@@ -233,7 +233,7 @@ async def test_a_leader_gives_a_restore_to_whom_it_had_wait_alone() -> None:
 @BOTH
 async def test_our_label_is_not_put_back_there(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends, "LOOK_AGAIN_SECONDS", 0.001)
-    server, alive = WatchedObjectsServer(), Alive()
+    server, alive = FakeApi(), Alive()
     pod = _returning()
     server.put(PODS, msgspec.to_builtins(pod))
     workload = replace(RESTORE.workload, uid="uid-3", name="md-3")
@@ -244,13 +244,13 @@ async def test_our_label_is_not_put_back_there(served: Served, monkeypatch: pyte
     class Events:
         tell = told.append
 
-    reports = _pod_reports(served, api=server.api, alive=alive, events=Events())
+    reports = _pod_reports(served, api=server, alive=alive, events=Events())
     looking = asyncio.create_task(reports.run())
     await _reported(reports.reports())
     await asyncio.sleep(0.05)
     looking.cancel()
     assert len(told) == (1 if served is EVERYWHERE else 0)
-    assert bool(server.log) is (served is EVERYWHERE)
+    assert bool(server.traffic.writes) is (served is EVERYWHERE)
 
 
 class _Gated:

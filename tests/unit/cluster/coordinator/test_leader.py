@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 
 import pytest
 
@@ -13,16 +13,13 @@ from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator import leader
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.coordinator.core import NamespaceCorrected
-from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CHECKPOINTS, Resource
-from tests.unit.cluster.coordinator.fake_api_server import FakeApiServer
-
-T = TypeVar("T")
+from cedana_sched.testing import FakeApi
 
 
-class SlowToTellOfCheckpoints(FakeApiServer):
+class SlowToTellOfCheckpoints(FakeApi):
     """Nothing is there, and nothing happens; who mirrors Checkpoints waits until it is `told`."""
 
     def __init__(self) -> None:
@@ -30,22 +27,13 @@ class SlowToTellOfCheckpoints(FakeApiServer):
         self.asked = asyncio.Event()
         self.told = asyncio.Event()
 
-    async def list_all(
-        self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[T]
-    ) -> tuple[tuple[T, ...], str]:
-        return (), "1"
-
     async def list_each(
-        self, resource: Resource, _: str | None, query: Mapping[str, str] | None, *__: Any, **___: Any
+        self, resource: Resource, namespace: str | None, query: Mapping[str, str] | None, *given: Any, **named: Any
     ) -> str:
         if resource == CHECKPOINTS and not query:
             self.asked.set()
             await self.told.wait()
-        return "1"
-
-    async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
-        await asyncio.Event().wait()
-        yield
+        return await super().list_each(resource, namespace, query, *given, **named)
 
 
 class Adapter:
@@ -72,7 +60,7 @@ async def test_adapters_run_once_it_is_known_what_has_been_saved(monkeypatch: py
     monkeypatch.setattr(leader, "load", lambda _: Adapter)
     server = SlowToTellOfCheckpoints()
     configuration = CoordinatorConfiguration(namespace="cedana-system", adapters=("kept",))
-    leads = Leader(cast("Api", server), configuration, "me")
+    leads = Leader(server, configuration, "me")
 
     async def lead() -> None:
         async with leads.coordinating():
@@ -97,7 +85,7 @@ async def test_adapters_run_once_it_is_known_what_has_been_saved(monkeypatch: py
 def test_an_answer_that_is_not_believed_is_told_on_its_object(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[ObjectEvent] = []
     monkeypatch.setattr(EventRecorder, "tell", lambda _, event: told.append(event))
-    leads = Leader(cast("Api", FakeApiServer()), CoordinatorConfiguration(namespace="cedana-system"), "me")
+    leads = Leader(FakeApi(), CoordinatorConfiguration(namespace="cedana-system"), "me")
     leads._agents._disbelieved(CHECKPOINTS, Metadata("md-1", "bio", "uid"), "it is of another snapshot")
     involved = CHECKPOINTS.reference("md-1", "bio", "uid")
     text = "What its node has answered is not believed: it is of another snapshot"
@@ -105,6 +93,6 @@ def test_an_answer_that_is_not_believed_is_told_on_its_object(monkeypatch: pytes
 
 
 def test_what_the_objects_correct_is_corrected_in_the_records() -> None:
-    leads = Leader(cast("Api", FakeApiServer()), CoordinatorConfiguration(namespace="cedana-system"), "me")
+    leads = Leader(FakeApi(), CoordinatorConfiguration(namespace="cedana-system"), "me")
     leads._projection._corrected("record", "namespace")
     assert leads.coordinator._queue.get_nowait() == NamespaceCorrected("record", "namespace")

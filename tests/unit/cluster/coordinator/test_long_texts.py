@@ -20,7 +20,7 @@ from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.status_patches import status_patch
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.reading import read
-from cedana_sched.kube.resources import CHECKPOINTS, PODS
+from cedana_sched.kube.resources import CHECKPOINTS, CONFIG_MAPS, PODS, PREEMPTION_HOLDS
 from cedana_sched.model import codec
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import (
@@ -35,12 +35,11 @@ from cedana_sched.model.orders import (
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Record
 from cedana_sched.model.texts import LONGEST_TEXT
-from tests.unit.cluster.coordinator.fake_api_server import FakeApiServer
+from cedana_sched.testing import FakeApi
 from tests.unit.cluster.coordinator.test_believed_answers import DUMP, FIND, RESTORE, UID, Agents
 from tests.unit.cluster.coordinator.test_object_journal import SYSTEM, Process, checkpoint
 from tests.unit.cluster.coordinator.test_objects_of_records import CHECKPOINT, HOLD
 from tests.unit.cluster.coordinator.test_policies_of_queues import OWNER, _cluster, _marked, _pod
-from tests.unit.cluster.coordinator.watched_objects_server import WatchedObjectsServer
 from tests.unit.coordinator.core.core_builders import Told, victim
 
 LONG = "x" * 40_000
@@ -58,23 +57,23 @@ async def test_a_coordinator_outlives_an_agents_long_answer() -> None:
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=("kueue",))
 
     def is_shown() -> bool:
-        return any((one.get("status") or {}).get("message") for one in server.of_kind("Checkpoint"))
+        return any((one.get("status") or {}).get("message") for one in server.all_of(CHECKPOINTS))
 
-    async with asyncio.timeout(60), Leader(server.api, told, "me").coordinating():
-        await server.until(lambda: any(map(_order, server.of_kind("Checkpoint"))))
-        (body,) = server.of_kind("Checkpoint")
+    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
+        await server.until(lambda: any(map(_order, server.all_of(CHECKPOINTS))))
+        (body,) = server.all_of(CHECKPOINTS)
         order = _order(body)
         assert order is not None
         outcome = codec.to_builtins(CheckpointFailed(body["spec"]["uid"], LONG))
         answer = {"number": order["number"], "outcome": outcome}
         server.put(CHECKPOINTS, {**body, "status": {**(body.get("status") or {}), "answer": answer}})
         await server.until(is_shown)
-    (body,) = server.of_kind("Checkpoint")
+    (body,) = server.all_of(CHECKPOINTS)
     assert len(body["status"]["message"]) == LONGEST_TEXT
 
 
 async def test_what_an_earlier_release_has_logged_is_carried_over() -> None:
-    server = FakeApiServer()
+    server = FakeApi()
     earlier = Process(server, "earlier")
     await earlier.journal.load()
     await earlier.crash()  # it writes the log, and no object any more
@@ -88,9 +87,7 @@ async def test_what_an_earlier_release_has_logged_is_carried_over() -> None:
         await later.settle()
     await later.crash()
     assert len(loaded) == 3
-    for kind, _, _ in server.objects:
-        if kind != "ConfigMap":
-            assert kind in {"Checkpoint", "PreemptionHold"}
+    assert {resource for resource, _, _ in server.objects} <= {CONFIG_MAPS, CHECKPOINTS, PREEMPTION_HOLDS}
     assert max(len(text) for record in loaded for text in _texts(record)) == LONGEST_TEXT
 
 
@@ -111,15 +108,15 @@ async def test_a_record_that_no_object_can_be_made_of_costs_only_its_own(monkeyp
     monkeypatch.setattr(projection, "status_patch", breaking)
     monkeypatch.setattr(projection, "FIRST_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(projection, "WRITERS", 1)
-    server = WatchedObjectsServer()
-    carrying = Projection(server.api, SYSTEM)
+    server = FakeApi()
+    carrying = Projection(server, SYSTEM)
     running = asyncio.create_task(carrying.run())
     carrying.write((broken, whole), ())
     async with asyncio.timeout(60):
         await carrying.flushed()
     assert not running.done()
     assert calls.count(broken.uid) >= 3
-    assert {one["status"]["step"] for one in server.of_kind("Checkpoint")} == {"Freezing"}
+    assert {one["status"]["step"] for one in server.all_of(CHECKPOINTS)} == {"Freezing"}
     running.cancel()
 
 
@@ -128,7 +125,7 @@ async def test_what_is_forgotten_and_cannot_be_written_is_waited_for_no_more(mon
         raise ValueError("a defect")
 
     monkeypatch.setattr(projection, "status_patch", breaking)
-    carrying = Projection(WatchedObjectsServer().api, SYSTEM)
+    carrying = Projection(FakeApi(), SYSTEM)
     running = asyncio.create_task(carrying.run())
     carrying.write((), (checkpoint(1, CheckpointStep.READY),))
     async with asyncio.timeout(60):

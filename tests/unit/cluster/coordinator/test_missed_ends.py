@@ -30,10 +30,10 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.orders import FindSnapshot, RestoreSucceeded, SnapshotFound, Staged
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import CheckpointStep, Record, Restore, RestoreStep
+from cedana_sched.testing import FakeApi
 from tests.unit.cluster.coordinator.filled_mirrors import SavedSnapshots, filled, known_beginnings, known_checkpoints
 from tests.unit.cluster.coordinator.test_object_journal import checkpoint
 from tests.unit.cluster.coordinator.test_objects_of_records import RESTORE
-from tests.unit.cluster.coordinator.watched_objects_server import WatchedObjectsServer
 from tests.unit.coordinator.core.core_builders import Told, ref, workload
 
 _ID = Identity("bio", "md", 3)
@@ -71,7 +71,7 @@ class Cluster:
     """Pods as the API server has them, and as the mirror of protected pods does."""
 
     def __init__(self, *shown: Pod, hidden: tuple[Pod, ...] = (), records: tuple[Record, ...] = ()) -> None:
-        self.server = WatchedObjectsServer()
+        self.server = FakeApi()
         for pod in (*shown, *hidden):
             self.server.put(PODS, msgspec.to_builtins(pod))
         self.informer: Informer[Pod] = filled(*shown)
@@ -82,7 +82,7 @@ class Cluster:
         nothing = cast("Any", None)
         events = cast("EventRecorder", self.events)
         policies, saved = _Policies(), SavedSnapshots()
-        access = ClusterAccess(self.server.api, events, self.informer, policies, saved, "cedana-system", nothing)
+        access = ClusterAccess(self.server, events, self.informer, policies, saved, "cedana-system", nothing)
         self.pods = PodReports(access, self.alive, known_beginnings(), known_checkpoints())
 
     @asynccontextmanager
@@ -211,7 +211,7 @@ async def test_pod_whose_label_was_taken_away_has_not_ended_and_is_labelled_agai
     cluster = Cluster(hidden=(bare,), records=(_of("a"),))
     async with cluster.reporting() as queue:
         await _silence(queue)
-    assert cluster.server.objects["Pod", "bio", "a"]["metadata"]["labels"] == {names.PROTECTED: "true"}
+    assert cluster.server.objects[PODS, "bio", "a"]["metadata"]["labels"] == {names.PROTECTED: "true"}
     assert [one.reason for one in cluster.events.told] == ["ProtectionRestored"]
 
 
@@ -271,10 +271,10 @@ async def test_label_that_is_taken_away_while_it_is_watched_ends_nothing() -> No
     cluster = Cluster(shown, records=(_of("a"),))
     async with cluster.reporting() as queue, asyncio.timeout(60):
         assert isinstance(await queue.get(), Starting)
-        await cluster.server.api.patch(PODS, "a", "bio", {"metadata": {"labels": {names.PROTECTED: None}}})
+        await cluster.server.patch(PODS, "a", "bio", {"metadata": {"labels": {names.PROTECTED: None}}})
         cluster.informer._drop(shown)
         await _silence(queue)
-        assert cluster.server.objects["Pod", "bio", "a"]["metadata"]["labels"] == {names.PROTECTED: "true"}
+        assert cluster.server.objects[PODS, "bio", "a"]["metadata"]["labels"] == {names.PROTECTED: "true"}
         cluster.server.remove(PODS, "a", "bio")
         cluster.informer._put(shown)
         assert isinstance(await queue.get(), Starting)
@@ -287,10 +287,10 @@ async def test_who_opted_out_and_concerns_no_record_is_left_alone() -> None:
     cluster = Cluster(shown)
     async with cluster.reporting() as queue, asyncio.timeout(60):
         assert isinstance(await queue.get(), Starting)
-        await cluster.server.api.patch(PODS, "a", "bio", {"metadata": {"labels": {names.PROTECTED: None}}})
+        await cluster.server.patch(PODS, "a", "bio", {"metadata": {"labels": {names.PROTECTED: None}}})
         cluster.informer._drop(shown)
         await _silence(queue)
-    assert cluster.server.objects["Pod", "bio", "a"]["metadata"]["labels"] == {}
+    assert cluster.server.objects[PODS, "bio", "a"]["metadata"]["labels"] == {}
 
 
 async def test_ends_in_the_gap_of_a_watch_are_told_with_its_next_list() -> None:
@@ -322,7 +322,7 @@ async def test_nodes_that_were_lost_while_nobody_led_are_told() -> None:
     nodes = filled(_node("tainted", OUT_OF_SERVICE), _node("well", "other"))
     alive = Alive()
     alive.recorded(tuple(records), ())
-    api = WatchedObjectsServer().api
+    api = FakeApi()
     changes = ObjectAgents(api, Projection(api, "s"), nodes, alive=alive).changes()
     early = asyncio.ensure_future(anext(changes))
     for _ in range(10):

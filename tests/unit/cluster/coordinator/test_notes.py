@@ -8,19 +8,19 @@ import pytest
 
 from cedana_sched.cluster.coordinator.notes import ConfigMapNotes
 from cedana_sched.model.errors import RetryableError
-from tests.unit.cluster.coordinator.fake_api_server import FakeApiServer
+from cedana_sched.testing import FakeApi
 
 
-def notes(server: FakeApiServer, writer: str = "first", adapter: str = "armada") -> ConfigMapNotes:
+def notes(server: FakeApi, writer: str = "first", adapter: str = "armada") -> ConfigMapNotes:
     return ConfigMapNotes(cast("Any", server), "cedana-system", adapter, writer)
 
 
 @pytest.fixture
-def server() -> FakeApiServer:
-    return FakeApiServer()
+def server() -> FakeApi:
+    return FakeApi()
 
 
-async def test_what_was_written_last_is_read_by_whoever_comes_next(server: FakeApiServer) -> None:
+async def test_what_was_written_last_is_read_by_whoever_comes_next(server: FakeApi) -> None:
     before = notes(server)
     assert await before.read() is None
     await before.write(b"1")
@@ -29,12 +29,12 @@ async def test_what_was_written_last_is_read_by_whoever_comes_next(server: FakeA
     assert await notes(server, adapter="other").read() is None
 
 
-async def test_it_can_be_written_without_having_been_read(server: FakeApiServer) -> None:
+async def test_it_can_be_written_without_having_been_read(server: FakeApi) -> None:
     await notes(server).write(b"1")
     assert await notes(server).read() == b"1"
 
 
-async def test_whom_another_one_has_followed_writes_no_more(server: FakeApiServer) -> None:
+async def test_whom_another_one_has_followed_writes_no_more(server: FakeApi) -> None:
     before, after = notes(server), notes(server, "second")
     await before.write(b"1")
     assert await after.read() == b"1"
@@ -45,10 +45,10 @@ async def test_whom_another_one_has_followed_writes_no_more(server: FakeApiServe
     assert await notes(server, "third").read() == b"2"
 
 
-async def test_a_write_whose_answer_was_lost_does_not_stand_in_its_own_way(server: FakeApiServer) -> None:
+async def test_a_write_whose_answer_was_lost_does_not_stand_in_its_own_way(server: FakeApi) -> None:
     kept = notes(server)
     await kept.write(b"1")
-    server.answers_lost.add(server.requests + 1)
+    server.traffic.answers_lost.add(server.traffic.requests + 1)
     with pytest.raises(RetryableError):
         await kept.write(b"2")
     with pytest.raises(RetryableError):
@@ -57,7 +57,7 @@ async def test_a_write_whose_answer_was_lost_does_not_stand_in_its_own_way(serve
     assert await notes(server, "second").read() == b"3"
 
 
-async def test_notes_that_somebody_deletes_are_written_anew(server: FakeApiServer) -> None:
+async def test_notes_that_somebody_deletes_are_written_anew(server: FakeApi) -> None:
     kept = notes(server)
     await kept.write(b"1")
     server.objects.clear()
@@ -67,13 +67,13 @@ async def test_notes_that_somebody_deletes_are_written_anew(server: FakeApiServe
     assert await notes(server, "second").read() == b"2"
 
 
-async def test_an_api_server_that_does_not_answer_is_asked_again(server: FakeApiServer) -> None:
-    server.fails.add(1)
+async def test_an_api_server_that_does_not_answer_is_asked_again(server: FakeApi) -> None:
+    server.traffic.fails.add(1)
     with pytest.raises(RetryableError):
         await notes(server).read()
 
 
-async def test_damaged_notes_are_none(server: FakeApiServer) -> None:
+async def test_damaged_notes_are_none(server: FakeApi) -> None:
     await notes(server).write(b"1")
     (body,) = server.objects.values()
     body["binaryData"]["notes"] = "?"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from random import Random
-from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -16,18 +15,18 @@ from cedana_sched.cluster.coordinator.objects import key_of, to_object
 from cedana_sched.cluster.coordinator.owners import Owners
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, FencedError
-from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import Metadata, OwnerReference, Pod
-from cedana_sched.kube.resources import CHECKPOINTS
+from cedana_sched.kube.resources import CHECKPOINTS, CONFIG_MAPS
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Freeze
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import AfterCommit, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Record
-from tests.unit.cluster.coordinator.fake_api_server import FakeApiServer
+from cedana_sched.testing import FakeApi
 from tests.unit.cluster.coordinator.filled_mirrors import filled
+from tests.unit.cluster.coordinator.purged_server import purged_server
 from tests.unit.cluster.coordinator.test_objects_of_records import HOLD
 
 SYSTEM = "cedana-system"
@@ -64,8 +63,8 @@ READY = checkpoint(1, CheckpointStep.READY)
 class Process:
     """One coordinator process, as far as its journal goes. `crash` ends it wherever it is."""
 
-    def __init__(self, server: FakeApiServer, name: str) -> None:
-        api = cast("Api", server)
+    def __init__(self, server: FakeApi, name: str) -> None:
+        api = server
         self.projection = Projection(api, SYSTEM)
         self.journal = ObjectJournal(api, SYSTEM, name, self.projection)
         self._task = asyncio.create_task(self.projection.run())
@@ -89,7 +88,7 @@ def by_uid(records: tuple[Record, ...]) -> dict[str, Record]:
 @pytest.mark.parametrize("seed", range(60))
 async def test_what_was_saved_is_loaded_after_a_crash_at_any_instant(seed: int) -> None:
     rng = Random(seed)
-    server = FakeApiServer()
+    server = purged_server()
     saved: dict[str, Record] = {}
     for life in range(4):
         process = Process(server, f"process-{life}")
@@ -101,7 +100,7 @@ async def test_what_was_saved_is_loaded_after_a_crash_at_any_instant(seed: int) 
             gone = {record.uid for record in forget}
             records = tuple(checkpoint(number, rng.choice(_STEPS)) for number in chosen if f"s.w{number}.1" not in gone)
             if rng.random() < 0.2:
-                server.answers_lost.add(server.requests + rng.randrange(1, 4))
+                server.traffic.answers_lost.add(server.traffic.requests + rng.randrange(1, 4))
             for _ in range(3):  # as the shell does: again until it succeeds
                 with suppress(ApiUnavailableError):
                     await process.journal.save(records, forget)
@@ -118,12 +117,12 @@ async def test_what_was_saved_is_loaded_after_a_crash_at_any_instant(seed: int) 
     await last.journal.load()
     await last.settle()
     await last.crash()
-    shown = {key for key in server.objects if key[0] == "Checkpoint"}
-    assert shown == {("Checkpoint", *key_of(record, SYSTEM)) for record in saved.values()}
+    shown = {key for key in server.objects if key[0] == CHECKPOINTS}
+    assert shown == {(CHECKPOINTS, *key_of(record, SYSTEM)) for record in saved.values()}
 
 
 async def test_who_lost_the_lease_without_noticing_writes_nothing_any_more() -> None:
-    server = FakeApiServer()
+    server = purged_server()
     old, new = Process(server, "old"), Process(server, "new")
     await old.journal.load()
     await old.journal.save((checkpoint(1),), ())
@@ -139,10 +138,10 @@ async def test_who_lost_the_lease_without_noticing_writes_nothing_any_more() -> 
 
 
 async def test_a_write_whose_answer_was_lost_is_no_fence() -> None:
-    server = FakeApiServer()
+    server = purged_server()
     process = Process(server, "process")
     await process.journal.load()
-    server.answers_lost.add(server.requests + 1)
+    server.traffic.answers_lost.add(server.traffic.requests + 1)
     with pytest.raises(ApiUnavailableError):
         await process.journal.save((checkpoint(1),), ())
     await process.journal.save((checkpoint(1), checkpoint(2)), ())
@@ -151,37 +150,37 @@ async def test_a_write_whose_answer_was_lost_is_no_fence() -> None:
 
 async def test_who_loads_waits_for_an_api_server_that_does_not_answer_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "FIRST_PAUSE_SECONDS", 0.001)
-    server = FakeApiServer()
+    server = purged_server()
     before = Process(server, "before")
     await before.journal.load()
     await before.journal.save((checkpoint(1),), ())
     await before.crash()
-    server.fails |= {server.requests + 1, server.requests + 4}
+    server.traffic.fails |= {server.traffic.requests + 1, server.traffic.requests + 4}
     process = Process(server, "process")
     assert set(by_uid(await process.journal.load())) == {"s.w1.1"}
     await process.crash()
 
 
 async def test_a_damaged_log_leaves_what_the_objects_say() -> None:
-    server = FakeApiServer()
+    server = purged_server()
     process = Process(server, "process")
     await process.journal.load()
     await process.journal.save((checkpoint(1),), ())
     await process.settle()
     await process.crash()
-    server.objects["ConfigMap", SYSTEM, LOG_NAME]["binaryData"] = {"entries.json.zst": "!"}
+    server.objects[CONFIG_MAPS, SYSTEM, LOG_NAME]["binaryData"] = {"entries.json.zst": "!"}
     again = Process(server, "again")
     assert set(by_uid(await again.journal.load())) == {"s.w1.1"}
     await again.crash()
 
 
 async def test_a_step_and_its_order_are_one_request() -> None:
-    server = FakeApiServer()
+    server = purged_server()
     process = Process(server, "process")
     await process.journal.load()
     await process.journal.save((checkpoint(1),), ())
     await process.settle()
-    before = server.requests
+    before = server.traffic.requests
     freezing = replace(checkpoint(1), step=CheckpointStep.FREEZING)
     await process.journal.save((freezing,), ())
     asyncio.get_running_loop().call_soon(
@@ -190,13 +189,13 @@ async def test_a_step_and_its_order_are_one_request() -> None:
     await asyncio.sleep(0)
     await process.settle()
     await process.crash()
-    assert server.requests - before == 2, "the log, and the object"
-    status = server.objects["Checkpoint", *key_of(freezing, SYSTEM)]["status"]
+    assert server.traffic.requests - before == 2, "the log, and the object"
+    status = server.objects[CHECKPOINTS, *key_of(freezing, SYSTEM)]["status"]
     assert (status["step"], status["order"]["number"]) == ("Freezing", 1)
     assert status["order"]["order"]["type"] == "Freeze"
 
 
-async def begun(server: FakeApiServer, **status: object) -> tuple[Process, Checkpoint]:
+async def begun(server: FakeApi, **status: object) -> tuple[Process, Checkpoint]:
     """A process that is gone, and the Checkpoint that it has created with its first order: no step stands there yet."""
     process = Process(server, "process")
     await process.journal.load()
@@ -205,15 +204,15 @@ async def begun(server: FakeApiServer, **status: object) -> tuple[Process, Check
     await process.journal.save((freezing,), ())
     body = to_object(freezing, SYSTEM)
     body["spec"]["firstOrder"] = {"number": 1, "order": {"type": "Freeze"}}
-    server.objects["Checkpoint", *key_of(freezing, SYSTEM)] = body | {"status": status}
+    server.objects[CHECKPOINTS, *key_of(freezing, SYSTEM)] = body | {"status": status}
     return process, freezing
 
 
 async def test_order_after_a_crash_gets_no_number_that_an_agent_may_have_answered() -> None:
-    server = FakeApiServer()
+    server = purged_server()
     answer = {"number": 1, "outcome": {"type": "Frozen"}}
     _, freezing = await begun(server, answer=answer)
-    key = ("Checkpoint", *key_of(freezing, SYSTEM))
+    key = (CHECKPOINTS, *key_of(freezing, SYSTEM))
     again = Process(server, "again")
     assert set(by_uid(await again.journal.load())) == {freezing.uid}
     number = again.projection.order(freezing.uid, Freeze(freezing.uid, freezing.workload))
@@ -227,12 +226,12 @@ async def test_order_after_a_crash_gets_no_number_that_an_agent_may_have_answere
 @pytest.mark.parametrize("damage", ["lost", "unreadable", "forgotten"])
 async def test_first_order_whose_record_is_lost_is_taken_up_by_its_spec(damage: str) -> None:
     """It is frozen by it perhaps, and nobody else would ever thaw it."""
-    server = FakeApiServer()
+    server = purged_server()
     process, freezing = await begun(server)
     if damage == "lost":
-        del server.objects["ConfigMap", SYSTEM, LOG_NAME]
+        del server.objects[CONFIG_MAPS, SYSTEM, LOG_NAME]
     elif damage == "unreadable":
-        server.objects["ConfigMap", SYSTEM, LOG_NAME]["binaryData"] = {"entries.json.zst": "!"}
+        server.objects[CONFIG_MAPS, SYSTEM, LOG_NAME]["binaryData"] = {"entries.json.zst": "!"}
     else:
         await process.journal.save((), (freezing,))
     again = Process(server, "again")
@@ -242,7 +241,7 @@ async def test_first_order_whose_record_is_lost_is_taken_up_by_its_spec(damage: 
 
 
 async def test_a_snapshot_outlives_its_record_and_a_failure_does_not() -> None:
-    server = FakeApiServer()
+    server = purged_server()
     process = Process(server, "process")
     await process.journal.load()
     ready, failed = checkpoint(1, CheckpointStep.READY), checkpoint(2, CheckpointStep.FAILED)
@@ -250,8 +249,8 @@ async def test_a_snapshot_outlives_its_record_and_a_failure_does_not() -> None:
     await process.journal.save((), (ready, failed))
     await process.settle()
     await process.crash()
-    assert ("Checkpoint", *key_of(ready, SYSTEM)) in server.objects
-    assert ("Checkpoint", *key_of(failed, SYSTEM)) not in server.objects
+    assert (CHECKPOINTS, *key_of(ready, SYSTEM)) in server.objects
+    assert (CHECKPOINTS, *key_of(failed, SYSTEM)) not in server.objects
     again = Process(server, "again")
     assert await again.journal.load() == ()
     await again.crash()
@@ -259,7 +258,7 @@ async def test_a_snapshot_outlives_its_record_and_a_failure_does_not() -> None:
 
 @pytest.mark.parametrize("is_forgotten", [True, False])
 async def test_what_was_deleted_since_the_log_was_written_does_not_come_back(is_forgotten: bool) -> None:
-    server = FakeApiServer()
+    server = purged_server()
     process = Process(server, "process")
     await process.journal.load()
     await process.journal.save((READY,), ())
@@ -268,16 +267,16 @@ async def test_what_was_deleted_since_the_log_was_written_does_not_come_back(is_
         await process.journal.save((), (READY,))
         await process.settle()
     await process.crash()
-    assert server.objects.pop(("Checkpoint", *key_of(READY, SYSTEM)))
+    assert server.objects.pop((CHECKPOINTS, *key_of(READY, SYSTEM)))
     again = Process(server, "again")
     assert await again.journal.load() == ()
     await again.settle()
     await again.crash()
-    assert {kind for kind, _, _ in server.objects} == {"ConfigMap"}
+    assert {kind for kind, _, _ in server.objects} == {CONFIG_MAPS}
 
 
 async def test_checkpoint_that_its_eviction_waits_for_is_loaded_from_the_log_alone() -> None:
-    server = FakeApiServer()
+    server = purged_server()
     process = Process(server, "process")
     await process.journal.load()
     hold = replace(HOLD, step=HoldStep.HOLDING, checkpoints=(READY.uid,))
@@ -289,12 +288,12 @@ async def test_checkpoint_that_its_eviction_waits_for_is_loaded_from_the_log_alo
 
 
 async def test_nothing_is_written_any_more_for_what_is_let_go() -> None:
-    server = FakeApiServer()
+    server = purged_server()
     process = Process(server, "process")
     await process.journal.load()
     await process.journal.save((READY, checkpoint(2)), ())
     await process.settle()
-    key = ("Checkpoint", *key_of(READY, SYSTEM))
+    key = (CHECKPOINTS, *key_of(READY, SYSTEM))
     process.projection.let_go(READY.uid)
     server.objects.pop(key)
     for records, forgotten in (((READY,), ()), ((), (READY,)), ((checkpoint(2),), ())):
@@ -314,14 +313,14 @@ async def test_job_owns_the_checkpoints_of_its_own_id_and_no_others(derived: str
     annotations = {names.ID: "md"} | ({names.DERIVED_ID: derived} if derived else {})
     owner = OwnerReference("batch/v1", "Job", "md", "job-uid", controller=True)
     pod = Pod(Metadata("md-1", "bio", uid, annotations=annotations, owner_references=(owner,)))
-    server = FakeApiServer()
-    projection = Projection(cast("Api", server), SYSTEM, owners=Owners(filled(pod)).of)
+    server = purged_server()
+    projection = Projection(server, SYSTEM, owners=Owners(filled(pod)).of)
     task = asyncio.create_task(projection.run())
     projection.write((checkpoint(1), checkpoint(2)), ())
     await projection.flushed()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    owned, other = (server.objects["Checkpoint", *key_of(checkpoint(one), SYSTEM)]["metadata"] for one in (1, 2))
+    owned, other = (server.objects[CHECKPOINTS, *key_of(checkpoint(one), SYSTEM)]["metadata"] for one in (1, 2))
     expected = [{"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid"}]
     assert owned.get("ownerReferences", []) == (expected if (derived, uid) == ("true", POD_UID) else [])
     assert "ownerReferences" not in other, "its pod is gone"
@@ -329,10 +328,10 @@ async def test_job_owns_the_checkpoints_of_its_own_id_and_no_others(derived: str
 
 
 async def test_what_others_write_among_our_objects_is_passed_over() -> None:
-    server = FakeApiServer()
+    server = purged_server()
     body = to_object(checkpoint(1), SYSTEM)
-    server.objects["Checkpoint", "bio", "by-hand"] = {**body, "status": {}}
-    await cast("Api", server).patch(CHECKPOINTS, "by-hand", "bio", {"metadata": {"name": "by-hand"}})
+    server.objects[CHECKPOINTS, "bio", "by-hand"] = {**body, "status": {}}
+    await server.patch(CHECKPOINTS, "by-hand", "bio", {"metadata": {"name": "by-hand"}})
     process = Process(server, "process")
     assert await process.journal.load() == ()
     await process.crash()

@@ -19,9 +19,9 @@ from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import Event, NamespaceCorrected
 from cedana_sched.coordinator.effects import is_same
 from cedana_sched.coordinator.shell import Coordinator
-from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import ApiUnavailableError, NamespaceGoneError
-from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.resources import CHECKPOINTS, NAMESPACES, PODS, PREEMPTION_HOLDS, Resource
 from cedana_sched.model.orders import (
     Abort,
     Aborted,
@@ -70,7 +70,7 @@ class Strict(Server):
 
     async def create(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         namespace = body["metadata"]["namespace"]
-        if namespace != SYSTEM and ("Namespace", "", namespace) not in self.objects:
+        if namespace != SYSTEM and (NAMESPACES, "", namespace) not in self.objects:
             raise NamespaceGoneError(f'namespaces "{namespace}" not found', status=404)
         made = await super().create(resource, body, into=into)
         if self.first_answer_is_lost:
@@ -81,17 +81,15 @@ class Strict(Server):
 
     def has_pod(self, name: str, uid: str) -> None:
         metadata = {"name": name, "namespace": "bio", "uid": uid, "resourceVersion": "1"}
-        self.objects["Pod", "bio", name] = {"metadata": metadata, "spec": {"uid": "-"}}
+        self.objects[PODS, "bio", name] = {"metadata": metadata, "spec": {"uid": "-"}}
 
 
 class Side:
     """The coordinator's side of orders, over one API server."""
 
     def __init__(self, server: Server, corrected: Callable[[Event], None] = lambda _: None) -> None:
-        self.projection = Projection(
-            cast("Api", server), SYSTEM, corrected=lambda *given: corrected(NamespaceCorrected(*given))
-        )
-        self.agents = ObjectAgents(cast("Api", server), self.projection, cast("Any", filled()))
+        self.projection = Projection(server, SYSTEM, corrected=lambda *given: corrected(NamespaceCorrected(*given)))
+        self.agents = ObjectAgents(server, self.projection, cast("Any", filled()))
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -166,7 +164,7 @@ class Leading:
         self.adapter, self.listener = MemoryAdapter(), MemoryListener()
         self.side = Side(server, self._post)
         self.coordinator = Coordinator(
-            journal=ObjectJournal(cast("Api", server), SYSTEM, "me", self.side.projection),
+            journal=ObjectJournal(server, SYSTEM, "me", self.side.projection),
             adapters={"kueue": self.adapter},
             agents=self.side.agents,
             clock=SystemClock(time.time),
@@ -223,7 +221,7 @@ async def test_a_wrong_uid_is_corrected_where_the_pod_is_and_the_order_is_given_
         leading.preempt(BEFORE)
         await leading.until(lambda: uids() == {NOW})
         await leading.side.projection.flushed()
-        shown = [one for (kind, _, _), one in server.objects.items() if kind in {"Checkpoint", "PreemptionHold"}]
+        shown = [one for (resource, _, _), one in server.objects.items() if resource in {CHECKPOINTS, PREEMPTION_HOLDS}]
         assert [one["spec"]["namespaceUID"] for one in shown] == [NOW, NOW]
         (order,) = [one["spec"]["firstOrder"] for one in shown if "firstOrder" in one["spec"]]
         assert order["number"] == 1

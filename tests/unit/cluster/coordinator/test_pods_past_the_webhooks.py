@@ -30,12 +30,13 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched.model.served import Served
+from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks import pods
 from cedana_sched_webhooks.admission import Request
 from cedana_sched_webhooks.injection import LONGEST_REASON, SAID_LATER
 from cedana_sched_webhooks.shapes import MIRROR
 from tests.unit.cluster.coordinator.filled_mirrors import filled
-from tests.unit.webhooks.admission_builders import configuration, knowledge, patched
+from tests.unit.webhooks.admission_builders import configuration, knowledge
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 COMPLETION = "batch.kubernetes.io/job-completion-index"

@@ -12,13 +12,14 @@ import pytest
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.resources import CHECKPOINT_POLICIES, JOBS, PODS, Resource
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, JOBS, PODS, RESTORES, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, written
+from cedana_sched.testing import FakeApi
+from cedana_sched.testing.traffic import LATE_TURNS
 from cedana_sched_kueue.admission import active
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS, AdmissionCheck
 from cedana_sched_volcano.objects import GROUP_NAME, POD_GROUPS, QUEUE_NAME, QUEUE_OF_JOB, QUEUES
-from tests.unit.cluster.coordinator.watched_objects_server import LATE_TURNS, WatchedObjectsServer
 
 NAMESPACE = "lab"
 STRICT, WEAK = 10.0, 20.0
@@ -28,10 +29,10 @@ OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid"
 FORGED = {names.POLICY: "weak", names.QUEUE_POLICY: "weak", QUEUE_NAME: "weak", QUEUE_OF_JOB: "weak"}
 
 
-def _cluster() -> WatchedObjectsServer:
+def _cluster() -> FakeApi:
     """Of each scheduler one job of namespace `lab`, in its strict queue; there is a weak one as well."""
-    server = WatchedObjectsServer()
-    server.late = {QUEUES.kind, ADMISSION_CHECKS.kind}  # what says whose policy counts
+    server = FakeApi()
+    server.traffic.late = {QUEUES, ADMISSION_CHECKS}  # what says whose policy counts
 
     def put(resource: Resource, name: str, of: dict[str, Any] | None = None, **parts: Any) -> None:
         at = {"namespace": NAMESPACE} if resource.namespaced else {}
@@ -103,12 +104,12 @@ OF_NO_QUEUE = [
 async def test_it_returns_by_its_queues_policy(adapter: str, fields: Any, said: dict[str, str], seconds: float) -> None:
     server = _cluster()
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=(adapter,))
-    async with asyncio.timeout(60), Leader(server.api, told, "me").coordinating():
+    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
         for _ in range(2 * LATE_TURNS):  # its queue is listed
             await asyncio.sleep(0)
         server.put(PODS, _pod("Pending", {names.RESTORE_IDENTITY: "md/0", **said}, **fields))
-        await server.until(lambda: bool(server.of_kind("Restore")))
-    (restore,) = server.of_kind("Restore")
+        await server.until(lambda: bool(server.all_of(RESTORES)))
+    (restore,) = server.all_of(RESTORES)
     assert restore["spec"]["policy"]["deadlineSeconds"] == seconds
 
 
@@ -119,9 +120,9 @@ async def test_it_is_saved_by_its_queues_policy(
     server = _cluster()
     server.put(PODS, _pod("Running", {**_marked(), **said}, **fields))
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=(adapter,))
-    async with asyncio.timeout(60), Leader(server.api, told, "me").coordinating():
-        await server.until(lambda: bool(server.of_kind("Checkpoint")))
-    (checkpoint,) = server.of_kind("Checkpoint")
+    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
+        await server.until(lambda: bool(server.all_of(CHECKPOINTS)))
+    (checkpoint,) = server.all_of(CHECKPOINTS)
     assert checkpoint["spec"]["policy"]["deadlineSeconds"] == seconds
 
 
@@ -151,12 +152,12 @@ async def test_a_workload_that_somebody_makes_beside_kueues_decides_nothing(owne
     assert await _deadlines(server, "kueue") == [STRICT]
 
 
-async def _deadlines(server: WatchedObjectsServer, adapter: str) -> list[float]:
+async def _deadlines(server: FakeApi, adapter: str) -> list[float]:
     """Of all Checkpoints that are begun."""
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=(adapter,))
-    async with asyncio.timeout(60), Leader(server.api, told, "me").coordinating():
-        await server.until(lambda: bool(server.of_kind("Checkpoint")))
-    return [one["spec"]["policy"]["deadlineSeconds"] for one in server.of_kind("Checkpoint")]
+    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
+        await server.until(lambda: bool(server.all_of(CHECKPOINTS)))
+    return [one["spec"]["policy"]["deadlineSeconds"] for one in server.all_of(CHECKPOINTS)]
 
 
 def _named(name: str, more: Object | None = None, **parts: Any) -> Object:

@@ -16,7 +16,6 @@ from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.known import BySnapshot
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.purge import Purge
-from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -25,8 +24,8 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.orders import DiscardCancelled, Outcome, RemovalFailed, RemoveSnapshot, SnapshotRemoved
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, RestoreStep
+from cedana_sched.testing import Key
 from tests.unit.cluster.coordinator.deletion_server import SYSTEM, DeletionServer
-from tests.unit.cluster.coordinator.fake_api_server import Key
 from tests.unit.cluster.coordinator.test_object_journal import checkpoint
 from tests.unit.cluster.coordinator.test_objects_of_records import HOLD, RESTORE
 
@@ -50,7 +49,7 @@ class Coordinator:
         self.workload_gone: set[SnapshotRef] = set()
         self.told: list[ObjectEvent] = []
         self.purge = Purge(
-            cast("Api", server),
+            server,
             server.checkpoints,
             BySnapshot(server.checkpoints),
             server.nodes,
@@ -140,7 +139,7 @@ async def test_deleted_checkpoint_takes_its_snapshot_along_and_no_other(server: 
         assert server.asked == [], "nobody has deleted anything"
         await coordinator.delete(key)
         await coordinator.until_gone(key)
-    assert server.store == {SnapshotRef(checkpoint(2).identity, 1)}
+    assert server.snapshots == {SnapshotRef(checkpoint(2).identity, 1)}
     assert server.asked == ["node-1"], "whoever took it has it at hand"
     assert other in server.objects
     assert coordinator.let_go == [READY.uid]
@@ -153,7 +152,7 @@ async def test_another_node_does_it_when_the_one_that_took_it_is_gone(server: De
     async with leading(server) as coordinator:
         await coordinator.delete(key)
         await coordinator.until_gone(key)
-    assert (server.asked, server.store) == (["elsewhere"], set())
+    assert (server.asked, server.snapshots) == (["elsewhere"], set())
 
 
 async def test_node_that_fails_is_followed_by_another(server: DeletionServer) -> None:
@@ -164,7 +163,7 @@ async def test_node_that_fails_is_followed_by_another(server: DeletionServer) ->
     async with leading(server) as coordinator:
         await coordinator.delete(key)
         await coordinator.until_gone(key)
-    assert (server.asked, server.store, coordinator.told) == (["node-1", "elsewhere"], set(), [])
+    assert (server.asked, server.snapshots, coordinator.told) == (["node-1", "elsewhere"], set(), [])
 
 
 async def test_node_that_is_lost_before_it_answers_is_followed_by_another(server: DeletionServer) -> None:
@@ -177,7 +176,7 @@ async def test_node_that_is_lost_before_it_answers_is_followed_by_another(server
         server.node("elsewhere")
         server.node("node-1", ready=False)
         await coordinator.until_gone(key)
-    assert (server.asked[-1], server.store) == ("elsewhere", set())
+    assert (server.asked[-1], server.snapshots) == ("elsewhere", set())
 
 
 async def test_agent_that_does_not_answer_is_followed_by_another(
@@ -191,7 +190,7 @@ async def test_agent_that_does_not_answer_is_followed_by_another(
     async with leading(server) as coordinator:
         await coordinator.delete(key)
         await coordinator.until_gone(key)
-    assert (server.asked[-1], server.store) == ("elsewhere", set())
+    assert (server.asked[-1], server.snapshots) == ("elsewhere", set())
 
 
 async def test_without_any_agent_it_waits_for_one_however_long(
@@ -206,7 +205,7 @@ async def test_without_any_agent_it_waits_for_one_however_long(
         monkeypatch.setattr(module, "PATIENCE_SECONDS", 60.0)
         server.node("node-1")
         await coordinator.until_gone(key)
-    assert (server.store, coordinator.told) == (set(), [])
+    assert (server.snapshots, coordinator.told) == (set(), [])
 
 
 async def test_store_that_never_answers_is_given_up_and_that_is_said(
@@ -219,7 +218,7 @@ async def test_store_that_never_answers_is_given_up_and_that_is_said(
     async with leading(server) as coordinator:
         await coordinator.delete(key)
         await coordinator.until_gone(key)
-    assert server.store == {REF}
+    assert server.snapshots == {REF}
     (told,) = coordinator.told
     assert (told.reason, told.warning) == ("SnapshotRemovalFailed", True)
     assert f"Snapshot {REF} stays in the store" in told.message
@@ -247,7 +246,7 @@ async def test_what_the_coordinator_removes_by_itself_waits_for_no_agent(
 ) -> None:
     """A failure that is forgotten, and a record that is forgotten after retention has removed its snapshot."""
     key = server.add(one, labels={names.NODE: "node-1"})
-    projection = Projection(cast("Api", server), SYSTEM, is_removed=lambda _: True)
+    projection = Projection(server, SYSTEM, is_removed=lambda _: True)
     projection.know(one, server.objects[key])
     async with leading(server) as coordinator:
         coordinator.workload_gone.add(REF)
@@ -270,7 +269,7 @@ async def test_what_is_in_flight_is_removed_when_it_is_settled(server: DeletionS
         assert (server.asked, coordinator.let_go) == ([], []), "its frozen pod is not ended yet"
         server.settle(key, replace(READY, verdict=Verdict.COMMITTED))
         await coordinator.until_gone(key)
-    assert server.store == set()
+    assert server.snapshots == set()
 
 
 def _left(ago: float) -> Checkpoint:
@@ -326,10 +325,10 @@ async def test_snapshot_that_is_being_fetched_stays_until_that_is_over(server: D
         coordinator.in_use.recorded((fetching,), ())
         await coordinator.delete(key)
         await coordinator.rest()
-        assert server.store == {REF}
+        assert server.snapshots == {REF}
         coordinator.in_use.recorded((replace(fetching, step=RestoreStep.RUNNING),), ())
         await coordinator.until_gone(key)
-    assert server.store == set()
+    assert server.snapshots == set()
 
 
 async def test_checkpoint_whose_eviction_is_held_stays_until_it_is_let_go(server: DeletionServer) -> None:
@@ -356,7 +355,7 @@ async def test_what_an_earlier_installation_left_is_kept_again_and_finalizers_of
         await coordinator.until(lambda: len(server.objects[key]["metadata"]["finalizers"]) == 2)
         await coordinator.delete(key)
         await coordinator.until(lambda: server.objects[key]["metadata"]["finalizers"] == ["somebody.else/s"])
-    assert server.store == set()
+    assert server.snapshots == set()
 
 
 async def test_another_coordinator_goes_on_where_one_was_killed(server: DeletionServer) -> None:
@@ -387,7 +386,7 @@ async def test_coordinators_killed_at_any_instant_leave_nothing_behind_and_remov
     def answer(order: RemoveSnapshot) -> Outcome | None:
         if rng.random() < 0.3:
             return RemovalFailed(order.checkpoint_uid, "no luck")
-        server.store.discard(order.snapshot)
+        server.snapshots.discard(order.snapshot)
         return SnapshotRemoved(order.checkpoint_uid) if rng.random() < 0.8 else None
 
     for node in ("node-1", "node-2"):
@@ -398,15 +397,16 @@ async def test_coordinators_killed_at_any_instant_leave_nothing_behind_and_remov
             if life == 0:
                 await coordinator.delete(*(keys[one.uid] for one in deleted))
             if rng.random() < 0.5:
-                server.fails.add(server.requests + rng.randrange(1, 6))
-                server.answers_lost.add(server.requests + rng.randrange(1, 6))
+                server.traffic.fails.add(server.traffic.requests + rng.randrange(1, 6))
+                server.traffic.answers_lost.add(server.traffic.requests + rng.randrange(1, 6))
             for _ in range(rng.randrange(25)):
                 await asyncio.sleep(0)
     server.agents.clear()
     async with leading(server) as coordinator:
-        for key in list(server.objects):
+        for key in keys.values():
             server.tell(key)  # as watches that begin anew
         await coordinator.until_gone(*(keys[one.uid] for one in deleted))
         assert coordinator.told == []
-    assert server.store == {cast("SnapshotRef", one.snapshot) for one in ready if one not in deleted}
-    assert set(server.objects) == {keys[one.uid] for one in ready if one not in deleted}
+    assert server.snapshots == {cast("SnapshotRef", one.snapshot) for one in ready if one not in deleted}
+    shown = {key for key in server.objects if key[0] == CHECKPOINTS}
+    assert shown == {keys[one.uid] for one in ready if one not in deleted}

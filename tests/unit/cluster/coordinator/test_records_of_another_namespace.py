@@ -22,11 +22,11 @@ from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import NamespaceGoneError, RefusedByServerError
-from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES
+from cedana_sched.kube.resources import CHECKPOINTS, NAMESPACES, PODS, PREEMPTION_HOLDS, RESTORES
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record, Restore, RestoreStep
+from cedana_sched.testing import FakeApi
 from tests.unit.cluster.coordinator.deletion_server import DeletionServer
-from tests.unit.cluster.coordinator.fake_api_server import FakeApiServer
 from tests.unit.cluster.coordinator.filled_mirrors import filled
 from tests.unit.cluster.coordinator.test_object_journal import READY, SYSTEM, checkpoint
 from tests.unit.cluster.coordinator.test_objects_of_records import HOLD, RESTORE
@@ -51,7 +51,7 @@ RECORDS = [READY, checkpoint(2, CheckpointStep.FREEZING), HOLD, RESTORE]
 KINDS = {"Checkpoint": CHECKPOINTS, "PreemptionHold": PREEMPTION_HOLDS, "Restore": RESTORES}
 
 
-class Server(FakeApiServer):
+class Server(FakeApi):
     """Has, or has not, a namespace of the records' name."""
 
     def __init__(self, uid: str | None) -> None:
@@ -59,17 +59,19 @@ class Server(FakeApiServer):
         self.has(uid)
 
     def has(self, uid: str | None) -> None:
-        self.objects = {key: one for key, one in self.objects.items() if key[0] != "Namespace" and key[1] != "bio"}
+        for resource, namespace, name in tuple(self.objects):
+            if resource == NAMESPACES or namespace == "bio":
+                self.remove(resource, name, namespace)
         if uid is not None:
-            self.objects["Namespace", "", "bio"] = {"metadata": {"name": "bio", "uid": uid, "resourceVersion": "1"}}
+            self.objects[NAMESPACES, "", "bio"] = {"metadata": {"name": "bio", "uid": uid, "resourceVersion": "1"}}
 
     def shown(self) -> set[str]:
         return {one["spec"]["uid"] for (_, namespace, _), one in self.objects.items() if namespace == "bio"}
 
 
 @asynccontextmanager
-async def writing(server: FakeApiServer) -> AsyncIterator[Projection]:
-    projection = Projection(cast("Api", server), SYSTEM)
+async def writing(server: FakeApi) -> AsyncIterator[Projection]:
+    projection = Projection(server, SYSTEM)
     task = asyncio.create_task(projection.run())
     try:
         async with asyncio.timeout(60):
@@ -116,12 +118,12 @@ async def test_a_pod_that_is_there_is_of_this_namespace_whatever_a_webhook_took_
     hold = replace(of(HOLD, BEFORE), checkpoints=(saved.uid,))
     server = Server(NOW)
     pod = {"name": saved.workload.name, "uid": uid or saved.workload.uid, "resourceVersion": "1"}
-    server.objects["Pod", "bio", saved.workload.name] = {"metadata": {**pod, "namespace": "bio"}, "spec": {"uid": "-"}}
+    server.objects[PODS, "bio", saved.workload.name] = {"metadata": {**pod, "namespace": "bio"}, "spec": {"uid": "-"}}
     async with writing(server) as projection:
         projection.write((saved, hold), ())
         await projection.flushed()
     assert server.shown() - {"-"} == ({saved.uid, hold.uid} if is_shown else set())
-    shown = [one for (kind, _, _), one in server.objects.items() if kind in KINDS]
+    shown = [one for (resource, _, _), one in server.objects.items() if resource in KINDS.values()]
     assert all(one["spec"]["namespaceUID"] == NOW for one in shown)
 
 
@@ -133,7 +135,7 @@ async def test_a_victim_in_another_namespace_says_nothing_of_the_holds_own() -> 
     server = Server(NOW)
     name, uid = elsewhere.workload.name, elsewhere.workload.uid
     pod = {"name": name, "namespace": "chem", "uid": uid, "resourceVersion": "1"}
-    server.objects["Pod", "chem", name] = {"metadata": pod, "spec": {"uid": "-"}}
+    server.objects[PODS, "chem", name] = {"metadata": pod, "spec": {"uid": "-"}}
     async with writing(server) as projection:
         projection.write((gone, elsewhere, hold), ())
         await projection.flushed()
@@ -185,12 +187,12 @@ async def test_the_journal_makes_no_object_of_the_namespace_before(
     noted: str, is_now: str | None, is_made: bool
 ) -> None:
     server, mine = Server(noted or NOW), of(checkpoint(1, CheckpointStep.FREEZING), noted)
-    dead = ObjectJournal(cast("Api", server), SYSTEM, "dead", Projection(cast("Api", server), SYSTEM))
+    dead = ObjectJournal(server, SYSTEM, "dead", Projection(server, SYSTEM))
     await dead.load()
     await dead.save((mine,), ())  # and dies before it has written the object
     server.has(is_now)
     async with writing(server) as projection:
-        assert await ObjectJournal(cast("Api", server), SYSTEM, "next", projection).load() == (mine,)
+        assert await ObjectJournal(server, SYSTEM, "next", projection).load() == (mine,)
         await projection.flushed()
     assert server.shown() == ({mine.uid} if is_made else set())
 
@@ -198,14 +200,14 @@ async def test_the_journal_makes_no_object_of_the_namespace_before(
 async def test_what_an_object_has_corrected_the_log_does_not_undo() -> None:
     server, mine = Server(NOW), of(checkpoint(1, CheckpointStep.FREEZING), BEFORE)
     pod = {"name": mine.workload.name, "namespace": "bio", "uid": mine.workload.uid, "resourceVersion": "1"}
-    server.objects["Pod", "bio", mine.workload.name] = {"metadata": pod, "spec": {"uid": "-"}}
+    server.objects[PODS, "bio", mine.workload.name] = {"metadata": pod, "spec": {"uid": "-"}}
     async with writing(server) as projection:
-        dead = ObjectJournal(cast("Api", server), SYSTEM, "dead", projection)
+        dead = ObjectJournal(server, SYSTEM, "dead", projection)
         await dead.load()
         await dead.save((mine,), ())
         await projection.flushed()
     async with writing(server) as projection:
-        assert await ObjectJournal(cast("Api", server), SYSTEM, "next", projection).load() == (of(mine, NOW),)
+        assert await ObjectJournal(server, SYSTEM, "next", projection).load() == (of(mine, NOW),)
         assert projection.pending().records == (of(mine, NOW),)
 
 
@@ -220,13 +222,13 @@ async def test_an_adapter_that_repeats_an_old_preemption_makes_no_object_in_the_
 async def test_many_records_of_one_namespace_cost_one_look_at_it() -> None:
     now = 0.0
     server = Server(NOW)
-    namespaces = CurrentNamespaces(cast("Api", server), clock=lambda: now)
+    namespaces = CurrentNamespaces(server, clock=lambda: now)
     for _ in range(3):
         await namespaces.require("bio", NOW)
         await namespaces.require("bio", "")
         with pytest.raises(NamespaceGoneError):
             await namespaces.require("bio", BEFORE)
-    assert server.requests == 1 + 3
+    assert server.traffic.requests == 1 + 3
     now = 2.0
     server.has(BEFORE)
     with pytest.raises(NamespaceGoneError):

@@ -23,36 +23,38 @@ from cedana_sched.kube.resources import CONFIG_MAPS, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHold, Record, Transfer
+from cedana_sched.testing import FakeApi, Traffic
+from cedana_sched.testing.traffic import REFUSALS
 from tests.unit.cluster.coordinator.test_object_journal import SYSTEM, Process, by_uid, checkpoint
 from tests.unit.cluster.coordinator.test_objects_of_records import HOLD
-from tests.unit.cluster.coordinator.watched_objects_server import REFUSALS, WatchedObjectsServer
 
 T = TypeVar("T")
+NO_NAMESPACE = 404, b'{"reason": "NotFound", "details": {"kind": "namespaces"}}'
 
 
 class PowerFailureError(Exception):
     """The process ends here."""
 
 
-class MortalServer(WatchedObjectsServer):
+class MortalServer(FakeApi):
     """Its client dies at request number `dies_at` of a ConfigMap, before or after that was done."""
 
     def __init__(self, dice: Random | None = None, fault_rate: float = 0.0) -> None:
-        super().__init__(dice, fault_rate)
+        super().__init__(Traffic(dice, fault_rate))
         self.requests = 0
         self.dies_at = 0
         self.is_done = False
         self.before_request: Any = None
 
     async def create(self, resource: Resource, body: Object, *, into: type[T]) -> T:
-        await self._request()
+        await self._arrive()
         return self._maybe_die(await super().create(resource, body, into=into))
 
     async def update(self, resource: Resource, body: Object, *, into: type[T]) -> T:
-        await self._request()
+        await self._arrive()
         return self._maybe_die(await super().update(resource, body, into=into))
 
-    async def _request(self) -> None:
+    async def _arrive(self) -> None:
         self.requests += 1
         if (hook := self.before_request) is not None and self.requests == self.dies_at:
             self.before_request = None
@@ -69,9 +71,9 @@ class MortalServer(WatchedObjectsServer):
 class Writer:
     """One coordinator's journal; its projection carries nothing over, so that everything stays in the log."""
 
-    def __init__(self, server: WatchedObjectsServer, name: str) -> None:
-        self.projection = Projection(server.api, SYSTEM)
-        self.journal = ObjectJournal(server.api, SYSTEM, name, self.projection)
+    def __init__(self, server: FakeApi, name: str) -> None:
+        self.projection = Projection(server, SYSTEM)
+        self.journal = ObjectJournal(server, SYSTEM, name, self.projection)
 
     async def save(self, records: tuple[Record, ...], forget: tuple[Record, ...] = ()) -> None:
         """As the coordinator does: again until it succeeds."""
@@ -116,27 +118,29 @@ def _hold_of(one: Checkpoint) -> PreemptionHold:
     return replace(HOLD, uid=f"{job}@2026", checkpoints=(one.uid,), held=held, created_at=created, release_group=job)
 
 
-def _sizes(server: WatchedObjectsServer) -> list[int]:
+def _sizes(server: FakeApi) -> list[int]:
     return [
-        sum(len(base64.b64decode(one)) for one in body["binaryData"].values()) for body in server.of_kind("ConfigMap")
+        sum(len(base64.b64decode(one)) for one in body["binaryData"].values()) for body in server.all_of(CONFIG_MAPS)
     ]
 
 
 async def test_ten_thousand_victims_of_one_turn_are_saved_and_loaded() -> None:
-    server = WatchedObjectsServer()
+    server = FakeApi()
     before = Writer(server, "before")
     await before.journal.load()
     victims = [_different(number) for number in range(10_000)]
     records: tuple[Record, ...] = (*victims, *map(_hold_of, victims))
-    server.writes.clear()
+    server.traffic.attempts.clear()
     await before.journal.save(records, ())
     assert max(_sizes(server)) <= redo_log.PART_BYTES
-    assert 2 <= server.writes.total() <= SLOTS // 2
-    server.log.clear()
+    assert 2 <= server.traffic.attempts.total() <= SLOTS // 2
+    server.traffic.writes.clear()
     await before.journal.save((replace(victims[0], step=CheckpointStep.COMMITTED),), ())
-    [(verb, name, head)] = server.log
-    assert (verb, name) == ("update", LOG_NAME)
-    assert sum(map(len, head["binaryData"].values())) < 20_000, "what is pending is not written again with every turn"
+    [write] = server.traffic.writes
+    assert (write.verb, write.name) == ("update", LOG_NAME)
+    assert sum(map(len, write.body["binaryData"].values())) < 20_000, (
+        "what is pending is not written again with every turn"
+    )
     after = Writer(server, "after")
     expected = by_uid(records) | {victims[0].uid: replace(victims[0], step=CheckpointStep.COMMITTED)}
     assert by_uid(await after.journal.load()) == expected
@@ -145,7 +149,7 @@ async def test_ten_thousand_victims_of_one_turn_are_saved_and_loaded() -> None:
 async def test_hold_of_ten_thousand_victims_fits() -> None:
     uids = [str(uuid.UUID(int=Random(number).getrandbits(128))) for number in range(10_000)]
     hold = replace(HOLD, checkpoints=tuple(f"s.{uid}.1" for uid in uids), verdicts={})
-    server = WatchedObjectsServer()
+    server = FakeApi()
     await (before := Writer(server, "before")).journal.load()
     await before.journal.save((hold,), ())
     assert by_uid(await Writer(server, "after").journal.load()) == {hold.uid: hold}
@@ -160,7 +164,7 @@ async def test_many_records_are_encoded_beside_the_event_loop(monkeypatch: pytes
         return encode(value)
 
     monkeypatch.setattr(codec, "encode", watched)
-    await (writer := Writer(WatchedObjectsServer(), "writer")).journal.load()
+    await (writer := Writer(FakeApi(), "writer")).journal.load()
     await writer.journal.save(tuple(map(_different, range(redo_log.ENCODED_AT_ONCE + 1))), ())
     assert threads
     assert threading.get_ident() not in threads
@@ -168,16 +172,16 @@ async def test_many_records_are_encoded_beside_the_event_loop(monkeypatch: pytes
 
 async def test_segments_go_once_their_records_are_carried_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redo_log, "INLINE_BYTES", 10_000)
-    server = WatchedObjectsServer()
-    process = Process(server, "process")  # type: ignore[arg-type]  # the same requests
+    server = FakeApi()
+    process = Process(server, "process")
     await process.journal.load()
     victims = [_different(number) for number in range(1_000)]
     await process.journal.save(tuple(victims), ())
-    head = server.objects["ConfigMap", SYSTEM, LOG_NAME]
+    head = server.objects[CONFIG_MAPS, SYSTEM, LOG_NAME]
     assert "segments.json" in head["binaryData"]
     await process.settle()
     await process.journal.save((victims[0],), ())
-    head = server.objects["ConfigMap", SYSTEM, LOG_NAME]
+    head = server.objects[CONFIG_MAPS, SYSTEM, LOG_NAME]
     assert set(head["binaryData"]) == {"entries.json.zst"}
     await process.crash()
 
@@ -275,30 +279,30 @@ async def test_what_was_saved_is_loaded_whatever_was_refused_or_lost(seed: int) 
 
 @pytest.mark.parametrize("status", REFUSALS)
 async def test_refusal_is_tried_again_and_ends_nobody(status: int) -> None:
-    server = WatchedObjectsServer()
+    server = FakeApi()
     await (writer := Writer(server, "writer")).journal.load()
-    server.refusing["ConfigMap"] = status
+    server.traffic.refusing[CONFIG_MAPS] = status
     with pytest.raises(ApiUnavailableError):
         await writer.journal.save(_FIRST, ())
-    server.refusing.clear()
+    server.traffic.refusing.clear()
     await writer.journal.save(_FIRST, ())
     assert by_uid(await Writer(server, "next").journal.load()) == by_uid(_FIRST)
 
 
 async def test_log_that_cannot_be_made_is_said_not_to_be() -> None:
     """Its namespace is gone: 404, which is no race with another writer, and is not asked for again at once."""
-    server = WatchedObjectsServer()
-    server.refusing["ConfigMap"] = 404
+    server = FakeApi()
+    server.traffic.gone_namespaces[SYSTEM] = NO_NAMESPACE
     async with asyncio.timeout(60):
         with pytest.raises(AbsentError):
-            await redo_log.RedoLog(server.api, SYSTEM, "writer").take_over()
+            await redo_log.RedoLog(server, SYSTEM, "writer").take_over()
 
 
 @pytest.mark.usefixtures("tight")
 async def test_part_that_cannot_be_made_is_said_not_to_be() -> None:
-    server = WatchedObjectsServer()
+    server = FakeApi()
     await (writer := Writer(server, "writer")).journal.load()
-    server.refusing["ConfigMap"] = 404
+    server.traffic.gone_namespaces[SYSTEM] = NO_NAMESPACE
     async with asyncio.timeout(60):
         with pytest.raises(ApiUnavailableError):
             await writer.journal.save(tuple(map(_different, range(8))), ())
@@ -306,10 +310,10 @@ async def test_part_that_cannot_be_made_is_said_not_to_be() -> None:
 
 @pytest.mark.usefixtures("tight")
 async def test_log_that_somebody_deleted_is_made_again_whole() -> None:
-    server = WatchedObjectsServer()
+    server = FakeApi()
     await (writer := Writer(server, "writer")).journal.load()
     await writer.journal.save(_FIRST, ())
-    for body in server.of_kind("ConfigMap"):
+    for body in server.all_of(CONFIG_MAPS):
         server.remove(CONFIG_MAPS, body["metadata"]["name"], SYSTEM)
     await writer.journal.save(_SECOND, ())
     assert by_uid(await Writer(server, "next").journal.load()) == by_uid(_FIRST) | by_uid(_SECOND)
@@ -317,18 +321,18 @@ async def test_log_that_somebody_deleted_is_made_again_whole() -> None:
 
 @pytest.mark.usefixtures("tight")
 async def test_damaged_part_leaves_what_the_rest_of_the_log_says() -> None:
-    server = WatchedObjectsServer()
+    server = FakeApi()
     await (writer := Writer(server, "writer")).journal.load()
     await writer.journal.save(_FIRST, ())
     await writer.journal.save(_SECOND[12:14], ())
-    server.objects["ConfigMap", SYSTEM, f"{LOG_NAME}-0"]["binaryData"]["part"] = base64.b64encode(b"else").decode()
+    server.objects[CONFIG_MAPS, SYSTEM, f"{LOG_NAME}-0"]["binaryData"]["part"] = base64.b64encode(b"else").decode()
     assert by_uid(await Writer(server, "next").journal.load()) == by_uid(_SECOND[12:14])
 
 
 @pytest.mark.usefixtures("tight")
 async def test_log_that_is_full_is_said_to_be_and_empties(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redo_log, "SLOTS", 3)
-    server = WatchedObjectsServer()
+    server = FakeApi()
     await (writer := Writer(server, "writer")).journal.load()
     with pytest.raises(ApiUnavailableError, match=r"the journal is full: 12 records"):
         await writer.journal.save(_FIRST, ())

@@ -32,10 +32,12 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Abort, Dump, Freeze, Frozen, Kill, Killed, Order, Outcome, Thaw, Thawed
 from cedana_sched.model.preemption import Signal
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, Record
+from cedana_sched.testing import FakeApi, Traffic
+from cedana_sched.testing.traffic import REFUSALS
 from tests.unit.cluster.coordinator.filled_mirrors import filled
+from tests.unit.cluster.coordinator.purged_server import purged_server
 from tests.unit.cluster.coordinator.test_object_journal import SYSTEM, checkpoint, pod_uid
 from tests.unit.cluster.coordinator.test_objects_of_records import HOLD
-from tests.unit.cluster.coordinator.watched_objects_server import REFUSALS, WatchedObjectsServer
 from tests.unit.coordinator.core.core_builders import victim
 from tests.unit.coordinator.virtual_clock import VirtualClock
 
@@ -50,12 +52,12 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Cluster:
     """A projection, the coordinator's side of orders, and the agents of two nodes, over one API server."""
 
-    def __init__(self, server: WatchedObjectsServer) -> None:
+    def __init__(self, server: FakeApi) -> None:
         self.server = server
-        self.projection = Projection(server.api, SYSTEM)
-        self.agents = ObjectAgents(server.api, self.projection, cast("Any", filled()))
+        self.projection = Projection(server, SYSTEM)
+        self.agents = ObjectAgents(server, self.projection, cast("Any", filled()))
         self.obeyed: list[Order] = []
-        self._feeds = [OrderFeed(server.api, node, self._perform) for node in ("node-1", "n1")]
+        self._feeds = [OrderFeed(server, node, self._perform) for node in ("node-1", "n1")]
 
     async def _perform(self, order: Order) -> AsyncIterator[Outcome]:
         self.obeyed.append(order)
@@ -91,24 +93,24 @@ async def _until(holds: Callable[[], bool], otherwise: str) -> None:
         pytest.fail(otherwise)
 
 
-def _shows(server: WatchedObjectsServer, record: Record) -> bool:
-    body = server.objects.get((resource_of(record).kind, *key_of(record, SYSTEM)))
+def _shows(server: FakeApi, record: Record) -> bool:
+    body = server.objects.get((resource_of(record), *key_of(record, SYSTEM)))
     wanted = to_object(record, SYSTEM)["status"]
     return body is not None and {name: body["status"].get(name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("status", REFUSALS)
 async def test_order_whose_write_is_refused_arrives_all_the_same(status: int) -> None:
-    cluster = Cluster(WatchedObjectsServer())
+    cluster = Cluster(purged_server())
     freezing = checkpoint(1, CheckpointStep.FREEZING)
     order = Freeze(freezing.uid, freezing.workload)
     async with cluster.running() as group:
-        cluster.server.refusing["Checkpoint"] = status
+        cluster.server.traffic.refusing[CHECKPOINTS] = status
         cluster.projection.write((freezing,), ())
         answer = group.create_task(cluster.answered("node-1", order))
-        await _until(lambda: cluster.server.writes.total() >= 3, "what was refused is not written again")
+        await _until(lambda: cluster.server.traffic.attempts.total() >= 3, "what was refused is not written again")
         assert cluster.projection.pending().records == (freezing,), "what was refused counted as written"
-        cluster.server.refusing.clear()
+        cluster.server.traffic.refusing.clear()
         assert await answer == Frozen(freezing.uid)
         await cluster.projection.flushed()
     assert _shows(cluster.server, freezing)
@@ -118,7 +120,7 @@ async def test_order_whose_write_is_refused_arrives_all_the_same(status: int) ->
 @pytest.mark.parametrize("seed", range(60))
 async def test_every_object_says_its_record_and_every_order_was_seen(seed: int) -> None:
     dice = Random(seed)
-    server = WatchedObjectsServer(dice, fault_rate=0.5)
+    server = purged_server(Traffic(dice, fault_rate=0.5))
     cluster = Cluster(server)
     records: dict[str, Record] = {}
     gone: list[Record] = []
@@ -146,19 +148,19 @@ async def test_every_object_says_its_record_and_every_order_was_seen(seed: int) 
                     order = Freeze(one.uid, one.workload)
                 given[one.uid] = order
                 answers[one.uid] = group.create_task(_until_answered(cluster, order, given))
-            if dice.random() < 0.1 and (there := server.of_kind("Checkpoint")):
+            if dice.random() < 0.1 and (there := server.all_of(CHECKPOINTS)):
                 victim_of_chance = dice.choice(there)["metadata"]
                 server.remove(CHECKPOINTS, victim_of_chance["name"], victim_of_chance["namespace"])
             for _ in range(dice.randrange(30)):
                 await asyncio.sleep(0)
-        server.fault_rate = 0.0
+        server.traffic.fault_rate = 0.0
         await cluster.projection.flushed()
         outcomes = {uid: await task for uid, task in answers.items() if uid in given}
         await cluster.projection.flushed()
     for record in records.values():
         assert _shows(server, record), record
     for record in gone:
-        assert (resource_of(record).kind, *key_of(record, SYSTEM)) not in server.objects
+        assert (resource_of(record), *key_of(record, SYSTEM)) not in server.objects
     for uid, order in given.items():
         assert order in cluster.obeyed
         assert outcomes[uid] is not None
@@ -183,25 +185,25 @@ _ABSENT = b"""{"kind": "Status", "reason": "NotFound", "message": "namespaces \\
 @pytest.mark.parametrize("answer", [(403, _TERMINATING), (404, _ABSENT)])
 async def test_records_of_a_deleted_namespace_are_not_written_again(answer: tuple[int, bytes]) -> None:
     """As a real API server answers: NamespaceLifecycle refuses what is created where nothing can be any more."""
-    cluster = Cluster(WatchedObjectsServer())
+    cluster = Cluster(purged_server())
     known, new = checkpoint(1), checkpoint(2)
     async with cluster.running():
         cluster.projection.write((known,), ())
         await cluster.projection.flushed()
-        cluster.server.workload_gone["bio"] = answer
+        cluster.server.traffic.gone_namespaces["bio"] = answer
         cluster.server.remove(CHECKPOINTS, key_of(known, SYSTEM)[1], "bio")
         cluster.projection.write((known, new, HOLD), ())
         await cluster.projection.flushed()
-        before = cluster.server.writes.total()
+        before = cluster.server.traffic.attempts.total()
         cluster.projection.write((), (known, new, HOLD))
         await cluster.projection.flushed()
-        assert cluster.server.writes.total() - before <= 5, "they are written again and again"
+        assert cluster.server.traffic.attempts.total() - before <= 5, "they are written again and again"
     assert cluster.server.objects == {}
 
 
 async def test_order_that_never_reached_the_server_is_written_again_when_the_core_repeats_it() -> None:
     """What the evidence of the lost `Freeze` did, over the real core, errands, projection and agents."""
-    cluster = Cluster(WatchedObjectsServer())
+    cluster = Cluster(purged_server())
     clock = VirtualClock()
     core = Core()
     events: list[Event] = []
@@ -216,18 +218,18 @@ async def test_order_that_never_reached_the_server_is_written_again_when_the_cor
                 elif isinstance(instruction, Send):
                     effects.run(instruction)
 
-        cluster.server.refusing["Checkpoint"] = 403
+        cluster.server.traffic.refusing[CHECKPOINTS] = 403
         carry_out(Reported("kueue", Preempted(Signal("s", "kueue", (victim(pod_uid(1)),), "x", clock.now()))))
-        await _until(lambda: cluster.server.writes["create", "Checkpoint"] >= 3, "it is not tried again")
-        cluster.server.refusing.clear()
+        await _until(lambda: cluster.server.traffic.attempts["create", CHECKPOINTS] >= 3, "it is not tried again")
+        cluster.server.traffic.refusing.clear()
         await _until(lambda: bool(events), "the order is lost")
     assert [type(event) for event in events] == [Frozen]
 
 
 async def test_agent_answers_before_its_checkpoint_has_a_status() -> None:
-    cluster = Cluster(WatchedObjectsServer())
+    cluster = Cluster(purged_server())
     freezing = checkpoint(1, CheckpointStep.FREEZING)
-    key = ("Checkpoint", *key_of(freezing, SYSTEM))
+    key = (CHECKPOINTS, *key_of(freezing, SYSTEM))
     written = asyncio.Event()
     show = cluster.projection._show
 
@@ -248,7 +250,7 @@ async def test_agent_answers_before_its_checkpoint_has_a_status() -> None:
 
 
 async def test_order_that_somebody_took_out_of_its_object_is_written_again_when_it_is_repeated() -> None:
-    cluster = Cluster(WatchedObjectsServer())
+    cluster = Cluster(purged_server())
     aborting = checkpoint(1, CheckpointStep.ABORTING)
     order = Abort(aborting.uid, aborting.workload, aborting.identity, "why")  # our agents leave it unanswered
     async with cluster.running() as group:
@@ -258,23 +260,23 @@ async def test_order_that_somebody_took_out_of_its_object_is_written_again_when_
         await asyncio.sleep(0)
         await cluster.projection.flushed()
         _, name = key_of(aborting, SYSTEM)
-        await cluster.server.api.patch(CHECKPOINTS, name, "bio", {"status": {"order": None}}, subresource="status")
+        await cluster.server.patch(CHECKPOINTS, name, "bio", {"status": {"order": None}}, subresource="status")
         for _ in range(20):
             await asyncio.sleep(0)
         cluster.agents.repeat("node-1", order)
         await cluster.projection.flushed()
-        assert cluster.server.objects["Checkpoint", "bio", name]["status"]["order"]["number"] == 2
+        assert cluster.server.objects[CHECKPOINTS, "bio", name]["status"]["order"]["number"] == 2
         for _ in range(20):
             await asyncio.sleep(0)
-        before = cluster.server.writes.total()
+        before = cluster.server.traffic.attempts.total()
         cluster.agents.repeat("node-1", order)
         await cluster.projection.flushed()
-        assert cluster.server.writes.total() == before, "what stands is not written again"
+        assert cluster.server.traffic.attempts.total() == before, "what stands is not written again"
         waiting.cancel()
 
 
 async def test_object_that_somebody_deleted_is_made_again_with_its_order() -> None:
-    cluster = Cluster(WatchedObjectsServer())
+    cluster = Cluster(purged_server())
     killing = checkpoint(1, CheckpointStep.KILLING)
     async with cluster.running():
         cluster.projection.write((killing,), ())
@@ -282,63 +284,63 @@ async def test_object_that_somebody_deleted_is_made_again_with_its_order() -> No
         await cluster.projection.flushed()
         _, name = key_of(killing, SYSTEM)
         cluster.server.remove(CHECKPOINTS, name, "bio")
-        await _until(lambda: ("Checkpoint", "bio", name) in cluster.server.objects, "it is not made again")
+        await _until(lambda: (CHECKPOINTS, "bio", name) in cluster.server.objects, "it is not made again")
         await cluster.projection.flushed()
     assert _shows(cluster.server, killing)
 
 
 @pytest.mark.parametrize("labels", [{names.ARCHIVED: "true"}, {names.NODE: "another"}, {names.NODE: None}])
 async def test_labels_by_which_an_agent_finds_its_orders_are_put_right(labels: dict[str, str | None]) -> None:
-    cluster = Cluster(WatchedObjectsServer())
+    cluster = Cluster(purged_server())
     killing = checkpoint(1, CheckpointStep.KILLING)
     async with cluster.running():
         cluster.projection.write((killing,), ())
         await cluster.projection.flushed()
         _, name = key_of(killing, SYSTEM)
-        await cluster.server.api.patch(CHECKPOINTS, name, "bio", {"metadata": {"labels": labels}})
+        await cluster.server.patch(CHECKPOINTS, name, "bio", {"metadata": {"labels": labels}})
         wanted = to_object(killing, SYSTEM)["metadata"]["labels"]
         shown = cluster.server.objects
         await _until(
-            lambda: shown["Checkpoint", "bio", name]["metadata"]["labels"] == wanted, "its labels are not put right"
+            lambda: shown[CHECKPOINTS, "bio", name]["metadata"]["labels"] == wanted, "its labels are not put right"
         )
 
 
 async def test_what_is_forgotten_and_gone_is_not_made_again() -> None:
-    cluster = Cluster(WatchedObjectsServer())
+    cluster = Cluster(purged_server())
     ready = checkpoint(1, CheckpointStep.READY)
     async with cluster.running():
         cluster.projection.write((ready,), ())
         await cluster.projection.flushed()
         _, name = key_of(ready, SYSTEM)
-        cluster.server.refusing["Checkpoint"] = 403
+        cluster.server.traffic.refusing[CHECKPOINTS] = 403
         cluster.projection.write((), (ready,))
-        await _until(lambda: cluster.server.writes.total() >= 4, "it is not tried again")
+        await _until(lambda: cluster.server.traffic.attempts.total() >= 4, "it is not tried again")
         cluster.server.remove(CHECKPOINTS, name, "bio")
-        cluster.server.refusing.clear()
+        cluster.server.traffic.refusing.clear()
         await cluster.projection.flushed()
-    assert ("Checkpoint", "bio", name) not in cluster.server.objects
+    assert (CHECKPOINTS, "bio", name) not in cluster.server.objects
     assert cluster.projection.pending().forgotten == ()
 
 
 async def test_refused_objects_do_not_hold_up_the_others() -> None:
-    cluster = Cluster(WatchedObjectsServer())
-    cluster.server.refusing["PreemptionHold"] = 403
+    cluster = Cluster(purged_server())
+    cluster.server.traffic.refusing[PREEMPTION_HOLDS] = 403
     async with cluster.running():
         refused = [replace(HOLD, uid=f"s{number}") for number in range(2 * projection.WRITERS)]
         cluster.projection.write(tuple(refused), ())
-        creations = cluster.server.writes
-        await _until(lambda: creations["create", "PreemptionHold"] >= len(refused), "refused ones keep the writers")
+        creations = cluster.server.traffic.attempts
+        await _until(lambda: creations["create", PREEMPTION_HOLDS] >= len(refused), "refused ones keep the writers")
         cluster.projection.write((checkpoint(1),), ())
-        await _until(lambda: bool(cluster.server.of_kind("Checkpoint")), "refused ones keep the writers")
-    assert not cluster.server.of_kind(PREEMPTION_HOLDS.kind)
+        await _until(lambda: bool(cluster.server.all_of(CHECKPOINTS)), "refused ones keep the writers")
+    assert not cluster.server.all_of(PREEMPTION_HOLDS)
 
 
 async def test_refusals_are_told() -> None:
-    server = WatchedObjectsServer()
+    server = FakeApi()
     told: list[tuple[str, int]] = []
-    one = Projection(server.api, SYSTEM, refused=lambda record, error, first: told.append((record.uid, error.status)))
+    one = Projection(server, SYSTEM, refused=lambda record, error, first: told.append((record.uid, error.status)))
     running = asyncio.create_task(one.run())
-    server.refusing["Checkpoint"] = 422
+    server.traffic.refusing[CHECKPOINTS] = 422
     one.write((checkpoint(1),), ())
     await _until(lambda: len(told) >= 2, "refusals are not told")
     assert set(told) == {("s.w1.1", 422)}

@@ -12,13 +12,13 @@ import pytest
 from cedana_sched.cluster.coordinator.known import BySnapshot
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.removal import Removal
-from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import RefusedByServerError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep
+from cedana_sched.testing import FakeApi, Key
 from tests.unit.cluster.coordinator.deletion_server import DeletionServer
-from tests.unit.cluster.coordinator.fake_api_server import FakeApiServer, Key
 from tests.unit.cluster.coordinator.filled_mirrors import filled
 from tests.unit.cluster.coordinator.test_object_journal import SYSTEM, checkpoint
 
@@ -45,7 +45,7 @@ async def test_objects_of_removed_generations_go_and_those_that_are_records_stil
     first, kept = server.add(_ready(1)), server.add(_ready(3))
     remembered = server.add(_ready(2), labels={names.NODE: "node-1"})
     by_snapshot = BySnapshot(server.checkpoints)
-    removal = Removal(cast("Api", server), server.checkpoints, by_snapshot)
+    removal = Removal(server, server.checkpoints, by_snapshot)
     seen: asyncio.Queue[object] = asyncio.Queue()
     server.checkpoints.subscribe(lambda *change: seen.put_nowait(change))
     running = [asyncio.create_task(one) for one in (server.checkpoints.run(), removal.run())]
@@ -66,9 +66,9 @@ async def test_objects_of_removed_generations_go_and_those_that_are_records_stil
 
 @pytest.mark.parametrize("is_removed", [True, False])
 async def test_record_that_is_forgotten_takes_its_object_along_when_its_snapshot_is_gone(is_removed: bool) -> None:
-    server = FakeApiServer()
-    removal = Removal(cast("Api", server), checkpoints := filled(), BySnapshot(checkpoints))
-    projection = Projection(cast("Api", server), SYSTEM, removal.is_removed)
+    server = FakeApi()
+    removal = Removal(server, checkpoints := filled(), BySnapshot(checkpoints))
+    projection = Projection(server, SYSTEM, removal.is_removed)
     task = asyncio.create_task(projection.run())
     ready = _ready(1)
     projection.write((ready,), ())
@@ -86,7 +86,7 @@ async def test_record_that_is_forgotten_takes_its_object_along_when_its_snapshot
 async def test_refused_removal_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     server = DeletionServer()
     key = server.add(_ready(1))
-    removal = Removal(cast("Api", server), server.checkpoints, BySnapshot(server.checkpoints))
+    removal = Removal(server, server.checkpoints, BySnapshot(server.checkpoints))
     refusals: list[Exception | None] = [RefusedByServerError("forbidden", status=403), None]
     delete = server.delete
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import base64
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 
 from cedana_sched.cluster.coordinator.sealing_secret import KEYS, make_sealing_secret
 from cedana_sched.kube import retrying
-from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import RefusedByServerError
 from cedana_sched.kube.resources import Resource
 from cedana_sched.store.sealing.key_file import KeyFile
-from tests.unit.cluster.coordinator.fake_api_server import FakeApiServer
+from cedana_sched.testing import FakeApi
 
 T = TypeVar("T")
 
 
-class CreatingOnly(FakeApiServer):
+class CreatingOnly(FakeApi):
     """As the role has it; refuses as often as it is told."""
 
     def __init__(self, refusals: int = 0) -> None:
@@ -43,7 +43,7 @@ class CreatingOnly(FakeApiServer):
 
 async def make(server: CreatingOnly) -> None:
     async with asyncio.timeout(60):
-        await make_sealing_secret(cast("Api", server), "cedana-system", "cedana-sched-sealing")
+        await make_sealing_secret(server, "cedana-system", "cedana-sched-sealing")
 
 
 async def test_it_is_a_file_of_keys_that_nobody_prunes(tmp_path: Path) -> None:

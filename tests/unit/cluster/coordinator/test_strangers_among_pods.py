@@ -10,10 +10,10 @@ import pytest
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.resources import EVENTS, PODS
 from cedana_sched.model.objects import names
+from cedana_sched.testing import FakeApi
 from cedana_sched_volcano.objects import GROUP_NAME, POD_GROUPS, QUEUES
-from tests.unit.cluster.coordinator.watched_objects_server import WatchedObjectsServer
 
 SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "md-5f", "uid": "set-uid", "controller": True}
 IN_BIO = {"scheduling.volcano.sh/queue-name": "bio"}
@@ -52,8 +52,8 @@ CASES = [
 async def test_it_is_found_and_that_is_said_once(
     body: Object, reason: str, involved: list[str], *, is_there_before: bool
 ) -> None:
-    server = WatchedObjectsServer()
-    server.late = {POD_GROUPS.kind}
+    server = FakeApi()
+    server.traffic.late = {POD_GROUPS}
     server.put(QUEUES, {"metadata": {"name": "bio", "uid": "q", "annotations": {names.PROTECT: "true"}}})
     group = {"metadata": {"name": "md", "namespace": "lab", "uid": "g"}, "spec": {"minMember": 1, "queue": "bio"}}
     server.put(POD_GROUPS, group)
@@ -64,15 +64,16 @@ async def test_it_is_found_and_that_is_said_once(
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=("volcano",))
     if is_there_before:
         server.put(PODS, body)
-    async with asyncio.timeout(60), Leader(server.api, told, "me").coordinating():
+    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
         if not is_there_before:
             server.put(PODS, body)
-        await server.until(lambda: len(server.of_kind("Event")) >= len(involved))
+        await server.until(lambda: len(server.all_of(EVENTS)) >= len(involved))
         for _ in range(100):
             await asyncio.sleep(0)
-    events = server.of_kind("Event")
+    events = server.all_of(EVENTS)
     assert [(one["reason"], one["involvedObject"]["kind"], one["count"]) for one in events] == [
         (reason, kind, 1) for kind in involved
     ]
-    changed = {name for verb, name, _ in server.log if verb == "patch" and name in {"one", "other-0", "other-1"}}
+    patched = {one.name for one in server.traffic.writes if one.verb == "patch"}
+    changed = patched & {"one", "other-0", "other-1"}
     assert changed == {"one"}

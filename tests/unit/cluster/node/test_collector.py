@@ -17,7 +17,7 @@ from cedana_sched.store.garbage import GarbageReport
 from cedana_sched.store.session_credentials import CredentialsRefusedError
 from cedana_sched.store.snapshots import SnapshotStore
 from cedana_sched.store.turns import Turn
-from tests.unit.webhooks.watched_api_server import FakeApiServer
+from cedana_sched.testing import FakeApi
 
 NODE, NAME, OURS = "node-1", "cedana-sched-collections", "ours"
 LATER = 600.0
@@ -27,7 +27,7 @@ class Site:
     """An API server with the ConfigMap, and a store that counts what is collected."""
 
     def __init__(self) -> None:
-        self.api = FakeApiServer()
+        self.api = FakeApi()
         self.collected: asyncio.Queue[str] = asyncio.Queue()
         self.opened = 0
         self.problem: Exception | None = None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 
 from cedana_sched.cluster.uninstallation.leaving_checkpoints import release_checkpoints
-from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.model.objects import names
@@ -21,13 +18,13 @@ async def test_finalizers_of_ours_go_and_what_was_deleted_with_them() -> None:
     keys = [server.add(checkpoint(number, CheckpointStep.READY)) for number in range(4)]
     server.objects[keys[0]]["metadata"]["finalizers"].append("somebody.else/s")
     await server.delete(CHECKPOINTS, keys[1][2], keys[1][1])
-    server.fails.add(server.requests + 3)
+    server.traffic.fails.add(server.traffic.requests + 3)
     with pytest.raises(ExceptionGroup) as refused:
-        await release_checkpoints(cast("Api", server))
+        await release_checkpoints(server)
     assert isinstance(refused.value.exceptions[0], ApiUnavailableError)
-    await release_checkpoints(cast("Api", server))
+    await release_checkpoints(server)
     assert [key in server.objects for key in keys] == [True, False, True, True]
     left = [server.objects[key]["metadata"]["finalizers"] for key in keys if key in server.objects]
     assert left == [["somebody.else/s"], [], []]
-    assert len(server.store) == 4, "snapshots stay"
+    assert len(server.snapshots) == 4, "snapshots stay"
     assert names.SNAPSHOT_CLEANUP not in str(left)

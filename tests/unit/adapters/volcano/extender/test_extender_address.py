@@ -13,10 +13,10 @@ import pytest
 
 from cedana_sched.kube.resources import SECRETS
 from cedana_sched.service.callers import segment_of
+from cedana_sched.testing import FakeApi
 from cedana_sched_volcano.extender.address import DERIVED_FROM, FORMER_SECONDS, AddressKeeper
 from cedana_sched_volcano.extender.metrics import Metrics
 from cedana_sched_webhooks import secret_turns
-from tests.unit.webhooks.watched_api_server import FakeApiServer
 
 NAME, NAMESPACE = "extender", "ours"
 PROBLEMS = "cedana_sched_volcano_extender_address_problems_total"
@@ -32,7 +32,7 @@ class Installation:
     """An API server with the Secret of the chart, and replicas that come and go."""
 
     def __init__(self) -> None:
-        self.api = FakeApiServer()
+        self.api = FakeApi()
         self.seconds = [1000.0]
         self.metrics = Metrics()
         self._tasks: list[asyncio.Task[None]] = []
@@ -94,18 +94,18 @@ async def test_the_first_replica_makes_one_that_all_know_and_an_admin_can_read()
         assert there.segment() == segment_of(secret, DERIVED_FROM)
         assert len(secret) >= 43
         assert all(is_known(one, there.segment()) for one in replicas)
-    assert there.api.writes == [("update", "secrets")]
+    assert [one[:2] for one in there.api.traffic.writes] == [("patch", SECRETS)]
 
 
 async def test_a_replica_that_comes_later_changes_nothing() -> None:
     there = Installation()
     async with there.replica():
         await there.until(there.segment)
-    before, writes = there.secret(), list(there.api.writes)
+    before, writes = there.secret(), list(there.api.traffic.writes)
     async with there.replica() as late:
         await there.until(lambda: late.callers.is_told)
         assert is_known(late, there.segment())
-    assert (there.secret(), there.api.writes) == (before, writes)
+    assert (there.secret(), there.api.traffic.writes) == (before, writes)
 
 
 async def test_who_empties_it_gets_a_new_one_and_the_old_one_counts_until_it_is_written_elsewhere() -> None:
@@ -178,8 +178,8 @@ async def test_a_secret_that_goes_is_missed_and_its_address_goes_on_counting() -
 
 async def test_a_write_that_is_refused_is_counted_and_tried_again() -> None:
     there = Installation()
-    there.api.refuses.add("secrets")
+    there.api.traffic.refusing[SECRETS] = 403
     async with there.replica() as replica:
         await there.until(lambda: there.problems >= 2)
-        there.api.refuses.clear()
+        there.api.traffic.refusing.clear()
         await there.until(lambda: replica.callers.is_told)

@@ -18,6 +18,7 @@ from cedana_sched.kube.resources import SECRETS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.service.callers import Callers, segment_of
 from cedana_sched.service.listening import listening
+from cedana_sched.testing import FakeApi
 from cedana_sched_volcano.extender import server
 from cedana_sched_volcano.extender.address import DERIVED_FROM, AddressKeeper
 from cedana_sched_volcano.extender.claims import Claims
@@ -27,7 +28,6 @@ from cedana_sched_volcano.extender.main import serve
 from cedana_sched_volcano.extender.metrics import Metrics
 from cedana_sched_volcano.extender.server import extender_application
 from tests.unit.adapters.volcano.extender.extender_builders import KnownPods, question, task
-from tests.unit.webhooks.watched_api_server import FakeApiServer
 
 SECRET, ANOTHERS = "5e" * 32, "0f" * 32
 SEGMENT = segment_of(SECRET, DERIVED_FROM)
@@ -61,7 +61,7 @@ async def test_from_the_start_to_the_end() -> None:
         namespace="ours", port=free_port(), operations_port=free_port(), drain_seconds=0.2, victim_steering=True
     )
     holding, stop, metrics = RunningPods(a=Standing(may_go=False)), asyncio.Event(), Metrics()
-    api = FakeApiServer()
+    api = FakeApi()
     address = AddressKeeper(api, settings.secret, "ours", metrics.address_problems, SERVER_TIME.now)
     url, operations = f"http://127.0.0.1:{settings.port}", f"http://127.0.0.1:{settings.operations_port}"
     async with asyncio.TaskGroup() as tasks:

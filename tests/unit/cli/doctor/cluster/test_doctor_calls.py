@@ -16,10 +16,11 @@ from cedana_sched.kube.errors import ApiError, ApiUnavailableError, error_of
 from cedana_sched.kube.resources import CONFIG_MAPS, NAMESPACES, PODS
 from cedana_sched.model.findings import Finding
 from cedana_sched.model.objects import names
+from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks.admission import Request
 from cedana_sched_webhooks.pods import answer
 from tests.unit.cli.conftest import Cli
-from tests.unit.webhooks.admission_builders import configuration, knowledge, patched
+from tests.unit.webhooks.admission_builders import configuration, knowledge
 
 from .cluster_to_look_at import IMAGE, NAMESPACE, RELEASE, Cluster, said
 

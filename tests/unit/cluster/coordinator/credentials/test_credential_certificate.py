@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 from cedana_sched.cluster.coordinator.credentials.certificate import AUTHORITIES, CertificateKeeper
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS
+from cedana_sched.testing import FakeApi
 from cedana_sched_webhooks.certificates import AUTHORITY_LIFE, CERTIFICATE_LIFE, expiry
 from cedana_sched_webhooks.tls import ServingCertificate
-from tests.unit.webhooks.watched_api_server import FakeApiServer
 
 NAME, OURS = "cedana-sched-credentials", "ours"
 EMPTY = {"metadata": {"name": NAME, "namespace": OURS}}
@@ -26,7 +26,7 @@ class Installation:
     """What the chart makes, and replicas that come and go."""
 
     def __init__(self) -> None:
-        self.api = FakeApiServer()
+        self.api = FakeApi()
         self.time = [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)]
         self._tasks: list[asyncio.Task[None]] = []
         for resource in (SECRETS, CONFIG_MAPS):
@@ -89,10 +89,10 @@ async def test_a_replica_that_comes_later_serves_the_same() -> None:
     there = Installation()
     async with there.replica():
         await there.until(there.is_trusted)
-    before = list(there.api.writes)
+    before = list(there.api.traffic.writes)
     async with there.replica() as late:
         await there.until(lambda: served(late))
-    assert there.api.writes == before
+    assert there.api.traffic.writes == before
 
 
 async def test_it_is_renewed_while_it_is_served() -> None:

@@ -23,13 +23,13 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_review import TOKEN_REVIEWS
+from cedana_sched.testing import FakeApi
 from tests.servers.versitygw import free_port
-from tests.unit.webhooks.watched_api_server import FakeApiServer
 
 NAME, OURS = "cedana-sched-credentials", "ours"
 
 
-class Strangers(FakeApiServer):
+class Strangers(FakeApi):
     """Knows no token."""
 
     async def create(self, resource: Resource, body: Object, *, into: type[Any]) -> Any:
