@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from cedana_sched.cluster.node.ordered_objects import OrderedObject
-from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec
-from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
+from cedana_sched.kube.resources import CHECKPOINTS, PODS, RESTORES, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.lineage import Lineage
@@ -34,6 +33,7 @@ from cedana_sched.model.orders import (
 )
 from cedana_sched.model.policy import Compression, Retention
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.testing import FakeApi
 
 NODE = "n1"
 POD = "5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37"
@@ -93,20 +93,18 @@ def read(body: dict[str, Any]) -> OrderedObject:
     return msgspec.json.decode(msgspec.json.encode(body), type=OrderedObject)
 
 
-class FakeApi:
-    """Has some pods, and keeps what is written into statuses."""
+class AnsweredApi(FakeApi):
+    """Has some pods, and keeps the answers that are written into statuses, of whatever object."""
 
     def __init__(self, *pods: Pod) -> None:
-        self.pods = pods
+        super().__init__()
         self.answers: list[Any] = []
+        for pod in pods:
+            self.put(PODS, msgspec.to_builtins(pod))
 
-    async def get(self, resource: Resource, name: str, namespace: str, into: type[Pod]) -> Pod:
-        for pod in self.pods:
-            if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
-                return pod
-        raise AbsentError(f"there is no pod {namespace}/{name}", status=404)
-
-    async def patch(self, resource: Resource, name: str, namespace: str, patch: Any, subresource: str = "") -> None:
+    async def patch(
+        self, resource: Resource, name: str, namespace: str | None, patch: Any, *, subresource: str | None = None
+    ) -> None:
         msgspec.json.encode(patch)
         if "answer" in patch["status"]:
             self.answers.append(patch["status"]["answer"]["outcome"])

@@ -19,15 +19,15 @@ from cedana_sched.model.orders import Dump, FindSnapshot, Freeze, Order, Stage
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched.model.served import EVERYWHERE, Served
 from cedana_sched.service.configuration import NEVER_TOUCHED
-from tests.unit.cluster.node.order_objects import NODE, ORDERS, FakeApi, body_with, performed, read
+from tests.unit.cluster.node.order_objects import NODE, ORDERS, AnsweredApi, body_with, performed, read
 
 BEGIN = (Freeze, Dump, FindSnapshot, Stage)
 UID = "pod-uid"
 
 
 async def _answers(kind: Resource, order: Order, served: Served) -> list[Any]:
-    body, api = body_with(kind, order), FakeApi()
-    feed = OrderFeed(cast("Any", api), NODE, performed, served=served)
+    body, api = body_with(kind, order), AnsweredApi()
+    feed = OrderFeed(api, NODE, performed, served=served)
     async with asyncio.TaskGroup() as group:
         feed._group = group
         feed._heard(kind, None, read(body))

@@ -46,7 +46,7 @@ from tests.unit.cluster.node.order_objects import (
     RESTORE,
     SNAPSHOT,
     WORKLOAD,
-    FakeApi,
+    AnsweredApi,
     body_with,
     performed,
     pod_of,
@@ -59,8 +59,8 @@ THEIR_POD = "00000000-1111-4222-8333-444444444444"
 
 async def answers_to(body: dict[str, Any], kind: Resource, perform: Any = performed) -> list[Any]:
     """What the node answers to an order that stands in such an object."""
-    api = FakeApi()
-    feed = OrderFeed(cast("Any", api), NODE, perform)
+    api = AnsweredApi()
+    feed = OrderFeed(api, NODE, perform)
     async with asyncio.TaskGroup() as group:
         feed._group = group
         feed._heard(kind, None, read(body))
@@ -194,7 +194,7 @@ class Node:
 
     def __init__(self, host: Host, *pods: Pod, watched: tuple[Pod, ...] = ()) -> None:
         self.performed: list[Order] = []
-        api = cast("Any", FakeApi(*pods))
+        api = AnsweredApi(*pods)
         self.known = NodePods(api, NODE, OrderFeed(api, NODE, performed))
         for pod in watched:
             self.known.informer._put(pod)
@@ -283,12 +283,12 @@ async def test_a_pod_deleted_by_force_is_known_by_its_containers(host: Host, ord
 
 
 async def test_an_api_server_that_does_not_say_decides_nothing(host: Host) -> None:
-    class Away(FakeApi):
-        async def get(self, *_: Any, **__: Any) -> Pod:
+    class Away(AnsweredApi):
+        async def get(self, *_: Any, **__: Any) -> Any:
             raise NotServedError("who are you?", status=404)
 
     node = Node(host)
-    node.known.present._api = cast("Any", Away())
+    node.known.present._api = Away()
     with pytest.raises(ApiError):
         await node.obey(OF_PODS[0])
     assert node.performed == []
@@ -305,7 +305,7 @@ async def test_the_store_is_asked_for_no_pod(host: Host, order: Order) -> None:
 
 
 async def test_a_checkpoint_of_another_namespace_holds_no_pod() -> None:
-    api = cast("Any", FakeApi())
+    api = AnsweredApi()
     feed = OrderFeed(api, NODE, performed)
     pods = NodePods(api, NODE, feed)
     for informer in (feed.checkpoints, feed.restores):

@@ -31,7 +31,7 @@ from cedana_sched.kube.reading import read as read_object
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.orders import Order
 from cedana_sched.store.location import StorageConfig
-from tests.unit.cluster.node.order_objects import NODE, ORDERS, POD, WORKLOAD, FakeApi, body_with, pod_of
+from tests.unit.cluster.node.order_objects import NODE, ORDERS, POD, WORKLOAD, AnsweredApi, body_with, pod_of
 
 PATIENCE_SECONDS = 0.25
 """What waits longer waits for a restore container, which never comes."""
@@ -96,7 +96,7 @@ class Agent:
     """One node below `root`, wired as `cluster.node.main` does."""
 
     def __init__(self, root: Path) -> None:
-        self.api = FakeApi(pod_of(WORKLOAD))
+        self.api = AnsweredApi(pod_of(WORKLOAD))
         places = Places(host_root=root / "host")
         places.here(places.bundles).mkdir(parents=True)
         places.here(places.pods).mkdir(parents=True)

@@ -13,11 +13,11 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, RefusedByServerError
 from cedana_sched.kube.resources import DEPLOYMENTS, ESSENTIAL, Resource
 from cedana_sched.model.findings import Finding, Level
+from cedana_sched.testing.selectors import selects
 
 NAMESPACE = "cedana-system"
 RELEASE = "cedana-sched"
 IMAGE = "registry.example/cedana-sched-control:1.2"
-KINDS = ("label", "field")
 
 
 def ours(component: str, **labels: str) -> dict[str, str]:
@@ -55,7 +55,7 @@ class Cluster:
     async def list_all(
         self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: Any
     ) -> tuple[tuple[Any, ...], str]:
-        bodies = [one for one in self._readable(resource, namespace) if _selected(one, query or {})]
+        bodies = [one for one in self._readable(resource, namespace) if selects(one, namespace, query or {})]
         return tuple(msgspec.convert(one, into) for one in bodies), "1"
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None, *, into: Any) -> Any:
@@ -93,25 +93,3 @@ def said(findings: list[Finding]) -> list[str]:
     """As `level sentence`; whatever is not well has a remedy."""
     assert all(one.remedy for one in findings if one.level is not Level.OK)
     return [f"{one.level} {one.says}" for one in findings]
-
-
-def _selected(body: Object, query: Mapping[str, str]) -> bool:
-    labels = body["metadata"].get("labels", {})
-    of_labels, of_fields = ([term for term in query.get(f"{kind}Selector", "").split(",") if term] for kind in KINDS)
-    return all(_holds(term, labels) for term in of_labels) and all(_holds(term, _fields(body)) for term in of_fields)
-
-
-def _holds(term: str, values: Mapping[str, str]) -> bool:
-    key, differs, value = term.partition("!=")
-    if differs:
-        return values.get(key) != value
-    key, equals, value = term.partition("=")
-    return values.get(key) == value if equals else key in values
-
-
-def _fields(body: Object) -> dict[str, str]:
-    return {"status.phase": _phase(body)} | {name: str(body.get(name, "")) for name in ("reason", "reportingComponent")}
-
-
-def _phase(body: Object) -> str:
-    return str(body.get("status", {}).get("phase", ""))
