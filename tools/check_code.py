@@ -23,7 +23,7 @@ LOOKS_AT_PROCESSES = frozenset({
     "cedana_sched/agent/orphans.py",
     "cedana_sched/cluster/node/containers/daemon_answers.py",
     "cedana_sched/cluster/node/hold_port.py",
-    "tests/integration/engine/test_vanishing_processes.py",  # it tests the next one
+    "tests/integration/local/engine/test_vanishing_processes.py",  # it tests the next one
     "tests/processes.py",
 })  # fmt: skip
 """Files that may use psutil's processes; other files use the functions of these."""

@@ -14,7 +14,7 @@ import psutil
 from cedana_sched.local.views import CheckpointView, JobView
 from tests.bench.costs import Costs, measure
 from tests.bench.hog import PERCENT_REWRITTEN, HogLog
-from tests.integration.engine.conftest import Engine
+from tests.integration.local.engine.conftest import Engine
 from tests.processes import all_processes, words_of
 from workloads.memory.workload import hog_command
 

@@ -23,7 +23,7 @@ from cedana_sched.store.location import S3Location, StorageConfig
 from tests.servers.versitygw import free_port
 
 ACCESS_KEY, SECRET_KEY = "test:tester", "secret"
-REQUIREMENTS = Path(__file__).parents[1] / "tools" / "swift" / "requirements.txt"
+REQUIREMENTS = Path(__file__).with_name("swift-requirements.txt")
 CACHE = Path.home() / ".cache" / "cedana-sched" / "swift"
 _LIBRARY = "liberasurecode1"
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
-from cedana_sched.adapter.conformance.fake_api import FakeApi
 from cedana_sched.adapter.conformance.stage import RunningWorkload, Stage, beside, loop_turns
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.events import EventRecorder
@@ -23,6 +22,7 @@ from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal, WorkloadRef
 from cedana_sched.model.records import HoldStep
 from cedana_sched.model.served import EVERYWHERE
+from cedana_sched.testing import FakeApi
 
 NODE = "node-1"
 HOLD_SECONDS = 600
@@ -62,11 +62,11 @@ class ClusterStage(Stage):
 
     @asynccontextmanager
     async def unreachable(self) -> AsyncIterator[None]:
-        self.api.down = True
+        self.api.traffic.down = True
         try:
             yield
         finally:
-            self.api.down = False
+            self.api.traffic.down = False
 
     async def give_up(self, workload: RunningWorkload) -> None:
         self.remove_pod(workload)

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from cedana_sched.kube.retrying import until_answered
+from cedana_sched.kube.errors import ApiError
 from cedana_sched.model.gpus import Gpus
+from cedana_sched.retrying import retry
 from cedana_sched.snapshot.gpus import find_gpus
 
 LOOK_AGAIN_SECONDS = 600.0
@@ -25,7 +26,7 @@ async def publish_gpus(publish: Callable[[Gpus], Awaitable[None]], root: Path) -
     while True:
         gpus = await find_gpus(root)
         if gpus != published:
-            await until_answered("GPUs of the node", partial(publish, gpus))
+            await retry("publication of the node's GPUs", partial(publish, gpus), ApiError)
             published = gpus
         if gpus.devices and not gpus.problem:
             return

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from cedana_sched.adapter.conformance import AdapterConformance
-from tests.unit.adapter import toy_page
+from tests.unit.adapter.conformance import toy_page
 
 ROOT = Path(__file__).resolve().parents[3]
 STARTS = 3

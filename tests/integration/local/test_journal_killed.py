@@ -18,7 +18,7 @@ WRITER = textwrap.dedent("""
     from cedana_sched.local.jobs.journal import SqliteJournal, Step
     from cedana_sched.local.state_directory import locked
     from cedana_sched.local.views import EventView
-    from tests.unit.local.job_builders import job
+    from tests.unit.local.jobs.job_builders import job
 
     async def write():
         async with SqliteJournal.open(Path(sys.argv[1])) as journal:

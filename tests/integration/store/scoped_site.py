@@ -22,7 +22,7 @@ from cedana_sched.store.sts import Sessions, SessionSource
 from cedana_sched_webhooks.certificates import plan
 from cedana_sched_webhooks.tls import ServingCertificate
 from tests.servers.seaweedfs import ROLE, Server
-from tests.unit.cluster_coordinator.granting_cluster import Cluster
+from tests.unit.cluster.coordinator.credentials.granting_cluster import Cluster
 
 PREFIX = "lab"
 

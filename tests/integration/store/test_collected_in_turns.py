@@ -22,9 +22,9 @@ from tests.integration.store.scoped_site import ScopedSite
 from tests.servers.sealing import new_keys
 from tests.servers.seaweedfs import Server, sts_server
 from tests.servers.snapshots import take
-from tests.unit.cluster_coordinator.filled_mirrors import filled
-from tests.unit.cluster_coordinator.granting_cluster import MINE, NODE, OURS, TURNS, Cluster, protected
-from tests.unit.cluster_coordinator.test_collections import node
+from tests.unit.cluster.coordinator.credentials.granting_cluster import MINE, NODE, OURS, TURNS, Cluster, protected
+from tests.unit.cluster.coordinator.filled_mirrors import filled
+from tests.unit.cluster.coordinator.test_collections import node
 
 __all__ = ["sts_server"]
 pytestmark = [pytest.mark.s3, pytest.mark.exhaustive]  # the server takes minutes to build

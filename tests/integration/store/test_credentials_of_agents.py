@@ -19,7 +19,7 @@ from cedana_sched.store.snapshots import SnapshotStore
 from tests.integration.store.scoped_site import ScopedSite
 from tests.servers.seaweedfs import Server, sts_server
 from tests.servers.snapshots import take
-from tests.unit.cluster_coordinator.granting_cluster import MINE, OLDER, Cluster, ordered, protected
+from tests.unit.cluster.coordinator.credentials.granting_cluster import MINE, OLDER, Cluster, ordered, protected
 
 __all__ = ["sts_server"]
 pytestmark = [pytest.mark.s3, pytest.mark.exhaustive]  # the server takes minutes to build

@@ -24,8 +24,8 @@ from cedana_sched.model.objects.eviction_mark import asked_now, read_mark, writt
 from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched.model.records import CheckpointStep, HoldStep
 from tests.unit.adapter.marked_cluster import Cluster, cancelled, followed, mark, nothing, preempted, stale
-from tests.unit.coordinator.core_builders import Told
-from tests.unit.webhooks.test_pod_hold import NOW, POD_UID, SCHEDULER, Desk, eviction, hold
+from tests.unit.coordinator.core.core_builders import Told
+from tests.unit.webhooks.holds.test_pod_hold import NOW, POD_UID, SCHEDULER, Desk, eviction, hold
 
 SHOWS_SECONDS = 0.3
 

@@ -19,8 +19,8 @@ from cedana_sched.store.location import S3Location, StorageConfig
 from cedana_sched.store.snapshots import SnapshotStore
 from tests.servers.loopback import QuietHandler, serving
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
-from tests.unit.coordinator.core_builders import MD, POLICY, ref
-from tests.unit.coordinator.restore_stories import saved, start
+from tests.unit.coordinator.core.core_builders import MD, POLICY, ref
+from tests.unit.coordinator.core.restore_stories import saved, start
 
 ANSWERS = [
     (403, "RequestTimeTooSkewed"),

@@ -13,7 +13,7 @@ from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.orders import Dump, Order, Outcome, Progress
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import Record, Transfer
-from tests.unit.coordinator.simulated_node import SimulatedAgent, World
+from tests.unit.coordinator.core.simulated_node import SimulatedAgent, World
 from tests.unit.coordinator.virtual_clock import VirtualClock
 
 

@@ -17,6 +17,7 @@ from cedana_sched.model.orders import Killed
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Verdict, Victim, WorkloadRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, HoldStep, PreemptionHold, Restore, RestoreStep
+from tests.unit.coordinator.core.simulated_node import SimulatedAgent, World
 from tests.unit.coordinator.shell_fakes import (
     MemoryAdapter,
     MemoryAgents,
@@ -24,7 +25,6 @@ from tests.unit.coordinator.shell_fakes import (
     MemoryListener,
     PowerFailureError,
 )
-from tests.unit.coordinator.simulated_node import SimulatedAgent, World
 from tests.unit.coordinator.virtual_clock import VirtualClock
 
 

@@ -14,7 +14,7 @@ def check_code() -> ModuleType:
     return load("check_code")
 
 
-def _found(check_code: ModuleType, text: str, path: str = "tests/integration/engine/test_x.py") -> list[str]:
+def _found(check_code: ModuleType, text: str, path: str = "tests/integration/local/engine/test_x.py") -> list[str]:
     return list(check_code.complaints(path, text))
 
 

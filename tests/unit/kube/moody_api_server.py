@@ -13,6 +13,7 @@ from aiohttp import web
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.resources import Resource
+from cedana_sched.testing.patches import merge
 from tests.unit.kube.served_api import client_of
 
 Mood = int | str
@@ -150,7 +151,7 @@ class MoodyApiServer:
         if request.method == "PUT":
             stored = self._store(path, sent)
         elif request.method == "PATCH" and isinstance(sent, dict):
-            _merge(stored, sent)
+            merge(stored, sent)
             stored = self._store(path.removesuffix("/status"), stored)
         return web.json_response(stored)
 
@@ -192,13 +193,3 @@ def _is_collection(path: str) -> bool:
 def _is_in(path: str, collection: str) -> bool:
     (namespace, plural, *_), (wanted, kind) = _parts(path), _parts(collection)
     return plural == kind and wanted in {"", namespace}
-
-
-def _merge(target: dict[str, Any], patch: dict[str, Any]) -> None:
-    for name, value in patch.items():
-        if value is None:
-            target.pop(name, None)
-        elif isinstance(value, dict):
-            _merge(target.setdefault(name, {}), value)
-        else:
-            target[name] = value

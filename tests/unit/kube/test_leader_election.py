@@ -11,7 +11,7 @@ import pytest
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.lease import LeaderElection, LeadershipLostError, LeaseTiming
-from tests.unit.cluster_coordinator.fake_api_server import FakeApiServer
+from cedana_sched.testing import FakeApi
 
 _TIMING = LeaseTiming(duration=1.5, renew_deadline=0.7, renew_every=0.05)
 """All candidates share one loop: what keeps it on a busy machine is to be shorter than their difference."""
@@ -38,7 +38,7 @@ class _Work:
 class _Partition:
     """A candidate's way to the API server, which can be cut."""
 
-    def __init__(self, server: FakeApiServer) -> None:
+    def __init__(self, server: FakeApi) -> None:
         self._server = server
         self.is_cut = False
 
@@ -48,7 +48,7 @@ class _Partition:
         return getattr(self._server, name)
 
 
-def _candidate(server: FakeApiServer | _Partition, name: str, work: _Work) -> asyncio.Task[None]:
+def _candidate(server: FakeApi | _Partition, name: str, work: _Work) -> asyncio.Task[None]:
     election = LeaderElection(cast("Api", server), "lease", "ours", name, _TIMING)
     return asyncio.create_task(election.lead(lambda: work(name)))
 
@@ -62,7 +62,7 @@ async def _stop(*tasks: asyncio.Task[None]) -> None:
 
 
 async def test_only_one_of_many_leads() -> None:
-    server, work = FakeApiServer(), _Work()
+    server, work = FakeApi(), _Work()
     tasks = [_candidate(server, f"replica-{number}", work) for number in range(5)]
     await work.began.get()
     await asyncio.sleep(3 * _TIMING.duration)  # time in which others might begin
@@ -72,7 +72,7 @@ async def test_only_one_of_many_leads() -> None:
 
 
 async def test_who_ends_gives_the_lease_back_at_once() -> None:
-    server, work = FakeApiServer(), _Work()
+    server, work = FakeApi(), _Work()
     first = _candidate(server, "first", work)
     await work.began.get()
     second = _candidate(server, "second", work)
@@ -84,7 +84,7 @@ async def test_who_ends_gives_the_lease_back_at_once() -> None:
 
 
 async def test_who_is_cut_off_stops_before_another_begins() -> None:
-    server, work = FakeApiServer(), _Work()
+    server, work = FakeApi(), _Work()
     line = _Partition(server)
     first = _candidate(line, "first", work)
     await work.began.get()
@@ -99,12 +99,12 @@ async def test_who_is_cut_off_stops_before_another_begins() -> None:
 
 
 async def test_an_error_of_the_work_ends_the_leadership_and_is_told() -> None:
-    server = FakeApiServer()
+    server = FakeApi()
 
     async def fail() -> None:
         raise ValueError("a defect")
 
-    election = LeaderElection(cast("Api", server), "lease", "ours", "only", _TIMING)
+    election = LeaderElection(server, "lease", "ours", "only", _TIMING)
     with pytest.raises(ValueError, match="a defect"):
         await election.lead(fail)
     again = _Work()
@@ -115,10 +115,10 @@ async def test_an_error_of_the_work_ends_the_leadership_and_is_told() -> None:
 
 
 async def test_a_renewal_whose_answer_was_lost_is_not_taken_for_another_leader() -> None:
-    server, work = FakeApiServer(), _Work()
+    server, work = FakeApi(), _Work()
     task = _candidate(server, "only", work)
     await work.began.get()
-    server.answers_lost |= set(range(server.requests + 1, server.requests + 4))
+    server.traffic.answers_lost |= set(range(server.traffic.requests + 1, server.traffic.requests + 4))
     await asyncio.sleep(2 * _TIMING.duration)
     assert work.leaders == ["only"]
     assert work.began.empty()

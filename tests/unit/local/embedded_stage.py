@@ -12,7 +12,7 @@ from cedana_sched.adapter.conformance.stage import loop_turns
 from cedana_sched.local.adapter import EmbeddedAdapter
 from cedana_sched.local.jobs.job import Job, JobPhase, Run
 from cedana_sched.local.jobs.rules import Ending
-from tests.unit.local.loop_bench import Bench
+from tests.unit.local.jobs.loop_bench import Bench
 
 GROUPS = """
 [[groups]]

@@ -10,7 +10,7 @@ from cedana_sched.adapter.registry import load
 from cedana_sched.local.adapter import EmbeddedAdapter
 from cedana_sched.local.jobs.job import JobPhase
 from cedana_sched.model.preemption import Release, Verdict
-from tests.unit.local.loop_bench import Bench
+from tests.unit.local.jobs.loop_bench import Bench
 
 
 async def read(reports: AsyncIterator[Report], count: int) -> list[Report]:

@@ -12,7 +12,7 @@ from cedana_sched.local.configuration import Configuration, machine_capacity
 from cedana_sched.local.scheduler.resources import Limits, Resources
 from cedana_sched.local.scheduler.state import PreemptionPolicy, QueueingStrategy, ShareStrategy
 from cedana_sched.model.errors import UsageError
-from tests.unit.local.job_builders import MACHINE, configuration
+from tests.unit.local.jobs.job_builders import MACHINE, configuration
 
 BIO = '[[groups]]\nname = "bio"\nnominalQuota = {cpu = 2, memory = "4Gi"}\n'
 FULL = """

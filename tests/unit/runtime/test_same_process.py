@@ -13,7 +13,7 @@ import pytest
 
 from cedana_sched.runtime.same_process import open_running, runs
 from tests.processes import without_first_thread
-from tests.unit.cluster_node.bundle_tree import start_of
+from tests.unit.cluster.node.bundle_tree import start_of
 
 
 @pytest.fixture

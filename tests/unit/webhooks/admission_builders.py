@@ -176,36 +176,3 @@ def suspension(
     before = copy.deepcopy(job)
     before["spec"]["suspend"] = False
     return Request("request", "lab", "sim", UserInfo(user), job, before, dry_run)
-
-
-def patched(body: Object, patch: Iterable[Object]) -> Object:
-    """The object after a JSON patch.
-
-    Raises:
-        LookupError: the patch does not fit.
-    """
-    result: Any = copy.deepcopy(body)
-    for operation in patch:
-        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
-        target = result
-        for part in way:
-            target = target[int(part)] if isinstance(target, list) else target[part]
-        _operate(target, last, copy.deepcopy(operation))
-    return result  # type: ignore[no-any-return]
-
-
-def _operate(target: Any, last: str, operation: Object) -> None:
-    kind, value = operation["op"], operation.get("value")
-    if isinstance(target, list):
-        if kind == "add":
-            target.insert(len(target) if last == "-" else int(last), value)
-        elif kind == "replace":
-            target[int(last)] = value
-        else:
-            raise LookupError(kind)
-    elif kind == "remove":
-        del target[last]
-    elif kind == "add" or (kind == "replace" and last in target):
-        target[last] = value
-    else:
-        raise LookupError(f"{kind} {last}")

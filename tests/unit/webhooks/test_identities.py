@@ -15,9 +15,10 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.objects import names
+from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks import pods
 from cedana_sched_webhooks.siblings import Apart, Siblings
-from tests.unit.webhooks.admission_builders import configuration, creation, knowledge, patched, pod
+from tests.unit.webhooks.admission_builders import configuration, creation, knowledge, pod
 
 SCALES: dict[str, str] = {
     "completion": "batch.kubernetes.io/job-completion-index",

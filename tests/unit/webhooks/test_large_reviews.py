@@ -20,6 +20,7 @@ from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
 from cedana_sched.service.listening import listening
+from cedana_sched.testing.patches import patched
 from cedana_sched_kueue.webhooks import JOBS
 from cedana_sched_volcano.jobs import HARMLESS, VCJOB, JobAdmission
 from cedana_sched_volcano.objects import SCHEDULER_NAME
@@ -38,12 +39,11 @@ from tests.unit.webhooks.admission_builders import (
     configuration,
     knowledge,
     kueue_handlers,
-    patched,
     pod,
     suspension,
 )
+from tests.unit.webhooks.holds.test_pod_hold import SCHEDULER, eviction
 from tests.unit.webhooks.test_pod_admission_properties import any_pod, anything_known
-from tests.unit.webhooks.test_pod_hold import SCHEDULER, eviction
 
 MANY = 20_000
 VARIABLE = {"name": CHECKPOINT_VARIABLE, "value": "sim"}

@@ -6,8 +6,9 @@ import pytest
 
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
+from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks.pods import answer
-from tests.unit.webhooks.admission_builders import configuration, creation, knowledge, patched, pod
+from tests.unit.webhooks.admission_builders import configuration, creation, knowledge, pod
 
 
 def _marked(annotations: dict[str, str]) -> Object:

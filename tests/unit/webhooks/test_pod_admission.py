@@ -13,6 +13,7 @@ from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched.runtime import wait
+from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks import admission, injection, pods, restore_container, shapes
 from cedana_sched_webhooks.admission import Answer
 from cedana_sched_webhooks.configuration import RestoreContainer
@@ -24,7 +25,6 @@ from tests.unit.webhooks.admission_builders import (
     knowledge,
     namespace,
     node,
-    patched,
     pod,
     policy,
 )

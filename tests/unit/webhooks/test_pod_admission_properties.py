@@ -11,19 +11,11 @@ from hypothesis import strategies as st
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks import pods
 from cedana_sched_webhooks.json_patch import difference
 from cedana_sched_webhooks.knowledge import Knowledge
-from tests.unit.webhooks.admission_builders import (
-    checkpoint,
-    configuration,
-    creation,
-    knowledge,
-    namespace,
-    node,
-    patched,
-    pod,
-)
+from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, namespace, node, pod
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text("ab~/0", max_size=3),

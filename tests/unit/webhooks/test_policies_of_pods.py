@@ -8,10 +8,11 @@ import pytest
 
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
+from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks import pods
 from cedana_sched_webhooks.admission import Answer
 from cedana_sched_webhooks.knowledge import Policy
-from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, patched, pod, policy
+from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, pod, policy
 
 ONLY_BIO = {"allowedNamespaces": {"from": "Names", "names": ["bio"]}}
 POLICIES = (

@@ -21,11 +21,12 @@ from cedana_sched.kube.resources import CHECKPOINTS, MUTATING_WEBHOOKS, NODES, P
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
 from cedana_sched.service.callers import segment_of
+from cedana_sched.testing import FakeApi
+from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.main import serve
 from cedana_sched_webhooks.registrations import PODS
-from tests.unit.webhooks.admission_builders import KUEUE, configuration, patched, pod, suspension
-from tests.unit.webhooks.watched_api_server import FakeApiServer
+from tests.unit.webhooks.admission_builders import KUEUE, configuration, pod, suspension
 
 HOST = "webhooks.ours.svc"
 
@@ -62,18 +63,18 @@ async def until_ready(port: int) -> None:
             await asyncio.sleep(0.01)
 
 
-def put(api: FakeApiServer, resource: Resource, name: str, namespace: str = "", **fields: Any) -> None:
+def put(api: FakeApi, resource: Resource, name: str, namespace: str = "", **fields: Any) -> None:
     api.put(resource, {"metadata": {"name": name, "namespace": namespace, **fields.pop("metadata", {})}, **fields})
 
 
-def called_at(api: FakeApiServer) -> str:
+def called_at(api: FakeApi) -> str:
     """The path of the webhook for pods, as the API server is told; empty before it is."""
     hook = api.stored(MUTATING_WEBHOOKS, "cedana-sched")["webhooks"][0]
     return str(hook["clientConfig"]["service"].get("path", ""))
 
 
 async def test_from_the_start_to_the_end() -> None:
-    api, settings, stop = FakeApiServer(), here(), asyncio.Event()
+    api, settings, stop = FakeApi(), here(), asyncio.Event()
     hook = {"name": f"pods.{names.GROUP}", "clientConfig": {"service": {"name": "webhooks"}}}
     put(api, MUTATING_WEBHOOKS, "cedana-sched", webhooks=[hook])
     spec = {
@@ -138,7 +139,7 @@ async def test_certificate_is_valid_by_the_clock_of_who_verifies_it(
 ) -> None:
     """An API server that does not take it calls no webhook, and nothing is held."""
     monkeypatch.setattr(SERVER_TIME, "_epoch", SERVER_TIME._epoch + apart)
-    api, settings, stop = FakeApiServer(), here(), asyncio.Event()
+    api, settings, stop = FakeApi(), here(), asyncio.Event()
     put(api, MUTATING_WEBHOOKS, "cedana-sched", webhooks=[])
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve(settings, api, stop))

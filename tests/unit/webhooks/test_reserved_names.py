@@ -10,9 +10,10 @@ import pytest
 
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
+from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks import pods, restore_container
 from cedana_sched_webhooks.admission import Answer
-from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, patched, pod
+from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, pod
 
 CONFIGURATION = configuration()
 CONTINUES = knowledge(checkpoints=[checkpoint(7)])

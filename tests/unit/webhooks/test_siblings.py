@@ -13,9 +13,10 @@ from cedana_sched.kube.resources import Resource
 from cedana_sched.model.numbering import COMPLETION_INDEX, POD_INDEX
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks import pods
 from cedana_sched_webhooks.siblings import LARGEST_NUMBER, Siblings
-from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, patched, pod
+from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, pod
 
 
 class _Server:

@@ -25,7 +25,7 @@ from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_armada.adapter import ArmadaAdapter
 from cedana_sched_armada.settings import ArmadaSettings
 from tests.unit.adapters.armada.fake_armada import GANG, FakeArmada
-from tests.unit.cluster_coordinator.filled_mirrors import filled
+from tests.unit.cluster.coordinator.filled_mirrors import filled
 
 NAMESPACE = "research"
 QUEUE = "bio"

@@ -13,7 +13,7 @@ from cedana_sched.kube.resources import EVENTS, PODS
 from cedana_sched.model.objects import names
 from cedana_sched_armada import adapter, diagnosis
 from cedana_sched_armada.marks import JOB_LABEL
-from tests.unit.cli.cluster_to_look_at import Cluster, said
+from tests.unit.cli.doctor.cluster.cluster_to_look_at import Cluster, said
 
 
 def job(number: int, namespace: str = "lab", *, protected: bool = True, held: bool = True, **more: Any) -> Object:

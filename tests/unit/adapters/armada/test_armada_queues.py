@@ -11,11 +11,11 @@ from cedana_sched.kube.client import Api
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.served import Served
+from cedana_sched.testing.patches import patched
 from cedana_sched_armada.webhooks import PODS, ArmadaWebhooks
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.schedulers import ReplicaAccess, load
 from tests.unit.adapters.armada.armada_builders import World
-from tests.unit.webhooks.admission_builders import patched
 
 JOB = "01k0abcdefghjkmnpqrstvwxyz"
 NOT_OURS = Answer("not-ours")

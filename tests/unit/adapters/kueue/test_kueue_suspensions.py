@@ -15,10 +15,11 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched.model.served import Served
+from cedana_sched.testing.patches import patched
 from cedana_sched_kueue.webhooks import KueueWebhooks
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.schedulers import ReplicaAccess
-from tests.unit.webhooks.admission_builders import hold, knowledge, patched, pod, suspension
+from tests.unit.webhooks.admission_builders import hold, knowledge, pod, suspension
 
 NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
 OF_AN_EARLIER_RUN = "2026-05-01T10:59:59Z"

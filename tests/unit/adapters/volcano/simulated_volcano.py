@@ -14,7 +14,7 @@ from typing import Any
 
 from cedana_sched_volcano.extender.answering import answer
 from cedana_sched_volcano.extender.claims import Claims
-from tests.unit.adapters.volcano.extender_builders import CPU, KnownPods, question, task
+from tests.unit.adapters.volcano.extender.extender_builders import CPU, KnownPods, question, task
 
 
 @dataclass

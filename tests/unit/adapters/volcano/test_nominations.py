@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.adapter.conformance.fake_api import FakeApi
 from cedana_sched.adapter.conformance.stage import beside, loop_turns
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.objects import names
+from cedana_sched.testing import FakeApi
 from cedana_sched_volcano import nominations
 from cedana_sched_volcano.nominations import Nominations
 from cedana_sched_volcano.objects import SCHEDULER_NAME

@@ -9,12 +9,12 @@ import pytest
 from cedana_sched.kube.objects import Metadata, PartialObject, Pod, PodSpec
 from cedana_sched.model.objects import names
 from cedana_sched.model.served import Served
+from cedana_sched.testing.patches import patched
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup, PodGroupSpec
 from cedana_sched_volcano.pod_queues import PodQueues
 from cedana_sched_volcano.queues import NOT_OURS, QueueOptIn
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.identity import replica_of
-from tests.unit.webhooks.admission_builders import patched
 
 OWNER = {
     "apiVersion": "batch.volcano.sh/v1alpha1",

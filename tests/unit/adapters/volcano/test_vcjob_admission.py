@@ -8,9 +8,9 @@ import pytest
 
 from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.model.objects import names
+from cedana_sched.testing.patches import patched
 from cedana_sched_volcano.jobs import HARMLESS, JobAdmission
 from cedana_sched_webhooks.admission import Answer, Request
-from tests.unit.webhooks.admission_builders import patched
 
 QUEUES = {
     "bio": PartialObject(Metadata(name="bio", annotations={names.PROTECT: "true"})),

@@ -1,0 +1,85 @@
+"""What cannot be read is named in an Event on it, by every component that may write Events."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cedana_sched.cluster.configuration import CoordinatorConfiguration
+from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.resources import (
+    CHECKPOINT_POLICIES,
+    CHECKPOINT_STORAGES,
+    CHECKPOINTS,
+    EVENTS,
+    JOBS,
+    NODES,
+    PODS,
+    RESTORES,
+    Resource,
+)
+from cedana_sched.testing import FakeApi
+from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS
+from cedana_sched_volcano.objects import POD_GROUPS, QUEUES
+
+ROOT = Path(__file__).parents[3]
+KINDS = [
+    PODS, NODES, JOBS, CHECKPOINTS, RESTORES, CHECKPOINT_POLICIES, CHECKPOINT_STORAGES, WORKLOADS, ADMISSION_CHECKS,
+    POD_GROUPS, QUEUES,
+]  # fmt: skip
+
+
+def _spoilt(resource: Resource, **labels: str) -> Object:
+    namespace = {"namespace": "lab"} if resource.namespaced else {}
+    return {"metadata": {"name": "one", "uid": "u", "generation": "three", "labels": labels, **namespace}}
+
+
+async def _named_by_the_coordinator(resource: Resource, body: Object) -> Object:
+    """The first Event on it."""
+    server = FakeApi()
+    told = CoordinatorConfiguration(namespace="cedana-system", adapters=("kueue", "volcano"))
+    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
+        server.put(resource, body)
+        await server.until(lambda: any(one["reason"] == "Unreadable" for one in server.all_of(EVENTS)))
+    return next(one for one in server.all_of(EVENTS) if one["reason"] == "Unreadable")
+
+
+@pytest.mark.parametrize("resource", KINDS, ids=lambda one: one.plural)
+async def test_by_the_coordinator_and_its_adapters(resource: Resource) -> None:
+    event = await _named_by_the_coordinator(resource, _spoilt(resource))
+    assert event["involvedObject"] == resource.reference("one", "lab" if resource.namespaced else None, "u")
+    assert "generation" in event["message"]
+    # an API server refuses an Event on an object without a namespace that is not there
+    assert event["metadata"]["namespace"] == ("lab" if resource.namespaced else "default")
+
+
+async def test_a_policy_whose_field_means_nothing() -> None:
+    body = {"metadata": {"name": "one", "uid": "u"}, "spec": {"deadlineSeconds": "soon"}}
+    event = await _named_by_the_coordinator(CHECKPOINT_POLICIES, body)
+    assert event["involvedObject"] == CHECKPOINT_POLICIES.reference("one", None, "u")
+    assert event["message"].startswith("cedana-sched leaves it alone: spec.deadlineSeconds: ")
+
+
+WRITERS = ("cedana_sched/cluster/coordinator", "adapters/kueue", "adapters/volcano", "adapters/armada")
+"""Whose roles let them write Events about what they read; an agent's are about its own Node."""
+OTHERS = {
+    "certificate.py": "nobody but us writes the Secret and the ConfigMap of that name",
+    "webhooks.py": "a part of the webhooks, which may write no Events",
+    "address.py": "nobody but us writes the Secret of that name",
+    "holding.py": "a part of the extender, which may write no Events",
+    "room.py": "a part of the extender, which may write no Events",
+}
+
+
+def test_no_mirror_of_theirs_names_nothing() -> None:
+    silent = set[str]()
+    for file in (file for place in WRITERS for file in (ROOT / place).rglob("*.py")):
+        for call in ast.walk(ast.parse(file.read_text())):
+            is_one = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Informer"
+            if is_one and len(call.args) < 2:  # type: ignore[attr-defined]  # it is a Call
+                silent.add(file.name)
+    assert silent == set(OTHERS)
