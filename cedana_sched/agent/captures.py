@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -97,15 +97,22 @@ class Captures:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing = True
-        processes = [*self._running.values(), *self._spares]
-        for process in processes:
-            _close_stdin(process)  # it stops its dump, thaws the workload, and exits
-        ending = [self._end(process) for process in processes if process not in self._outliving()]
-        await asyncio.gather(*ending, self.none_of_before())
+        await asyncio.gather(self._end_all(self._running.values()), self._end_spares(), self.none_of_before())
         for task, process in self._cleaning.items():
             if process.returncode is None:  # it outlives the agent, or waits in the kernel
                 task.cancel()
         await asyncio.gather(*self._cleaning, return_exceptions=True)  # each was raised where its reports are consumed
+        await self._end_spares()  # one may have been started meanwhile
+
+    async def _end_spares(self) -> None:
+        spares, self._spares = self._spares, []
+        await self._end_all(spares)
+
+    async def _end_all(self, processes: Iterable[Process]) -> None:
+        ending = list(processes)
+        for process in ending:
+            _close_stdin(process)  # it stops its dump, thaws the workload, and exits
+        await asyncio.gather(*(self._end(process) for process in ending if process not in self._outliving()))
 
     def _outliving(self) -> list[Process]:
         return [process for process in self._running.values() if process.pid in self._sheltered]
@@ -181,11 +188,7 @@ class Captures:
     async def _refill(self) -> None:
         """Start spare processes once all captures have ended: their imports must not slow down a capture."""
         while len(self._spares) < SPARES and not self._running and not self._closing:
-            spare = await self._start()
-            self._spares.append(spare)
-            if self._closing:  # since it was started
-                _close_stdin(spare)
-                await self._end(spare)
+            self._spares.append(await self._start())
 
     async def _start(self) -> Process:
         process = await _start()
