@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.objects import Checkpoint
 
 _SHOWN = 100
 """Characters of a malformed snapshot name that an error shows."""

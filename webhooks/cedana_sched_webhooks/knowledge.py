@@ -13,6 +13,9 @@ from typing import Any, Protocol, TypeVar
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint
+from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
+from cedana_sched.kube.own_kinds.preemption_hold import HoldWithin, PreemptionHold
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, NAMESPACES, NODES, PREEMPTION_HOLDS
 from cedana_sched.kube.watching import Informer, Watch, awaited
 from cedana_sched.model.deadline_cap import capped
@@ -22,7 +25,6 @@ from cedana_sched.model.objects.checkpoint_policy import DEFAULT, CheckpointPoli
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 from cedana_sched.model.served import EVERYWHERE, Served
 from cedana_sched_webhooks.identity import Replica
-from cedana_sched_webhooks.objects import Checkpoint, HoldWithin, Policy, PreemptionHold
 from cedana_sched_webhooks.pods_being_saved import PodsBeingSaved
 from cedana_sched_webhooks.restart_rules import has_restart_rules
 
@@ -104,7 +106,7 @@ class Knowledge(Preemptions):
         self,
         namespaces: Shelf[PartialObject],
         nodes: Shelf[PartialObject],
-        policies: Shelf[Policy],
+        policies: Shelf[PolicyObject],
         longest_seconds: float = LONGEST_DEADLINE_SECONDS,
     ) -> None:
         super().__init__(longest_seconds)
@@ -147,7 +149,7 @@ class Mirrors:
     ) -> None:
         namespaces = Informer(Watch(api, NAMESPACES, PartialObject))
         nodes = Informer(Watch(api, NODES, PartialObject))
-        policies = Informer(Watch(api, CHECKPOINT_POLICIES, Policy))
+        policies = Informer(Watch(api, CHECKPOINT_POLICIES, PolicyObject))
         checkpoints = Informer(Watch(api, CHECKPOINTS, Checkpoint, within=served))
         holds = Informer(Watch(api, PREEMPTION_HOLDS, PreemptionHold, within=served))
         self.knowledge = Knowledge(namespaces, nodes, policies, longest_seconds)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from datetime import UTC, datetime, timedelta
 
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.kube.watching import Key, name_of
 from cedana_sched.model.records import HoldStep
-from cedana_sched_webhooks.objects import PreemptionHold
 
 EVICTION_TAKES = timedelta(seconds=5)
 """From a release until the scheduler has retried; it retries about once a second."""

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import msgspec
 
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.cluster.coordinator.objects import key_of, to_object
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.objects import Node
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.watching import Changed, Deleted, Informer, Listed
 from cedana_sched.model import codec

@@ -21,11 +21,11 @@ from cedana_sched.agent.staging import Staging
 from cedana_sched.cluster.node.containers.owners import owners_of
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.order_border import PodBorder
-from cedana_sched.cluster.node.ordered_objects import OrderedObject
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.returning.pods import ReturningPods
 from cedana_sched.cluster.node.runtime import PodRuntime
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.reading import read as read_object
 from cedana_sched.kube.resources import Resource

@@ -12,17 +12,17 @@ import msgspec
 import pytest
 
 from cedana_sched.cluster.coordinator.objects import resource_of, to_object, to_record
-from cedana_sched.cluster.coordinator.policies import ClusterPolicies, _PolicyObject
+from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.cluster.coordinator.storage_probe import config_of
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
 from cedana_sched.model import codec
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure, Retention
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Record
 from cedana_sched_webhooks import validation
 from cedana_sched_webhooks.admission import Answer
-from cedana_sched_webhooks.objects import Policy
 from tests.unit.cluster_coordinator.test_objects_of_records import CHECKPOINT, HOLD, RESTORE
 from tests.unit.webhooks.admission_builders import creation, knowledge
 
@@ -58,9 +58,9 @@ def test_a_coordinator_reads_what_a_newer_one_has_written_into_the_log(record: R
 
 def test_policies_count_as_they_are() -> None:
     policies = ClusterPolicies(cast("Any", None), 3_600)
-    policies._informer._put(_PolicyObject(Metadata("p"), newer(POLICY)))
+    policies._informer._put(PolicyObject(Metadata("p"), newer(POLICY)))
     assert policies.named("p", "lab") == READ
-    of_webhooks = knowledge(policies=[Policy(Metadata("p"), newer(POLICY))]).policy("p", "lab").policy
+    of_webhooks = knowledge(policies=[PolicyObject(Metadata("p"), newer(POLICY))]).policy("p", "lab").policy
     assert of_webhooks.model_dump() == READ.model_dump()
 
 

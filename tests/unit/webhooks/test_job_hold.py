@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.holds.jobs import JobHold
-from cedana_sched_webhooks.objects import PreemptionHold
 from tests.unit.webhooks.admission_builders import configuration, hold, knowledge, patched, pod, suspension
 
 NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)

@@ -9,24 +9,22 @@ import msgspec
 import pytest
 
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
+from cedana_sched.kube.own_kinds.preemption_hold import (
+    CLOCKS_DIFFER,
+    HeldObject,
+    HoldSpec,
+    HoldStatus,
+    PreemptionHold,
+    VictimStatus,
+)
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched_volcano.extender.holding import Holding
 from cedana_sched_webhooks import validation
 from cedana_sched_webhooks.holds import jobs, pods
 from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.objects import (
-    CLOCKS_DIFFER,
-    Checkpoint,
-    CheckpointSpec,
-    HeldObject,
-    HoldSpec,
-    HoldStatus,
-    IdentitySpec,
-    PodSpec,
-    PreemptionHold,
-    VictimStatus,
-)
 from tests.unit.webhooks.admission_builders import Shelf, creation, policy
 
 LONGEST = 600.0
@@ -50,7 +48,9 @@ def of_pod(hold: PreemptionHold) -> Knowledge:
     found = known()
     found.note_checkpoint(
         None,
-        Checkpoint(Metadata("c", "lab"), CheckpointSpec(IdentitySpec("md"), PodSpec("node1", "pod-uid"), "signal-1")),
+        Checkpoint(
+            Metadata("c", "lab"), CheckpointSpec(IdentitySpec("md"), PodRef("pod-uid", node_name="node1"), "signal-1")
+        ),
     )
     found.note_hold(None, hold)
     return found

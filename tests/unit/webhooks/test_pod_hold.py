@@ -9,6 +9,9 @@ import msgspec
 import pytest
 
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
+from cedana_sched.kube.own_kinds.preemption_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, asked_now, read_mark, written
 from cedana_sched.model.preemption import Verdict
@@ -16,16 +19,6 @@ from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.admission import Answer, Request, UserInfo
 from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.holds.pods import LONGEST_GAP_SECONDS, PodHold
-from cedana_sched_webhooks.objects import (
-    Checkpoint,
-    CheckpointSpec,
-    HoldSpec,
-    HoldStatus,
-    IdentitySpec,
-    PodSpec,
-    PreemptionHold,
-    VictimStatus,
-)
 from tests.unit.webhooks.admission_builders import configuration, knowledge
 
 NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
@@ -87,7 +80,7 @@ class Desk:
     def __init__(self, *holds: PreemptionHold) -> None:
         self.known = known = knowledge(holds=holds)
         for one in holds:
-            spec = CheckpointSpec(IdentitySpec("md"), PodSpec("node1", POD_UID), one.spec.uid)
+            spec = CheckpointSpec(IdentitySpec("md"), PodRef(POD_UID, node_name="node1"), one.spec.uid)
             known.note_checkpoint(None, Checkpoint(Metadata(name=one.spec.uid, namespace="lab"), spec))
         told = configuration(scheduler_users=frozenset({SCHEDULER}), excluded_namespaces=frozenset({"monitoring"}))
         self.marked: list[str] = []

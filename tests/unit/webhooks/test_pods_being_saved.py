@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.preemption_hold import HeldObject, HoldSpec, HoldStatus, PreemptionHold
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.knowledge import Preemptions
-from cedana_sched_webhooks.objects import HeldObject, HoldSpec, HoldStatus, PreemptionHold
 
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)
 BEGAN_BEFORE = timedelta(seconds=0.7)

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import HoldStep
@@ -24,7 +25,6 @@ from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.identity import replica_of
 from cedana_sched_webhooks.json_patch import escape
 from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.objects import PreemptionHold
 
 UNANNOUNCED_SECONDS: Final = 30.0
 """How long an eviction waits for a PreemptionHold before it proceeds as without us."""

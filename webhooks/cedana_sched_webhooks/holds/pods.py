@@ -19,6 +19,7 @@ import msgspec
 
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark
 from cedana_sched.model.preemption import Verdict
@@ -29,7 +30,6 @@ from cedana_sched_webhooks.holds.first_requests import FirstRequests
 from cedana_sched_webhooks.holds.jobs import UNANNOUNCED_SECONDS
 from cedana_sched_webhooks.holds.stale_writes import renewal
 from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.objects import PreemptionHold
 
 DISRUPTED: Final = "DisruptionTarget"
 KEPT: Final = "kept"

@@ -20,6 +20,8 @@ from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer, Watch, awaited
@@ -34,7 +36,6 @@ from cedana_sched_volcano.objects import POD_GROUPS, PodGroup
 from cedana_sched_webhooks.holds.pods import KEPT, decide, wishes
 from cedana_sched_webhooks.identity import Replica
 from cedana_sched_webhooks.knowledge import Preemptions
-from cedana_sched_webhooks.objects import Checkpoint, PreemptionHold
 
 log = structlog.get_logger(__name__)
 

@@ -13,12 +13,12 @@ import msgspec
 from cedana_sched.adapter.conformance import Power, RunningWorkload
 from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.adapter import KueueAdapter
 from cedana_sched_kueue.objects import WORKLOADS
 from cedana_sched_webhooks.holds.jobs import Eviction, decide
-from cedana_sched_webhooks.objects import PreemptionHold
 
 NAMESPACE = "bio"
 

@@ -9,6 +9,9 @@ import msgspec
 import pytest
 
 from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec, CheckpointStatus
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef, SnapshotName
+from cedana_sched.kube.own_kinds.preemption_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, written
@@ -18,18 +21,6 @@ from cedana_sched_volcano.extender import holding as holdings
 from cedana_sched_volcano.extender.holder import Standing, Wanted
 from cedana_sched_volcano.extender.holding import Holding
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup, PodGroupSpec
-from cedana_sched_webhooks.objects import (
-    Checkpoint,
-    CheckpointSpec,
-    CheckpointStatus,
-    HoldSpec,
-    HoldStatus,
-    IdentitySpec,
-    PodSpec,
-    PreemptionHold,
-    SnapshotName,
-    VictimStatus,
-)
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ML = Wanted("reclaim", "lab/ml", "ml-uid")
@@ -73,7 +64,7 @@ class World:
 
     def saved(self, name: str, committed: float, *, generation: int = 1, phase: Phase = Phase.READY) -> None:
         step = CheckpointStep.READY if phase is Phase.READY else CheckpointStep.FAILED
-        status = CheckpointStatus(phase, step, SnapshotName(generation), self.at(committed))
+        status = CheckpointStatus(phase, step, SnapshotName(generation, name), self.at(committed))
         self._checkpoint(name, f"{name}-{generation}", "", status)
 
     def held(
@@ -95,7 +86,7 @@ class World:
         self._checkpoint(name, "in-flight", "signal", CheckpointStatus())
 
     def _checkpoint(self, pod: str, name: str, hold: str, status: CheckpointStatus) -> None:
-        spec = CheckpointSpec(IdentitySpec(pod), PodSpec("n", pod), hold)
+        spec = CheckpointSpec(IdentitySpec(pod), PodRef(pod, node_name="n"), hold)
         self.holding._checkpoints._put(Checkpoint(Metadata(name=name, namespace="lab"), spec, status))
 
     def gang(self, name: str, least: int) -> None:

@@ -14,13 +14,13 @@ from cedana_sched.adapter.conformance import Power, RunningWorkload
 from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import PREEMPTION
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import STALE_SECONDS, EvictionMark, asked_now, read_mark, written
 from cedana_sched_volcano.adapter import VolcanoAdapter
 from cedana_sched_volcano.objects import GROUP_NAME, POD_GROUPS, SCHEDULER_NAME
 from cedana_sched_webhooks.holds.pods import decide
-from cedana_sched_webhooks.objects import PreemptionHold
 
 NAMESPACE = "bio"
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": PREEMPTION}
