@@ -17,6 +17,7 @@ from cedana_sched.cluster.coordinator.storage_probe import config_of
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
+from cedana_sched.kube.own_kinds.ordered import NamedPod, OrderedObject, OrderedSpec
 from cedana_sched.model import codec
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure, Retention
 from cedana_sched.model.preemption import WorkloadRef
@@ -65,9 +66,8 @@ def test_policies_count_as_they_are() -> None:
 
 
 def test_an_agent_does_as_the_policy_of_a_return_says() -> None:
-    pod = SimpleNamespace(uid="u")
-    spec = SimpleNamespace(pod_ref=pod, policy=newer(POLICY))
-    feed = SimpleNamespace(restores=[SimpleNamespace(spec=spec, metadata=Metadata("r", "lab"))])
+    spec = OrderedSpec("r", NamedPod("u"), policy=msgspec.Raw(msgspec.json.encode(newer(POLICY))))
+    feed = SimpleNamespace(restores=[OrderedObject(Metadata("r", "lab"), spec)])
     pods = NodePods(cast("Any", None), "node-1", cast("Any", feed))
     assert pods.on_restore_failure(WorkloadRef("u", "lab", "p", "node-1")) is OnRestoreFailure.FAIL
 
