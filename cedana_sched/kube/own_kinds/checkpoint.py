@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from cedana_sched.kube.objects import Metadata, read_time
-from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef, Read, SnapshotName, check_times, intern_texts
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef, Read, SnapshotName, intern_texts
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, Phase
@@ -32,9 +32,6 @@ class CheckpointStatus(Read, frozen=True):
     snapshot: SnapshotName | None = None
     commit_time: str | None = None
 
-    def __post_init__(self) -> None:
-        check_times(self.commit_time)
-
 
 class Checkpoint(Read, frozen=True):
     """A Checkpoint, reduced to its identity, its pod, and its snapshot."""
@@ -51,6 +48,11 @@ class Checkpoint(Read, frozen=True):
         if self.status.phase is Phase.READY and self.status.step is CheckpointStep.READY and self.status.snapshot:
             return self.status.snapshot.generation
         return None
+
+    @property
+    def committed_at(self) -> float | None:
+        """Seconds since the epoch; None if nothing is committed, or the object has no time."""
+        return read_time(self.status.commit_time)
 
     @property
     def in_flight(self) -> bool:
@@ -136,11 +138,6 @@ class KnownCheckpoint(Checkpoint, frozen=True):
     def manifest(self) -> str:
         """Digest of the snapshot's manifest; empty if unknown."""
         return self.status.manifest_digest
-
-    @property
-    def committed_at(self) -> float | None:
-        """Seconds since the epoch; None if nothing is committed, or the object has no time."""
-        return read_time(self.status.commit_time)
 
     @property
     def began_at(self) -> float | None:

@@ -46,7 +46,7 @@ class Given(Read, frozen=True):
     """An order, undecoded; it is decoded before it is performed."""
 
     number: Number
-    order: msgspec.Raw
+    order: msgspec.Raw = _NOTHING
 
     def __post_init__(self) -> None:
         _detach(self, "order")
@@ -138,7 +138,7 @@ class OrderedObject(Read, frozen=True):
         """The policy as it is written; empty if it is none."""
         try:
             return msgspec.json.decode(self.spec.policy, type=dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
 
     @property

@@ -7,7 +7,6 @@ cycles (a decoded object has none), and texts that many objects share are intern
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 
 import msgspec
 
@@ -27,13 +26,6 @@ def intern_texts(read: Read, *fields: str) -> None:
     """Share texts of an object that is being decoded with other objects."""
     for field in fields:
         msgspec.structs.force_setattr(read, field, sys.intern(getattr(read, field)))
-
-
-def check_times(*texts: str | None) -> None:
-    """Raise ValueError for a timestamp that is invalid or has no time zone, so that the object is not read."""
-    for text in texts:
-        if text and datetime.fromisoformat(text).tzinfo is None:
-            raise ValueError(f"{text!r} has no time zone")
 
 
 class IdentitySpec(Read, frozen=True):

@@ -5,13 +5,20 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.parts import Read, check_times, intern_texts
+from cedana_sched.kube.own_kinds.parts import Read, intern_texts
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 
 CLOCKS_DIFFER = timedelta(seconds=60)
 """Tolerance added to the longest allowed hold, counted from its creation."""
+
+
+def _check_times(*texts: str | None) -> None:
+    """Raise ValueError for a timestamp that is invalid or has no time zone, so that the object is not read."""
+    for text in texts:
+        if text and datetime.fromisoformat(text).tzinfo is None:
+            raise ValueError(f"{text!r} has no time zone")
 
 
 class HeldObject(Read, frozen=True):
@@ -26,7 +33,7 @@ class HoldSpec(Read, frozen=True):
     adapter: str = ""
 
     def __post_init__(self) -> None:
-        check_times(self.creation_time)
+        _check_times(self.creation_time)
         intern_texts(self, "reason", "adapter")
 
 
@@ -44,7 +51,7 @@ class HoldStatus(Read, frozen=True):
     victims: tuple[VictimStatus, ...] = ()
 
     def __post_init__(self) -> None:
-        check_times(self.deadline, self.release_time)
+        _check_times(self.deadline, self.release_time)
 
     def verdict_on(self, pod_uid: str) -> Verdict | None:
         return next((victim.verdict for victim in self.victims if victim.pod_uid == pod_uid), None)
@@ -94,7 +101,7 @@ class PreemptionHold(Read, frozen=True):
         return moment if datetime.fromisoformat(moment) <= now + CLOCKS_DIFFER else ""
 
     def __post_init__(self) -> None:
-        check_times(self.metadata.creation_timestamp)
+        _check_times(self.metadata.creation_timestamp)
 
 
 class HoldWithin(PreemptionHold, frozen=True):

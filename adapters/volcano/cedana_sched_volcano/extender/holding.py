@@ -26,6 +26,7 @@ from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer, Watch, awaited
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.base import moment
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
 from cedana_sched.model.served import EVERYWHERE, Served
@@ -154,8 +155,8 @@ class Holding:
             replica = Replica(identity.id, identity.index)
             known = self._preemptions.checkpoints_of(identity.namespace, replica)
             newest = max(known, key=lambda one: one.generation or 0, default=None)
-            if newest is not None and newest.generation is not None and newest.status.commit_time is not None:
-                began = max(began, datetime.fromisoformat(newest.status.commit_time))
+            if newest is not None and newest.generation is not None and newest.committed_at is not None:
+                began = max(began, moment(newest.committed_at))
         return max(0.0, (now - began).total_seconds())
 
     def _informers(self) -> tuple[Informer[Any], ...]:
