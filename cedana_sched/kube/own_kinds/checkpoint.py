@@ -1,7 +1,7 @@
 """Checkpoints as components cache them: all of the cluster, archived ones included.
 
-`Checkpoint` has what webhooks and extenders read, and `KnownCheckpoint` what the coordinator reads besides: half as
-much memory again, which the webhooks' replicas are spared.
+`Checkpoint` has what webhooks and extenders read, and `KnownCheckpoint` what the coordinator reads besides: a third
+more memory, which the webhooks' replicas are spared.
 """
 
 from __future__ import annotations
