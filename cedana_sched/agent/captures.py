@@ -105,7 +105,8 @@ class Captures:
         await self._end_spares()  # one may have been started meanwhile
 
     async def _end_spares(self) -> None:
-        spares, self._spares = self._spares, []
+        spares = list(self._spares)
+        self._spares.clear()
         await self._end_all(spares)
 
     async def _end_all(self, processes: Iterable[Process]) -> None:

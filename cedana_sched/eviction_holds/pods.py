@@ -12,7 +12,7 @@ from typing import Final
 
 from cedana_sched.eviction_holds.decision import Decision, held, unheld
 from cedana_sched.eviction_holds.first_requests import FirstRequests
-from cedana_sched.eviction_holds.objects import PreemptionHold
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.model.objects.eviction_mark import EvictionMark
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep

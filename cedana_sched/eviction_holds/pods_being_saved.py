@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from datetime import UTC, datetime, timedelta
 
-from cedana_sched.eviction_holds.objects import PreemptionHold
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.model.records import HoldStep
 
 Key = tuple[str, str]

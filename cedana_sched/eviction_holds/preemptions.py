@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from cedana_sched.eviction_holds.objects import Checkpoint, HoldWithin, PreemptionHold
 from cedana_sched.eviction_holds.pods_being_saved import PodsBeingSaved
 from cedana_sched.kube.index import Index
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint
+from cedana_sched.kube.own_kinds.preemption_hold import HoldWithin, PreemptionHold
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
 
 

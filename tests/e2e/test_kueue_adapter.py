@@ -18,10 +18,11 @@ import yaml
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.kube.client import Api as ProductApi
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, PODS
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.objects import names

@@ -11,19 +11,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cedana_sched.adapter.conformance.stage import beside
-from cedana_sched.eviction_holds.objects import (
-    Checkpoint,
-    CheckpointSpec,
-    HoldSpec,
-    HoldStatus,
-    IdentitySpec,
-    PodSpec,
-    PreemptionHold,
-    VictimStatus,
-)
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
+from cedana_sched.kube.own_kinds.preemption_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.naming import hold_name
@@ -93,7 +86,9 @@ class VolcanoHold:
         now = _now()
         for victim in signal.victims:
             identity = IdentitySpec(victim.identity.id, victim.identity.index)
-            spec = CheckpointSpec(identity, PodSpec(victim.workload.node or "", victim.workload.uid), signal.uid)
+            spec = CheckpointSpec(
+                identity, PodRef(victim.workload.uid, node_name=victim.workload.node or ""), signal.uid
+            )
             name = f"{hold_name(signal.uid)}-{victim.identity.index}"
             metadata = Metadata(name=name, namespace=victim.workload.namespace)
             self._knowledge.note_checkpoint(None, Checkpoint(metadata, spec))

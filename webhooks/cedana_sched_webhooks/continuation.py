@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cedana_sched.eviction_holds.objects import Checkpoint
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names

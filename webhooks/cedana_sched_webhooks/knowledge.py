@@ -11,10 +11,12 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from cedana_sched.eviction_holds.objects import Checkpoint, PreemptionHold
 from cedana_sched.eviction_holds.preemptions import Preemptions
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint
+from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, NAMESPACES, NODES, PREEMPTION_HOLDS
 from cedana_sched.kube.watching import Informer, Watch, awaited
 from cedana_sched.model.deadline_cap import capped
@@ -50,7 +52,7 @@ class Knowledge(Preemptions):
         self,
         namespaces: Shelf[PartialObject],
         nodes: Shelf[PartialObject],
-        policies: Shelf[Policy],
+        policies: Shelf[PolicyObject],
         longest_seconds: float = LONGEST_DEADLINE_SECONDS,
     ) -> None:
         super().__init__(longest_seconds)
@@ -93,7 +95,7 @@ class Mirrors:
     ) -> None:
         namespaces = Informer(Watch(api, NAMESPACES, PartialObject))
         nodes = Informer(Watch(api, NODES, PartialObject))
-        policies = Informer(Watch(api, CHECKPOINT_POLICIES, Policy))
+        policies = Informer(Watch(api, CHECKPOINT_POLICIES, PolicyObject))
         checkpoints = Informer(Watch(api, CHECKPOINTS, Checkpoint, within=served))
         holds = Informer(Watch(api, PREEMPTION_HOLDS, PreemptionHold, within=served))
         self.knowledge = Knowledge(namespaces, nodes, policies, longest_seconds)

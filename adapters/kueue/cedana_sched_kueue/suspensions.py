@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from cedana_sched.eviction_holds.decision import Decision, held, unheld
-from cedana_sched.eviction_holds.objects import PreemptionHold
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.model.records import HoldStep
 
 

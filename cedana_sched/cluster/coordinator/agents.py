@@ -18,7 +18,8 @@ from cedana_sched.cluster.coordinator.answers import failure_of, is_possible, ob
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost, record_of
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import Metadata, Node, read_time
+from cedana_sched.kube.objects import Metadata, Node
+from cedana_sched.kube.own_kinds.ordered import Answered, OrderedObject, OrderedStatus
 from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.kube.watching import Informer, Watch
@@ -26,7 +27,6 @@ from cedana_sched.model import codec
 from cedana_sched.model.errors import RetryableError, UsageError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.orders import (
     Abort,
     Aborted,
@@ -44,7 +44,6 @@ from cedana_sched.model.orders import (
     StageProgress,
     StartCold,
 )
-from cedana_sched.model.records import Transfer
 from cedana_sched.model.texts import cut
 
 log = structlog.get_logger(__name__)
@@ -56,9 +55,6 @@ NO_AGENT = "node {node} has no agent of cedana-sched: no pod there can be saved"
 
 _LONGEST_OBJECTION, _LONGEST_LOGGED = 500, 16_384
 """Characters; both quote an answer."""
-_LONGEST_OUTCOME = 256 << 10
-"""Bytes: a thousand snapshots removed by one retention. An object may be six times as large."""
-_TOO_LONG = msgspec.Raw(b'"too long"')
 
 
 class OrderGivenUpError(RetryableError):
@@ -69,77 +65,6 @@ class AnswerNotBelievedError(RetryableError):
     """An agent's answer does not match its order: the order is repeated."""
 
 
-class _Given(msgspec.Struct, frozen=True):
-    number: int
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    """`outcome` is as the agent wrote it, or unreadable if it is longer than any valid outcome."""
-
-    number: int
-    outcome: msgspec.Raw
-
-    def __post_init__(self) -> None:
-        """Drop outcomes too long to be valid."""
-        if memoryview(self.outcome).nbytes > _LONGEST_OUTCOME:
-            msgspec.structs.force_setattr(self, "outcome", _TOO_LONG)
-
-
-class _Transfer(msgspec.Struct, frozen=True, rename=api_name):
-    read_bytes: int = 0
-    zero_bytes: int = 0
-    reused_bytes: int = 0
-    stored_bytes: int = 0
-
-
-class _Status(msgspec.Struct, frozen=True, rename=api_name):
-    """Status fields; `replaced_by`, which the agent writes, is truncated."""
-
-    order: _Given | None = None
-    answer: _Answer | None = None
-    transfer: _Transfer = _Transfer()
-    incarnation: int = 0
-    replaced_by: str | None = None
-    cold: bool = False
-    start_time: str | None = None
-
-    def __post_init__(self) -> None:
-        """Truncate `replaced_by`."""
-        if self.replaced_by is not None:
-            msgspec.structs.force_setattr(self, "replaced_by", cut(self.replaced_by))
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    name: str = ""
-    uid: str = ""
-
-
-class _Spec(msgspec.Struct, frozen=True, rename=api_name):
-    uid: str
-    pod_ref: _Pod = _Pod()
-    namespace_uid: str = ""
-    first_order: _Given | None = None
-
-
-class AnsweredObject(msgspec.Struct, frozen=True):
-    """A Checkpoint or Restore, reduced to its agent's answer and the number of its order."""
-
-    metadata: Metadata
-    spec: _Spec
-    status: _Status = _Status()
-
-    @property
-    def order_number(self) -> int:
-        """Number of its order; 0: none."""
-        order = self.status.order or self.spec.first_order
-        return order.number if order is not None else 0
-
-    @property
-    def continued_at(self) -> float | None:
-        """When a Restore's pod resumed from its snapshot (seconds since the epoch); None if it did not."""
-        return None if self.status.cold else read_time(self.status.start_time)
-
-
 class _Waiting(msgspec.Struct, frozen=True):
     """A pending wait for the answer to the order of that number.
 
@@ -148,7 +73,7 @@ class _Waiting(msgspec.Struct, frozen=True):
 
     number: int
     order: Order
-    changed: Callable[[AnsweredObject | Outcome | None], None]
+    changed: Callable[[OrderedObject | Outcome | None], None]
 
 
 class _ShownProgress:
@@ -160,7 +85,7 @@ class _ShownProgress:
         self._last: Progress | StageProgress | None = None
         self._is_shown = False
 
-    def advance(self, seen: AnsweredObject) -> Progress | StageProgress | None:
+    def advance(self, seen: OrderedObject) -> Progress | StageProgress | None:
         """Return new progress since the last call; None: none, or the object does not show the order yet."""
         if seen.order_number < self._number:
             return None
@@ -200,8 +125,8 @@ class ObjectAgents:
         self._alive = alive or Alive()
         self._projection = projection
         self._removed = removed
-        self.restores = Informer(Watch(api, RESTORES, AnsweredObject, labels=names.TRACKED), unreadable)
-        checkpoints = Informer(Watch(api, CHECKPOINTS, AnsweredObject, labels=names.TRACKED), unreadable)
+        self.restores = Informer(Watch(api, RESTORES, OrderedObject, labels=names.TRACKED), unreadable)
+        checkpoints = Informer(Watch(api, CHECKPOINTS, OrderedObject, labels=names.TRACKED), unreadable)
         self._informers = [checkpoints, self.restores]
         self._nodes = nodes
         self._waiting: dict[str, _Waiting] = {}
@@ -230,14 +155,14 @@ class ObjectAgents:
             number = self._projection.order(uid, order)
         except KeyError:
             raise OrderGivenUpError(f"{uid} is forgotten", remedy="nothing is to be done") from None
-        changes: asyncio.Queue[AnsweredObject | Outcome | None] = asyncio.Queue()
+        changes: asyncio.Queue[OrderedObject | Outcome | None] = asyncio.Queue()
         if overtaken := self._waiting.get(uid):
             overtaken.changed(None)
         waiting = self._waiting[uid] = _Waiting(number, order, changes.put_nowait)
         try:
             progress = _ShownProgress(order, number)
             while (seen := await changes.get()) is not None:
-                if not isinstance(seen, AnsweredObject):
+                if not isinstance(seen, OrderedObject):
                     yield seen
                     return
                 if (come := progress.advance(seen)) is not None:
@@ -261,7 +186,7 @@ class ObjectAgents:
         node = self._nodes.get(name)
         return node is None or names.NODE_FACTS in node.metadata.annotations
 
-    def _believed(self, order: Order, seen: AnsweredObject, answer: _Answer) -> Outcome:
+    def _believed(self, order: Order, seen: OrderedObject, answer: Answered) -> Outcome:
         """Validate an answer; return its outcome, or the one that replaces it.
 
         Raises:
@@ -307,7 +232,7 @@ class ObjectAgents:
             log.warning("order cannot be given", order=type(waiting.order).__name__, record=uid, why=why)
             waiting.changed(failure)
 
-    def _heard(self, resource: Resource, before: AnsweredObject | None, now: AnsweredObject | None) -> None:
+    def _heard(self, resource: Resource, before: OrderedObject | None, now: OrderedObject | None) -> None:
         known = now or before
         if known is None:
             return
@@ -358,13 +283,13 @@ def _kind_of(order: Order) -> Resource:
     )
 
 
-def _progress_of(order: Order, status: _Status) -> Progress | StageProgress | None:
+def _progress_of(order: Order, status: OrderedStatus) -> Progress | StageProgress | None:
     """Return the progress of an order; None if agents report none for its kind."""
-    shown = status.transfer
-    if isinstance(order, Dump):
-        transfer = Transfer(shown.read_bytes, shown.zero_bytes, shown.reused_bytes, shown.stored_bytes)
-        return Progress(order.checkpoint_uid, transfer) if is_possible(transfer) else None
-    return StageProgress(order.restore_uid, shown.read_bytes) if isinstance(order, Stage) else None
+    if not isinstance(order, Dump | Stage) or (shown := status.transferred) is None:
+        return None
+    if isinstance(order, Stage):
+        return StageProgress(order.restore_uid, shown.read_bytes)
+    return Progress(order.checkpoint_uid, shown) if is_possible(shown) else None
 
 
 def _is_out_of_service(node: Node) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.kube.index import Index
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.watching import Informer
 
 Sink = Callable[[str, str], None]
@@ -23,7 +23,7 @@ class BeginningNumbers:
         restores: those that the journal tracks.
     """
 
-    def __init__(self, restores: Informer[AnsweredObject]) -> None:
+    def __init__(self, restores: Informer[OrderedObject]) -> None:
         self.synced = restores.synced
         self._of_pod = Index(lambda one: one.spec.pod_ref.uid, restores)
         self._sinks: list[Sink] = []
@@ -34,7 +34,7 @@ class BeginningNumbers:
         return max(map(_known, self._of_pod.of(pod_uid)), default=0)
 
     def continued_at(self, pod_uid: str) -> float | None:
-        """Return when the pod's latest incarnation was restored; see `AnsweredObject.continued_at`."""
+        """Return when the pod's latest incarnation was restored; see `OrderedObject.continued_at`."""
         latest = max(self._of_pod.of(pod_uid), key=lambda one: one.status.incarnation, default=None)
         return latest.continued_at if latest is not None and latest.status.replaced_by is None else None
 
@@ -45,7 +45,7 @@ class BeginningNumbers:
     def unsubscribe(self, sink: Sink) -> None:
         self._sinks.remove(sink)
 
-    def _heard(self, before: AnsweredObject | None, now: AnsweredObject | None) -> None:
+    def _heard(self, before: OrderedObject | None, now: OrderedObject | None) -> None:
         if now is None or now.status.replaced_by is None:
             return
         if before is None or before.status.replaced_by is None:
@@ -53,5 +53,5 @@ class BeginningNumbers:
                 sink(now.metadata.namespace, now.spec.pod_ref.name)
 
 
-def _known(restore: AnsweredObject) -> int:
+def _known(restore: OrderedObject) -> int:
     return restore.status.incarnation + (restore.status.replaced_by is not None)

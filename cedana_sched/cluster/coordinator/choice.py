@@ -6,9 +6,10 @@ The choice is not persisted: claims are annotations of the pods, and those not v
 from __future__ import annotations
 
 from cedana_sched.adapter.protected_pods import find_identity
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names

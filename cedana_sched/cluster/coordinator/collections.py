@@ -21,10 +21,10 @@ import structlog
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.cluster.collection_turns import KEY, TURN_SECONDS, CollectionTurn, written
 from cedana_sched.cluster.coordinator.credentials import grants
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.cluster.coordinator.removers import has_agent
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import Node, PartialObject, Pod
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CONFIG_MAPS, NAMESPACES
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer

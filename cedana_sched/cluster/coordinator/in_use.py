@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.model.identity import SnapshotRef, may_be_one_namespace
 from cedana_sched.model.records import HoldStep, PreemptionHold, Record, Restore, RestoreStep
 

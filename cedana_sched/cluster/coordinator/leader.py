@@ -26,7 +26,7 @@ from cedana_sched.cluster.coordinator.excluded import Excluded
 from cedana_sched.cluster.coordinator.gates import Gates
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal, Recorded
-from cedana_sched.cluster.coordinator.known import ById, BySnapshot, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById, BySnapshot
 from cedana_sched.cluster.coordinator.notes import ConfigMapNotes
 from cedana_sched.cluster.coordinator.owners import Owners
 from cedana_sched.cluster.coordinator.passed_over import PassedOver
@@ -48,6 +48,7 @@ from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import COMPONENT, EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, Node, Pod
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME

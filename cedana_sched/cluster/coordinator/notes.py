@@ -10,7 +10,6 @@ import structlog
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ConflictError
-from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model.errors import RetryableError
@@ -21,7 +20,6 @@ log = structlog.get_logger(__name__)
 
 PREFIX = "cedana-sched-notes-"
 """Prefix of the adapter's name."""
-_WRITER = kept(f"{names.GROUP}/writer")
 _KEY = "notes"
 
 
@@ -85,7 +83,7 @@ class ConfigMapNotes:
             found = await self._api.get(CONFIG_MAPS, self._name, self._namespace, into=_Kept)
         except ApiError as error:
             raise self._again(error) from conflict
-        if found.metadata.annotations.get(_WRITER) == self._writer:
+        if found.metadata.annotations.get(names.WRITER) == self._writer:
             self._version = found.metadata.resource_version
 
     def _again(self, error: ApiError) -> RetryableError:
@@ -95,7 +93,7 @@ class ConfigMapNotes:
         metadata: Object = {
             "name": self._name,
             "namespace": self._namespace,
-            "annotations": {_WRITER: self._writer},
+            "annotations": {names.WRITER: self._writer},
         }
         if version:
             metadata["resourceVersion"] = version

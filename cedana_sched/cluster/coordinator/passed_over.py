@@ -11,10 +11,11 @@ from collections.abc import Callable
 from datetime import datetime
 
 from cedana_sched.adapter.protected_pods import find_identity, workload_of
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, in_words
+from cedana_sched.cluster.coordinator.known import ById, in_words
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.objects import Metadata, Pod, read_time
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names

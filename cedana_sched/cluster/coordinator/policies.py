@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import reduce
 
-import msgspec
 import structlog
 from pydantic import ValidationError
 
-from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
 from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.kube.watching import Informer, Watch
@@ -32,11 +32,6 @@ from cedana_sched.model.objects.checkpoint_policy import (
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 
 log = structlog.get_logger(__name__)
-
-
-class _PolicyObject(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    spec: Object = {}
 
 
 class ClusterPolicies:
@@ -59,7 +54,7 @@ class ClusterPolicies:
         self._unreadable = unreadable
         self._tell = tell
         self._queue_policies: list[Callable[[Pod], str | None]] = []
-        self._informer = Informer(Watch(api, CHECKPOINT_POLICIES, _PolicyObject), unreadable)
+        self._informer = Informer(Watch(api, CHECKPOINT_POLICIES, PolicyObject), unreadable)
         self._informer.subscribe(self._look)
         self.synced = self._informer.synced
 
@@ -118,7 +113,7 @@ class ClusterPolicies:
                 log.warning("policy does not count", policy=candidate, namespace=namespace, problem=str(error))
         return CheckpointPolicy()
 
-    def _look(self, before: _PolicyObject | None, now: _PolicyObject | None) -> None:
+    def _look(self, before: PolicyObject | None, now: PolicyObject | None) -> None:
         """Report unreadable policies: our webhook refuses them, but may have been down."""
         if now is None:
             return

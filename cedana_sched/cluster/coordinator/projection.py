@@ -30,6 +30,7 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ApiError, ApiUnavailableError, NamespaceGoneError
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.checkpoint import CheckpointSpec
 from cedana_sched.model.orders import Order
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import (
@@ -47,6 +48,7 @@ log = structlog.get_logger(__name__)
 
 WRITERS = 48
 _OVER = TERMINAL_CHECKPOINT_STEPS | TERMINAL_RESTORE_STEPS
+_FIRST_ORDER = CheckpointSpec.wire_name("first_order")
 
 Refused = Callable[[Record, ApiError, bool], None]
 """Called for each refused write; the flag: whether it is the first since a successful one."""
@@ -141,7 +143,7 @@ class Projection:
         """Register an existing object."""
         target = self._target(record)
         target.exists = target.existed = True
-        order = body.get("status", {}).get("order") or body["spec"].get("firstOrder")
+        order = body.get("status", {}).get("order") or body["spec"].get(_FIRST_ORDER)
         target.order_number = target.order_shown = order["number"] if order else 0
 
     def subscribe(self, sink: Callable[[str], None]) -> None:
@@ -381,7 +383,7 @@ class Projection:
             if owners := self._owners(target.record.workload):
                 body["metadata"]["ownerReferences"] = owners
             if target.order is not None:
-                body["spec"]["firstOrder"] = numbered(target.order_number, target.order)
+                body["spec"][_FIRST_ORDER] = numbered(target.order_number, target.order)
                 gives_order = True
         try:
             await self._api.create(target.resource, body, into=dict)

@@ -39,7 +39,6 @@ from cedana_sched.model.records import (
     PreemptionHold,
     Record,
     Restore,
-    Transfer,
     bounded,
 )
 
@@ -152,12 +151,7 @@ def _checkpoint_status(record: Checkpoint) -> Object:
         deadline=moment(record.deadline),
         snapshot=_snapshot_name(record.snapshot),
         manifest_digest=record.manifest_digest or None,
-        transfer=TransferStatus(
-            read_bytes=record.transfer.read_bytes,
-            zero_bytes=record.transfer.zero_bytes,
-            reused_bytes=record.transfer.reused_bytes,
-            stored_bytes=record.transfer.stored_bytes,
-        ),
+        transfer=TransferStatus.of(record.transfer),
         read_size=size(record.transfer.read_bytes) if record.snapshot else None,
         stored_size=size(record.transfer.stored_bytes) if record.snapshot else None,
         freeze_time=_moment(record.frozen_at),
@@ -182,7 +176,6 @@ def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Check
         deadline = moment(spec.creation_time.timestamp() + spec.policy.deadline_seconds)
         shown = {**shown, "step": CheckpointStep.FREEZING, "deadline": deadline}
     status = read_kept(CheckpointStatus, shown)
-    transfer = status.transfer
     return Checkpoint(
         uid=spec.uid,
         signal_uid=spec.hold_uid,
@@ -202,7 +195,7 @@ def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Check
         finished_at=_seconds(status.completion_time),
         snapshot=_snapshot(namespace, status.snapshot),
         manifest_digest=status.manifest_digest or "",
-        transfer=Transfer(transfer.read_bytes, transfer.zero_bytes, transfer.reused_bytes, transfer.stored_bytes),
+        transfer=status.transfer.counts,
         failure=status.message,
         verdict=status.verdict,
         attempt=spec.attempt,

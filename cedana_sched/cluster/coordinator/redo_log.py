@@ -27,7 +27,6 @@ from cedana_sched.kube.errors import (
     ConflictError,
     UnreadableError,
 )
-from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model import codec
@@ -54,7 +53,6 @@ MOST_BYTES = 512 << 20
 """Decompressed size limit of one ConfigMap or segment."""
 _DAMAGE = (*UNREADABLE, IntegrityError, ValueError, LookupError)
 """Exceptions from reading content that another writer damaged."""
-_WRITER = kept(f"{names.GROUP}/writer")
 _ENTRIES = "entries.json.zst"
 _SEGMENTS = "segments.json"
 _PART = "part"
@@ -213,7 +211,7 @@ class RedoLog:
             self._version, self._is_lost = "", True
             self._doubtful.clear()
             return
-        signature = found.metadata.annotations.get(_WRITER, "")
+        signature = found.metadata.annotations.get(names.WRITER, "")
         arrived = self._doubtful.get(signature, self._head)
         self._version = found.metadata.resource_version
         self._writes += 1
@@ -233,7 +231,7 @@ class RedoLog:
     async def _own_head(self) -> _ConfigMap:
         """Read the head; raise FencedError if another coordinator wrote it."""
         found = await self._api.get(CONFIG_MAPS, LOG_NAME, self._namespace, into=_ConfigMap)
-        writer, _, _ = found.metadata.annotations.get(_WRITER, "").rpartition("/")
+        writer, _, _ = found.metadata.annotations.get(names.WRITER, "").rpartition("/")
         if writer != self._writer:
             raise FencedError(
                 f"another coordinator ({writer or 'unknown'}) writes the journal", remedy="this one ends; see its Lease"
@@ -272,7 +270,7 @@ class RedoLog:
         metadata: Object = {
             "name": LOG_NAME,
             "namespace": self._namespace,
-            "annotations": {_WRITER: self._signature()},
+            "annotations": {names.WRITER: self._signature()},
         }
         if version:
             metadata["resourceVersion"] = version

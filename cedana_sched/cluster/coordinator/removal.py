@@ -6,9 +6,10 @@ from collections.abc import Collection
 
 import structlog
 
-from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import BySnapshot
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ConflictError
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.kube.watching import Informer, Key
 from cedana_sched.kube.work_queue import WorkQueue

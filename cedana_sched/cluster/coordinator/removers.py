@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.kube.objects import Node
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 

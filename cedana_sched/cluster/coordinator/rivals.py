@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Preempted, Report, Starting
 from cedana_sched.adapter.protected_pods import find_identity, workload_of
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.cluster.coordinator.owners import warn_not_protected
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.watching import Informer

@@ -14,11 +14,11 @@ from cedana_sched.model.records import Record
 
 _AGENTS_PART = {"order", "answer"}
 _STATUS_FIELDS = {
-    resource.kind: sorted({field.alias or name for name, field in model.model_fields.items()} - agents)
+    resource.kind: sorted(model.wire_name(field) for field in model.model_fields.keys() - agents)
     for resource, model, agents in (
         (CHECKPOINTS, CheckpointStatus, _AGENTS_PART),
         (PREEMPTION_HOLDS, PreemptionHoldStatus, _AGENTS_PART),
-        (RESTORES, RestoreStatus, _AGENTS_PART | {"transfer", "replacedBy"}),
+        (RESTORES, RestoreStatus, _AGENTS_PART | {"transfer", "replaced_by"}),
     )
 }
 

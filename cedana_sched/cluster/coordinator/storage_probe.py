@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
 import structlog
 from pydantic import ValidationError
 
@@ -13,7 +12,7 @@ from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.cluster.coordinator.scoping import SCOPED, Scoping
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint_storage import StorageObject
 from cedana_sched.kube.reading import UnreadableSink
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -32,13 +31,6 @@ PROBE_SECONDS = 300.0
 READY = "Ready"
 
 Probe = Callable[[StorageConfig], StoreReport | None]
-
-
-class StorageObject(msgspec.Struct, frozen=True):
-    """A CheckpointStorage, reduced to the fields read here."""
-
-    metadata: Metadata
-    spec: Object = {}
 
 
 def measure(config: StorageConfig) -> StoreReport:

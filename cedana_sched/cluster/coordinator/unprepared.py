@@ -27,7 +27,7 @@ import msgspec
 import structlog
 
 from cedana_sched.adapter.cluster import OptingIn
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, in_words
+from cedana_sched.cluster.coordinator.known import ById, in_words
 from cedana_sched.cluster.coordinator.owners import warn_not_protected
 from cedana_sched.cluster.coordinator.passed_over import is_new
 from cedana_sched.coordinator.core import PublishEvent
@@ -37,6 +37,7 @@ from cedana_sched.kube.errors import AbsentError, UnreadableError
 from cedana_sched.kube.events import EventRecorder
 from cedana_sched.kube.kept import kept
 from cedana_sched.kube.objects import Metadata, OwnerReference, PartialObject, Pod
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS, UNFINISHED_PODS
 from cedana_sched.kube.same_object import patch_same

@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 import structlog
 from msgspec.structs import replace
 
-from cedana_sched.cluster.node.ordered_objects import Given, IdentitySpec, OrderedObject
+from cedana_sched.kube.own_kinds.ordered import Given, OrderedObject
+from cedana_sched.kube.own_kinds.parts import IdentitySpec
 from cedana_sched.kube.resources import CHECKPOINTS, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError, UsageError

@@ -22,16 +22,18 @@ from cedana_sched.cluster.node.order_border import (
     read_order,
     refusal_of,
 )
-from cedana_sched.cluster.node.ordered_objects import Given, OrderedObject
 from cedana_sched.cluster.node.progress_writes import ProgressPlan
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.own_kinds.ordered import Given, OrderedObject
 from cedana_sched.kube.resources import CHECKPOINTS, RESTORES, Resource
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.checkpoint import TransferStatus
 from cedana_sched.model.orders import Dump, Order, Outcome, Progress, StageProgress
+from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import RestoreStep, Transfer
 from cedana_sched.model.served import EVERYWHERE, Served
 from cedana_sched.retrying import API_CALLS, Backoff
@@ -39,6 +41,7 @@ from cedana_sched.retrying import API_CALLS, Backoff
 log = structlog.get_logger(__name__)
 
 RESTORE_SECONDS = 600.0
+_RESTORE_DEADLINE = CheckpointPolicy.model_fields["restore_deadline_seconds"].alias or ""
 """Default deadline of a restore whose policy has none."""
 
 Perform = Callable[[Order], AsyncIterator[Outcome]]
@@ -162,21 +165,15 @@ class OrderFeed:
         if isinstance(order, Dump):
             return order.timeout_seconds
         seen = self._informers[key.resource].get(key.name, key.namespace)
-        told = seen.spec.policy.get("restoreDeadlineSeconds") if seen is not None else None
+        told = seen.policy.get(_RESTORE_DEADLINE) if seen is not None else None
         return float(told) if isinstance(told, int | float) and 0 < told <= LONGEST_SECONDS else RESTORE_SECONDS
 
     async def _tell_progress(self, key: _Key, told: Transfer) -> None:
         """Write progress with a precondition on the resource version: a late write changes nothing after the answer."""
         if (seen := self._informers[key.resource].get(key.name, key.namespace)) is None:
             return
-        transfer: Object = {
-            "readBytes": told.read_bytes,
-            "zeroBytes": told.zero_bytes,
-            "reusedBytes": told.reused_bytes,
-            "storedBytes": told.stored_bytes,
-        }
         try:
-            await self._patch(key, {"transfer": transfer}, seen.metadata.resource_version)
+            await self._patch(key, {"transfer": TransferStatus.of(told).to_json()}, seen.metadata.resource_version)
         except ApiError as error:  # best-effort: progress is informational
             log.info("progress not written", problem=error.message)
 

@@ -8,13 +8,13 @@ from contextlib import suppress
 
 from pydantic import ValidationError
 
-from cedana_sched.cluster.node.ordered_objects import OrderedObject
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.present import PresentPods, Sink
 from cedana_sched.cluster.node.prestop import same_token
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.objects import PartialObject, Pod
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import HasMetadata, Informer, Watch
@@ -132,7 +132,7 @@ class NodePods:
         for restore in self._feed.restores:
             if restore.spec.pod_ref.uid == workload.uid and restore.metadata.namespace == workload.namespace:
                 try:
-                    return read_kept(CheckpointPolicy, restore.spec.policy)
+                    return read_kept(CheckpointPolicy, restore.policy)
                 except ValidationError:  # a newer coordinator's
                     break
         return CheckpointPolicy()

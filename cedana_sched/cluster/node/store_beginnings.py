@@ -11,22 +11,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import msgspec
-
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.own_kinds.checkpoint import SavedCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.model.orders import CheckpointFailed, Dump, Order, Outcome
 from cedana_sched.store.mark import has_store
-
-
-class _Status(msgspec.Struct, frozen=True):
-    snapshot: dict[str, msgspec.Raw] | None = None
-
-
-class _Saved(msgspec.Struct, frozen=True):
-    """A Checkpoint, reduced to whether it names a snapshot."""
-
-    status: _Status = _Status()
 
 
 class StoreBeginnings:
@@ -62,5 +51,5 @@ class StoreBeginnings:
     async def _is_away(self) -> bool:
         if self._folder is None or await asyncio.to_thread(has_store, self._folder):
             return False
-        checkpoints, _ = await self._api.list_all(CHECKPOINTS, into=_Saved)
+        checkpoints, _ = await self._api.list_all(CHECKPOINTS, into=SavedCheckpoint)
         return any(one.status.snapshot for one in checkpoints)

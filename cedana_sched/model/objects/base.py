@@ -27,6 +27,11 @@ class _Model(BaseModel):
         """Serialize to plain JSON values; unset fields are omitted."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
+    @classmethod
+    def wire_name(cls, field: str) -> str:
+        """Return the name of a field in objects, for merge patches; raises KeyError if there is no such field."""
+        return cls.model_fields[field].alias or field
+
 
 class Written(_Model):
     """Base of user-written types: unknown fields in a file are errors. Names are camelCase, as in Kubernetes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ from cedana_sched.model.objects.base import (
 )
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import AfterCommit, Verdict
-from cedana_sched.model.records import CheckpointStep, Phase
+from cedana_sched.model.records import CheckpointStep, Phase, Transfer
 
 
 class IdentitySpec(Written):
@@ -98,6 +98,14 @@ class TransferStatus(Reported):
     zero_bytes: int = 0
     reused_bytes: int = 0
     stored_bytes: int = 0
+
+    @classmethod
+    def of(cls, transfer: Transfer) -> Self:
+        return cls.model_validate(transfer, from_attributes=True)
+
+    @property
+    def counts(self) -> Transfer:
+        return Transfer(**dict(self))
 
 
 class CheckpointStatus(Reported):

@@ -11,6 +11,10 @@ CATEGORY: Final = "cedana"
 
 ADMISSION_CHECK_CONTROLLER: Final = f"{GROUP}/checkpoint-restore"
 """`controllerName` of the AdmissionCheck with which an admin opts a ClusterQueue in."""
+POD_WEBHOOK: Final = f"pods.{GROUP}"
+"""Name of the webhook that changes new pods."""
+STATUS_WEBHOOK: Final = f"statuses.{GROUP}"
+"""Name of the webhook that holds evictions written into a pod's status."""
 
 # Opt-in of a pod. Written by users, adapters (in pod templates) and the pod webhook.
 ID: Final = f"{GROUP}/id"
@@ -89,6 +93,9 @@ RELEASED_HOLD: Final = f"{GROUP}/released-hold"
 """Annotation of a held object: name of the PreemptionHold that was released, so that the next attempt is allowed."""
 NOT_PREEMPTED: Final = f"{GROUP}/not-preempted"
 """Annotation of a pod with `CONFIRM_DELETION`: `true`, its deletion is no preemption."""
+
+WRITER: Final = f"{GROUP}/writer"
+"""Annotation of a ConfigMap of the coordinator: the coordinator that wrote it."""
 
 # Written by the agent on its node.
 NODE_PREPARED: Final = f"{GROUP}/node-prepared"

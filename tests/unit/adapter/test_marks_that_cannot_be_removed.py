@@ -16,8 +16,9 @@ from cedana_sched.adapter import mark_removal
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.adapter.evictions import Family
 from cedana_sched.coordinator.core import ReleaseHold
-from cedana_sched.eviction_holds.objects import Checkpoint, CheckpointSpec, IdentitySpec, PodSpec
 from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import asked_now, read_mark, written
@@ -201,7 +202,7 @@ class Second:
             uid = report.signal.uid
             self.told.frozen(f"{uid}.{POD_UID}.1")
             self.desk.known.note_hold(None, hold(uid=uid, left=300))
-            spec = CheckpointSpec(IdentitySpec("md"), PodSpec("n1", POD_UID), uid)
+            spec = CheckpointSpec(IdentitySpec("md"), PodRef(POD_UID, node_name="n1"), uid)
             self.desk.known.note_checkpoint(None, Checkpoint(Metadata(name=uid, namespace="lab"), spec))
             return
         self.told.aborted(f"{report.signal_uid}.{POD_UID}.1")

@@ -11,18 +11,19 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.policies import ClusterPolicies, _PolicyObject
+from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.cluster.coordinator.record_objects import resource_of, to_object, to_record
 from cedana_sched.cluster.coordinator.storage_probe import config_of
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
+from cedana_sched.kube.own_kinds.ordered import NamedPod, OrderedObject, OrderedSpec
 from cedana_sched.model import codec
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure, Retention
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Record
 from cedana_sched_webhooks import validation
 from cedana_sched_webhooks.admission import Answer
-from cedana_sched_webhooks.knowledge import Policy
 from tests.unit.cluster.coordinator.test_objects_of_records import CHECKPOINT, HOLD, RESTORE
 from tests.unit.webhooks.admission_builders import creation, knowledge
 
@@ -58,16 +59,15 @@ def test_a_coordinator_reads_what_a_newer_one_has_written_into_the_log(record: R
 
 def test_policies_count_as_they_are() -> None:
     policies = ClusterPolicies(cast("Any", None), 3_600)
-    policies._informer._put(_PolicyObject(Metadata("p"), newer(POLICY)))
+    policies._informer._put(PolicyObject(Metadata("p"), newer(POLICY)))
     assert policies.named("p", "lab") == READ
-    of_webhooks = knowledge(policies=[Policy(Metadata("p"), newer(POLICY))]).policy("p", "lab").policy
+    of_webhooks = knowledge(policies=[PolicyObject(Metadata("p"), newer(POLICY))]).policy("p", "lab").policy
     assert of_webhooks.model_dump() == READ.model_dump()
 
 
 def test_an_agent_does_as_the_policy_of_a_return_says() -> None:
-    pod = SimpleNamespace(uid="u")
-    spec = SimpleNamespace(pod_ref=pod, policy=newer(POLICY))
-    feed = SimpleNamespace(restores=[SimpleNamespace(spec=spec, metadata=Metadata("r", "lab"))])
+    spec = OrderedSpec("r", NamedPod("u"), policy=msgspec.Raw(msgspec.json.encode(newer(POLICY))))
+    feed = SimpleNamespace(restores=[OrderedObject(Metadata("r", "lab"), spec)])
     pods = NodePods(cast("Any", None), "node-1", cast("Any", feed))
     assert pods.on_restore_failure(WorkloadRef("u", "lab", "p", "node-1")) is OnRestoreFailure.FAIL
 

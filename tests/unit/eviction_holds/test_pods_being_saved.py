@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedana_sched.eviction_holds.objects import HeldObject, HoldSpec, HoldStatus, PreemptionHold
 from cedana_sched.eviction_holds.preemptions import Preemptions
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.preemption_hold import HeldObject, HoldSpec, HoldStatus, PreemptionHold
 from cedana_sched.model.records import HoldStep
 
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)

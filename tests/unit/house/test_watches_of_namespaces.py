@@ -8,20 +8,13 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from cedana_sched.kube.resources import Resource
+from tests.unit.house.product_modules import product_modules
 
-ROOT = Path(__file__).parents[3]
-ROOMS = (
-    ROOT / "cedana_sched",
-    ROOT / "webhooks",
-    *(ROOT / "adapters" / scheduler for scheduler in ("kueue", "volcano", "armada")),
-)
 LISTS = {"list_all", "list_each"}
 TOLD = frozenset({"served", "is_served"})
 PARTS = ("cedana_sched.cluster.", "cedana_sched_")
@@ -46,13 +39,6 @@ EVERYWHERE: dict[tuple[str, str], str] = {
     ("cedana_sched_volcano.nominations", "PODS"): "who waits for the place of a held pod may be anybody",
 }
 """By module and kind, why it must see what is excluded as well."""
-
-
-def _modules() -> Iterator[tuple[str, Path]]:
-    for room in ROOMS:
-        root = ROOT if room.name == "cedana_sched" else room
-        for path in sorted(room.rglob("*.py")):
-            yield ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), path
 
 
 def _resource(module: ModuleType, given: ast.expr) -> tuple[str, Resource] | None:
@@ -121,7 +107,9 @@ def untold(name: str, text: str) -> set[str]:
 
 def test_who_can_be_told_which_namespaces_are_served_is_told() -> None:
     """They are served all where nobody says it, for tests."""
-    parts = [(name, path) for name, path in _modules() if name.startswith(PARTS) and not name.endswith("__main__")]
+    parts = [
+        (name, path) for name, path in product_modules() if name.startswith(PARTS) and not name.endswith("__main__")
+    ]
     found = {(name, one) for name, path in parts for one in untold(name, path.read_text(encoding="utf-8"))}
     assert found == set()
 
@@ -142,7 +130,7 @@ def test_who_is_not_told(call: str, is_told: bool) -> None:
 
 def test_who_reads_all_namespaces_says_in_which_he_acts_or_why_not() -> None:
     found = set[tuple[str, str]]()
-    for name, path in _modules():
+    for name, path in product_modules():
         text = path.read_text(encoding="utf-8")
         if "Watch(" in text or "list_all(" in text or "list_each(" in text:
             found |= reads_of_all(name, text)

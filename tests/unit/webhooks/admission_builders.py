@@ -8,21 +8,12 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from cedana_sched.eviction_holds.objects import (
-    Checkpoint,
-    CheckpointSpec,
-    CheckpointStatus,
-    HeldObject,
-    HoldSpec,
-    HoldStatus,
-    IdentitySpec,
-    PodSpec,
-    PreemptionHold,
-    SnapshotName,
-    VictimStatus,
-)
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec, CheckpointStatus
+from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef, SnapshotName
+from cedana_sched.kube.own_kinds.preemption_hold import HeldObject, HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.watching import HasMetadata
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
@@ -32,7 +23,7 @@ from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
 from cedana_sched_kueue.webhooks import KueueWebhooks
 from cedana_sched_webhooks.admission import Request, UserInfo
 from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
-from cedana_sched_webhooks.knowledge import Knowledge, Policy
+from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.schedulers import Handler, ReplicaAccess
 
 T = TypeVar("T", bound=HasMetadata)
@@ -64,7 +55,7 @@ def knowledge(
     holds: Iterable[PreemptionHold] = (),
     namespaces: Iterable[PartialObject] = (),
     nodes: Iterable[PartialObject] = (),
-    policies: Iterable[Policy] = (),
+    policies: Iterable[PolicyObject] = (),
 ) -> Knowledge:
     known = Knowledge(Shelf(namespaces), Shelf(nodes), Shelf(policies))
     for checkpoint in checkpoints:
@@ -99,9 +90,11 @@ def checkpoint(
             labels=labels or {},
             deletion_timestamp="2026-05-01T12:00:00Z" if deleted else None,
         ),
-        CheckpointSpec(IdentitySpec(identifier, index), PodSpec(node)),
+        CheckpointSpec(IdentitySpec(identifier, index), PodRef(node_name=node)),
         CheckpointStatus(
-            phases.get(step, Phase.IN_PROGRESS), step, SnapshotName(generation) if generation is not None else None
+            phases.get(step, Phase.IN_PROGRESS),
+            step,
+            SnapshotName(generation, identifier) if generation is not None else None,
         ),
     )
 
@@ -135,8 +128,8 @@ def namespace(name: str = "lab", **labels: str) -> PartialObject:
     return PartialObject(Metadata(name=name, labels=labels))
 
 
-def policy(name: str, **spec: Any) -> Policy:
-    return Policy(Metadata(name=name), spec)
+def policy(name: str, **spec: Any) -> PolicyObject:
+    return PolicyObject(Metadata(name=name), spec)
 
 
 def pod(

@@ -10,19 +10,17 @@ import pytest
 
 from cedana_sched.eviction_holds import pods
 from cedana_sched.eviction_holds.decision import UNANNOUNCED_SECONDS
-from cedana_sched.eviction_holds.objects import (
+from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
+from cedana_sched.kube.own_kinds.preemption_hold import (
     CLOCKS_DIFFER,
-    Checkpoint,
-    CheckpointSpec,
     HeldObject,
     HoldSpec,
     HoldStatus,
-    IdentitySpec,
-    PodSpec,
     PreemptionHold,
     VictimStatus,
 )
-from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched_kueue import suspensions
@@ -52,7 +50,9 @@ def of_pod(hold: PreemptionHold) -> Knowledge:
     found = known()
     found.note_checkpoint(
         None,
-        Checkpoint(Metadata("c", "lab"), CheckpointSpec(IdentitySpec("md"), PodSpec("node1", "pod-uid"), "signal-1")),
+        Checkpoint(
+            Metadata("c", "lab"), CheckpointSpec(IdentitySpec("md"), PodRef("pod-uid", node_name="node1"), "signal-1")
+        ),
     )
     found.note_hold(None, hold)
     return found

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
 from cedana_sched.model.objects import names
 from cedana_sched.testing.patches import patched
 from cedana_sched_webhooks import pods
 from cedana_sched_webhooks.admission import Answer
-from cedana_sched_webhooks.knowledge import Policy
 from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, pod, policy
 
 ONLY_BIO = {"allowedNamespaces": {"from": "Names", "names": ["bio"]}}
@@ -26,7 +26,7 @@ POLICIES = (
 )
 
 
-def ask(body: Object, namespace: str = "lab", policies: tuple[Policy, ...] = POLICIES) -> Answer:
+def ask(body: Object, namespace: str = "lab", policies: tuple[PolicyObject, ...] = POLICIES) -> Answer:
     return pods.answer(creation(body, namespace), knowledge(policies=policies), configuration())
 
 
@@ -54,7 +54,7 @@ def test_a_pod_that_names_a_policy_of_others_is_not_protected(name: str, namespa
 @pytest.mark.parametrize(
     "default", [policy("default"), policy("default", deadlineSeconds=-1)], ids=["", "broken default"]
 )
-def test_a_pod_that_has_a_snapshot_continues_all_the_same(name: str, default: Policy) -> None:
+def test_a_pod_that_has_a_snapshot_continues_all_the_same(name: str, default: PolicyObject) -> None:
     known = knowledge(
         policies=(*POLICIES[:-1], policy("broken", deadlineSeconds=-1), default), checkpoints=[checkpoint(1)]
     )

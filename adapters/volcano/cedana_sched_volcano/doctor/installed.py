@@ -23,9 +23,6 @@ from cedana_sched_volcano.doctor.protection import protection
 from cedana_sched_volcano.objects import QUEUES
 
 OURS: Final = {"labelSelector": "app.kubernetes.io/part-of=cedana-sched"}
-STATUS_HOLD: Final = "statuses.sched.cedana.ai"
-PRE_STOP: Final = "pods.sched.cedana.ai"
-"""Names of our webhooks in the chart."""
 COMPONENT: Final = kept("app.kubernetes.io/component")
 EXTENDER: Final = "volcano-extender"
 
@@ -93,7 +90,7 @@ async def _installation(api: Api) -> Installation:
     webhooks = await _webhooks(api)
     services, _ = await api.list_all(SERVICES, None, OURS, into=_Service)
     urls = [url for one in services if one.metadata.labels.get(COMPONENT) == EXTENDER for url in _urls(one)]
-    return Installation(STATUS_HOLD in webhooks, PRE_STOP in webhooks, tuple(urls))
+    return Installation(names.STATUS_WEBHOOK in webhooks, names.POD_WEBHOOK in webhooks, tuple(urls))
 
 
 async def _webhooks(api: Api) -> set[str]:

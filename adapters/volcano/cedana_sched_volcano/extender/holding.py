@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from cedana_sched.adapter.protected_pods import find_identity
-from cedana_sched.eviction_holds.objects import Checkpoint, PreemptionHold
 from cedana_sched.eviction_holds.pods import KEPT, decide, wishes
 from cedana_sched.eviction_holds.preemptions import Preemptions
 from cedana_sched.kube.client import Api
@@ -23,10 +22,13 @@ from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.marking import EvictionMarker
 from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, PREEMPTION_HOLDS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer, Watch, awaited
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.base import moment
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
 from cedana_sched.model.served import EVERYWHERE, Served
@@ -151,8 +153,8 @@ class Holding:
         if (identity := find_identity(pod)) is not None:
             known = self._preemptions.checkpoints_of(identity.namespace, identity.id, identity.index)
             newest = max(known, key=lambda one: one.generation or 0, default=None)
-            if newest is not None and newest.generation is not None and newest.status.commit_time is not None:
-                began = max(began, datetime.fromisoformat(newest.status.commit_time))
+            if newest is not None and newest.generation is not None and newest.committed_at is not None:
+                began = max(began, moment(newest.committed_at))
         return max(0.0, (now - began).total_seconds())
 
     def _informers(self) -> tuple[Informer[Any], ...]:

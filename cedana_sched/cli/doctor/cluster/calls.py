@@ -24,7 +24,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.served import Served
 
 CHECK: Final = webhooks.CHECK
-WEBHOOK: Final = f"pods.{names.GROUP}"
+WEBHOOK: Final = names.POD_WEBHOOK
 NAME: Final = "cedana-sched-doctor"
 """Prefix of the pod's name, and the id by which the pod opts in."""
 MOST_TRIED: Final = 5

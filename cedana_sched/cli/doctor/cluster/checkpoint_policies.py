@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from cedana_sched.cli.doctor.cluster.reads import Reads
 from cedana_sched.cli.doctor.findings import Finding, Level
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import AbsentError
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.checkpoint_policy import read_spec, withheld
@@ -18,15 +16,10 @@ from cedana_sched.model.objects.checkpoint_policy import read_spec, withheld
 CHECK: Final = "checkpoint policies"
 
 
-class _Policy(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    spec: Object = {}
-
-
 async def examine(reads: Reads) -> list[Finding]:
     """Return a finding for each policy that is invalid, or has fields that apply to no namespace."""
     try:
-        there = await reads.listed(CHECKPOINT_POLICIES, into=_Policy)
+        there = await reads.listed(CHECKPOINT_POLICIES, into=PolicyObject)
     except AbsentError:  # not installed, which other checks report
         there = ()
     found = [finding for one in there if (finding := _of(one.metadata.name, one.spec)) is not None]

@@ -9,13 +9,15 @@ from typing import Final
 from urllib.parse import quote, urlunsplit
 
 import aiohttp
-import msgspec
+from pydantic import ValidationError
 
 from cedana_sched.cli.doctor.cluster.reads import MOST_NAMES, Reads
 from cedana_sched.cli.doctor.findings import Finding, Level
 from cedana_sched.kube.errors import AbsentError
-from cedana_sched.kube.objects import Condition, Metadata
+from cedana_sched.kube.own_kinds.checkpoint_storage import StorageObject
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES
+from cedana_sched.model.objects.base import read_kept
+from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec, S3Storage
 
 CHECK: Final = "storage"
 _PATIENCE: Final = aiohttp.ClientTimeout(total=5)
@@ -25,32 +27,10 @@ _LONGEST_REASON: Final = 200
 """Maximum characters of an error in a finding."""
 
 
-class _S3(msgspec.Struct, frozen=True, rename="camel"):
-    bucket: str = ""
-    prefix: str = ""
-    endpoint: str | None = None
-    region: str = "us-east-1"
-    allow_http: bool = False
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    s3: _S3 | None = None
-
-
-class _Status(msgspec.Struct, frozen=True):
-    conditions: tuple[Condition, ...] = ()
-
-
-class _Storage(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-
 async def examine(reads: Reads) -> list[Finding]:
     """Check the conditions of each CheckpointStorage, and whether its bucket is public."""
     try:
-        there = await reads.listed(CHECKPOINT_STORAGES, into=_Storage)
+        there = await reads.listed(CHECKPOINT_STORAGES, into=StorageObject)
     except AbsentError:
         there = ()
     if not there:
@@ -60,16 +40,24 @@ async def examine(reads: Reads) -> list[Finding]:
     found: list[Finding] = []
     for one in there[:MOST_NAMES]:
         found.append(_condition(one))
-        if one.spec.s3 is not None:
+        if (s3 := _s3_of(one)) is not None:
             found += _scoped(one)
-            found += await _bucket(one.metadata.name, one.spec.s3)
+            found += await _bucket(one.metadata.name, s3)
     if len(there) > MOST_NAMES:
         says = f"{len(there) - MOST_NAMES} more CheckpointStorages were not looked at"
         found.append(Finding(CHECK, Level.WARN, says, "kubectl get cstore"))
     return found
 
 
-def _condition(one: _Storage) -> Finding:
+def _s3_of(one: StorageObject) -> S3Storage | None:
+    """Return its bucket; None if it has none, or its spec is not valid, which the coordinator's condition reports."""
+    try:
+        return read_kept(CheckpointStorageSpec, one.spec).s3
+    except ValidationError:
+        return None
+
+
+def _condition(one: StorageObject) -> Finding:
     """Return the storage's Ready condition; the coordinator probes buckets, while only nodes can access a folder."""
     name = one.metadata.name
     ready = next((each for each in one.status.conditions if each.type == "Ready"), None)
@@ -81,7 +69,7 @@ def _condition(one: _Storage) -> Finding:
     return Finding(CHECK, Level.OK, f"{name}: {ready.message}")
 
 
-def _scoped(one: _Storage) -> list[Finding]:
+def _scoped(one: StorageObject) -> list[Finding]:
     """Return the storage's Scoped condition: whether each node can access all snapshots; empty if not set yet."""
     name = one.metadata.name
     scoped = next((each for each in one.status.conditions if each.type == "Scoped"), None)
@@ -93,7 +81,7 @@ def _scoped(one: _Storage) -> list[Finding]:
     return [Finding(CHECK, level, f"{name}: {scoped.message}", "docs/security.md#keys-of-one-namespace")]
 
 
-async def _bucket(name: str, s3: _S3) -> list[Finding]:
+async def _bucket(name: str, s3: S3Storage) -> list[Finding]:
     found: list[Finding] = []
     if s3.allow_http and (s3.endpoint or "").startswith("http:"):
         says = f"{name}: {s3.endpoint} has no TLS, and memory crosses the network as the store gets it"
@@ -113,7 +101,7 @@ async def _bucket(name: str, s3: _S3) -> list[Finding]:
     return found
 
 
-async def _lists_without_keys(s3: _S3) -> bool:
+async def _lists_without_keys(s3: S3Storage) -> bool:
     """Whether an anonymous request can list the bucket's prefix.
 
     Raises:

@@ -13,9 +13,10 @@ from typing import Final
 
 from cedana_sched.cluster.collection_turns import CollectionTurn, CollectionTurns
 from cedana_sched.cluster.coordinator.credentials import grants
-from cedana_sched.cluster.coordinator.credentials.grants import Ordered, PlacedPod, Refused
+from cedana_sched.cluster.coordinator.credentials.grants import PlacedPod, Refused
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.resources import CHECKPOINTS, CONFIG_MAPS, NAMESPACES, PODS, RESTORES
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_review import LONGEST_TOKEN, review_token
@@ -93,8 +94,8 @@ class Evidence:
         query = {"labelSelector": f"{names.PROTECTED}=true", "fieldSelector": f"spec.nodeName={node}"}
         return (await self._api.list_all(PODS, name, query, into=PlacedPod))[0]
 
-    async def _orders(self, node: str, name: str) -> tuple[Ordered, ...]:
+    async def _orders(self, node: str, name: str) -> tuple[OrderedObject, ...]:
         query = {"labelSelector": names.ordered_to(node)}
-        checkpoints, _ = await self._api.list_all(CHECKPOINTS, name, query, into=Ordered)
-        restores, _ = await self._api.list_all(RESTORES, name, query, into=Ordered)
+        checkpoints, _ = await self._api.list_all(CHECKPOINTS, name, query, into=OrderedObject)
+        restores, _ = await self._api.list_all(RESTORES, name, query, into=OrderedObject)
         return (*checkpoints, *restores)

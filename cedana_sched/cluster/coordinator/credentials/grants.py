@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
 from cedana_sched.cluster.collection_turns import CollectionTurn
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.token_review import Reviewed
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import (
@@ -29,11 +30,10 @@ from cedana_sched.model.identity import (
     validate_namespace,
 )
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.base import LARGEST_NUMBER
 from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.records import RestoreStep
 
-AUDIENCE: Final = "credentials.sched.cedana.ai"
+AUDIENCE: Final = f"credentials.{names.GROUP}"
 """Token audience; the API server's own tokens have other audiences, so that no recipient of those can use them here."""
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a mirror pod, which a kubelet created."""
@@ -83,34 +83,6 @@ class PlacedPod(msgspec.Struct, frozen=True):
     metadata: Labelled
     spec: PlacedSpec = PlacedSpec()
     status: PodState = PodState()
-
-
-Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
-
-
-class Numbered(msgspec.Struct, frozen=True):
-    """An order or an answer."""
-
-    number: Number
-
-
-class OrderStatus(msgspec.Struct, frozen=True):
-    step: str = ""
-    order: Numbered | None = None
-    answer: Numbered | None = None
-
-
-class OrderSpec(msgspec.Struct, frozen=True, rename=api_name):
-    first_order: Numbered | None = None
-    namespace_uid: str = ""
-
-
-class Ordered(msgspec.Struct, frozen=True):
-    """A Checkpoint or a Restore, reduced to its node, its order, and whether the order is answered."""
-
-    metadata: Labelled
-    spec: OrderSpec = OrderSpec()
-    status: OrderStatus = OrderStatus()
 
 
 def caller_of(reviewed: Reviewed, account: str) -> Caller:
@@ -179,7 +151,7 @@ def require_current(namespace: str, uid: str | None, shared: Collection[str]) ->
         raise Refused(HTTPStatus.FORBIDDEN, f"the store keeps what is saved in namespace {name} under another name")
 
 
-def require_business(node: str, namespace: str, pods: Iterable[PlacedPod], orders: Iterable[Ordered]) -> None:
+def require_business(node: str, namespace: str, pods: Iterable[PlacedPod], orders: Iterable[OrderedObject]) -> None:
     """Require that the node has a protected pod of the namespace, or an unanswered order about it.
 
     Args:
@@ -222,9 +194,8 @@ def _is_there(pod: PlacedPod, node: str) -> bool:
     )
 
 
-def _stands(one: Ordered, node: str) -> bool:
-    labels, status = one.metadata.labels, one.status
-    given = status.order or one.spec.first_order
+def _stands(one: OrderedObject, node: str) -> bool:
+    labels, status, given = one.metadata.labels, one.status, one.order
     if labels.get(names.NODE) != node or labels.get(names.ARCHIVED) == "true" or given is None:
         return False
     return status.step != RestoreStep.ENDED and (status.answer is None or status.answer.number < given.number)

@@ -19,7 +19,6 @@ from asyncinotify import Mask
 
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
 from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.ordered_objects import OrderedObject
 from cedana_sched.cluster.node.restoring.files import wait_for_path
 from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
 from cedana_sched.cluster.node.restoring.served import Served, ServedBeginnings
@@ -27,9 +26,11 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.resources import RESTORES
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import RestoreError
+from cedana_sched.model.objects.restore import RestoreStatus
 from cedana_sched.model.records import RestoreStep
 from cedana_sched.retrying import API_CALLS, Backoff
 from cedana_sched.service.watches import watches
@@ -137,7 +138,7 @@ class NewBeginnings:
             return False
 
     async def _tell(self, restore: OrderedObject, beginning: Beginning) -> bool:
-        patch: Object = {"status": {"replacedBy": beginning.container}}
+        patch: Object = {"status": {RestoreStatus.wire_name("replaced_by"): beginning.container}}
         metadata = restore.metadata
         try:
             await self._api.patch(RESTORES, metadata.name, metadata.namespace, patch, subresource="status")

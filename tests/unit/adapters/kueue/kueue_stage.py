@@ -12,8 +12,8 @@ import msgspec
 
 from cedana_sched.adapter.conformance import Power, RunningWorkload
 from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
-from cedana_sched.eviction_holds.objects import PreemptionHold
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.adapter import KueueAdapter

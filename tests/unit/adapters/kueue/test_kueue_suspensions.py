@@ -9,8 +9,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.eviction_holds.objects import PreemptionHold
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep

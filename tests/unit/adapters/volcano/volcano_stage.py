@@ -12,10 +12,10 @@ import msgspec
 
 from cedana_sched.adapter.conformance import Power, RunningWorkload
 from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
-from cedana_sched.eviction_holds.objects import PreemptionHold
 from cedana_sched.eviction_holds.pods import decide
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import PREEMPTION
+from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import STALE_SECONDS, EvictionMark, asked_now, read_mark, written

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.cluster.coordinator.record_objects import to_object
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.objects import Node
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, NODES
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model import codec

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from cedana_sched.cluster.coordinator.agents import AnsweredObject, _Pod, _Spec, _Status
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.ordered import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import SnapshotRef
 
@@ -41,14 +42,14 @@ def known_checkpoints(*checkpoints: KnownCheckpoint) -> ById:
 
 def shown_restore(
     pod: str, uid: str, beginning: int = 0, replaced_by: str | None = None, running_at: str | None = None
-) -> AnsweredObject:
+) -> OrderedObject:
     """The Restore of a pod's beginning, as the coordinator sees it."""
     metadata = Metadata(f"restore-{pod}-{beginning}", "bio", f"{uid}.{beginning}", resource_version=replaced_by or "1")
-    status = _Status(incarnation=beginning, replaced_by=replaced_by, start_time=running_at)
-    return AnsweredObject(metadata, _Spec(f"restore.{uid}.{beginning}", _Pod(pod, uid)), status)
+    status = OrderedStatus(incarnation=beginning, replaced_by=replaced_by, start_time=running_at)
+    return OrderedObject(metadata, OrderedSpec(f"restore.{uid}.{beginning}", NamedPod(uid, name=pod)), status)
 
 
-def known_beginnings(*restores: AnsweredObject) -> BeginningNumbers:
+def known_beginnings(*restores: OrderedObject) -> BeginningNumbers:
     """What these Restores tell of beginnings; no others come."""
     informer = filled(*restores)
     informer.synced.set()

@@ -8,13 +8,15 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.agents import AnsweredObject, AnswerNotBelievedError, ObjectAgents
+from cedana_sched.cluster.coordinator.agents import AnswerNotBelievedError, ObjectAgents
 from cedana_sched.cluster.coordinator.answers import objection_to
-from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import BySnapshot
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.purge import _is_removed
 from cedana_sched.cluster.coordinator.record_objects import to_object
 from cedana_sched.cluster.coordinator.removal import Removal
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
@@ -112,7 +114,7 @@ class Agents:
         body["metadata"] |= {"uid": "u", "resourceVersion": "2", **changes}
         given = codec.to_builtins(outcome) if isinstance(outcome, msgspec.Struct) else outcome
         body["status"] |= {"order": {"number": 1, "order": {}}, "answer": {"number": 1, "outcome": given}}
-        shown = msgspec.json.decode(msgspec.json.encode(body), type=AnsweredObject)
+        shown = msgspec.json.decode(msgspec.json.encode(body), type=OrderedObject)
         informer = self.agents._informers[record is RESTORE]
         performing = asyncio.create_task(_all(self.agents.perform("node-1", order)))
         await asyncio.sleep(0)

@@ -8,8 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from cedana_sched.cluster.coordinator.choice import Choice, is_to_choose
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.kube.objects import Metadata, OwnerReference, Pod, PodStatus
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep

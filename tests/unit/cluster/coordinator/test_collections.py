@@ -16,10 +16,10 @@ import pytest
 from cedana_sched.cluster.collection_turns import KEY, TURN_SECONDS, CollectionTurn, CollectionTurns
 from cedana_sched.cluster.coordinator import collections
 from cedana_sched.cluster.coordinator.collections import BUSY_SECONDS, MOST_TURNS, Collections
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import Condition, Metadata, Node, NodeStatus, PartialObject, Pod, PodSpec, PodStatus
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CONFIG_MAPS, NAMESPACES, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.identity import Identity

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.restarts import ContainerRestarts
 from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.objects import ContainerStatus, Metadata, OwnerReference, Pod, PodStatus
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -38,7 +38,7 @@ class Field:
     def __init__(self, *generations: int, index: int = 3) -> None:
         self.said: list[ObjectEvent] = []
         self.known = tuple(SnapshotRef(Identity("bio", "md", index), one) for one in generations)
-        self.restores: Informer[AnsweredObject] = filled(shown_restore("md-0", "u1"))
+        self.restores: Informer[OrderedObject] = filled(shown_restore("md-0", "u1"))
         self.restores.synced.set()
         self.synced = asyncio.Event()
         self.synced.set()

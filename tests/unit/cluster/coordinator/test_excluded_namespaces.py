@@ -17,13 +17,14 @@ from cedana_sched.cluster.coordinator import ends
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.excluded import Excluded
 from cedana_sched.cluster.coordinator.gates import Gates
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.coordinator.core import ReleaseHold, Reported
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import decoded
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, JOBS, PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Abort, Aborted, Frozen

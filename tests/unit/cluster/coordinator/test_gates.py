@@ -12,10 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from cedana_sched.cluster.coordinator.gates import LARGEST_AFFINITY_BYTES, Gates
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import decoded
 from cedana_sched.kube.objects import Metadata, Node, Pod
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.watching import Informer

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.model.identity import Identity
 from tests.unit.cluster.coordinator.filled_mirrors import filled
 

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator import projection
-from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.cluster.coordinator.answers import shortened
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint
 from cedana_sched.cluster.coordinator.leader import Leader
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.record_objects import status_of, to_object
 from cedana_sched.cluster.coordinator.status_patches import status_patch
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.reading import read
 from cedana_sched.kube.resources import CHECKPOINTS, CONFIG_MAPS, PODS, PREEMPTION_HOLDS
 from cedana_sched.model import codec
@@ -214,7 +214,7 @@ def test_text_that_json_cannot_hold_is_written_all_the_same() -> None:
     [
         (KnownCheckpoint, {"answer": {"number": 1, "outcome": {"type": "RemoveFailed", "why": LONG}}}),
         (KnownCheckpoint, {"answer": {"number": 1, "outcome": {"type": LONG}}}),
-        (AnsweredObject, {"replacedBy": LONG}),
+        (OrderedObject, {"replacedBy": LONG}),
     ],
     ids=["why", "type", "replacedBy"],
 )
@@ -234,7 +234,7 @@ async def test_outcome_that_is_longer_than_any_is_neither_kept_nor_believed() ->
     metadata = {"name": "md", "namespace": "bio", "uid": "u", "resourceVersion": "1"}
     answer = {"number": 1, "outcome": codec.to_builtins(said)}
     body = {"metadata": metadata, "spec": {"uid": UID}, "status": {"answer": answer}}
-    found = read(CHECKPOINTS, msgspec.json.encode(body), AnsweredObject)
+    found = read(CHECKPOINTS, msgspec.json.encode(body), OrderedObject)
     assert len(msgspec.json.encode(found)) < 2 * LONGEST_TEXT
     [failed] = await Agents().answer(DUMP, said)
     assert isinstance(failed, CheckpointFailed)

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
-from cedana_sched.cluster.coordinator.agents import AnsweredObject
 from cedana_sched.cluster.coordinator.alive import Alive
 from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.kube.objects import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -46,11 +46,11 @@ class _Cluster:
     """A mirror that the test fills, and what was reported of it."""
 
     def __init__(
-        self, *pods: Pod, restores: tuple[AnsweredObject, ...] = (), saved: SavedSnapshots = NOTHING_SAVED
+        self, *pods: Pod, restores: tuple[OrderedObject, ...] = (), saved: SavedSnapshots = NOTHING_SAVED
     ) -> None:
         self.informer: Informer[Pod] = filled(*pods)
         self.informer.synced.set()
-        self.restores: Informer[AnsweredObject] = filled(*restores)
+        self.restores: Informer[OrderedObject] = filled(*restores)
         self.restores.synced.set()
         nothing = cast("Any", None)
         access = ClusterAccess(nothing, nothing, self.informer, _Policies(), saved, "cedana-system", nothing)
@@ -218,7 +218,7 @@ async def test_a_program_that_was_started_again_has_run() -> None:
 RUNNING = _pod("a", "node-1", "Running")
 
 
-def _restore(beginning: int = 0, replaced_by: str | None = None) -> AnsweredObject:
+def _restore(beginning: int = 0, replaced_by: str | None = None) -> OrderedObject:
     return shown_restore("a", "uid-of-a", beginning, replaced_by)
 
 
@@ -246,7 +246,7 @@ async def test_pod_of_which_its_node_says_that_it_begins_again_is_told() -> None
     ids=["not yet", "begins again", "is recorded", "begins again twice", "the first is forgotten"],
 )
 async def test_coordinator_that_was_away_meanwhile_is_told_of_the_latest_beginning(
-    restores: tuple[AnsweredObject, ...], beginning: int
+    restores: tuple[OrderedObject, ...], beginning: int
 ) -> None:
     other = shown_restore("b", "uid-of-b", 8)
     assert isinstance(first := await _Cluster(RUNNING, restores=(*restores, other)).next(), Starting)

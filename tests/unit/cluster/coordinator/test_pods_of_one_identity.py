@@ -10,11 +10,12 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.adapter.contract import Ended, Preempted, Starting
-from cedana_sched.cluster.coordinator.known import KnownCheckpoint, _IdentitySpec, _PodSpec, _Spec, _Status
 from cedana_sched.cluster.coordinator.rivals import Rivals
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, OwnerReference, Pod, PodSpec, PodStatus
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint, KnownSpec, KnownStatus
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
@@ -53,8 +54,8 @@ def pod(
 
 
 def saved(of: str, step: CheckpointStep) -> KnownCheckpoint:
-    spec = _Spec(_IdentitySpec("md"), pod_ref=_PodSpec("n1", f"uid-of-{of}"))
-    return KnownCheckpoint(Metadata(name="c1", namespace="bio"), spec, _Status(step=step))
+    spec = KnownSpec(IdentitySpec("md"), pod_ref=PodRef(f"uid-of-{of}", node_name="n1"))
+    return KnownCheckpoint(Metadata(name="c1", namespace="bio"), spec, KnownStatus(step=step))
 
 
 class World:

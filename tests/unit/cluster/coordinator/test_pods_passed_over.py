@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.cluster.coordinator.passed_over import PassedOver
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from tests.unit.cluster.coordinator.filled_mirrors import filled

@@ -15,14 +15,15 @@ import pytest
 
 from cedana_sched.adapter.cluster import OptingIn
 from cedana_sched.cluster.coordinator import unprepared
-from cedana_sched.cluster.coordinator.known import ById, KnownCheckpoint, _IdentitySpec, _PodSpec, _SnapshotName, _Spec
-from cedana_sched.cluster.coordinator.known import _Status as Status
+from cedana_sched.cluster.coordinator.known import ById
 from cedana_sched.cluster.coordinator.unprepared import REVISION, Unprepared
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, ConflictError, decoded
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint, KnownSpec, KnownStatus
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef, SnapshotName
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.model.objects import names
@@ -87,8 +88,8 @@ def pod(
 
 
 def snapshot(index: int, generation: int) -> KnownCheckpoint:
-    spec = _Spec(_IdentitySpec("md", index), pod_ref=_PodSpec("n1"))
-    status = Status(CheckpointStep.READY, snapshot=_SnapshotName(generation, "md", index))
+    spec = KnownSpec(IdentitySpec("md", index), pod_ref=PodRef(node_name="n1"))
+    status = KnownStatus(step=CheckpointStep.READY, snapshot=SnapshotName(generation, "md", index))
     return KnownCheckpoint(Metadata(name=f"c-{index}-{generation}", namespace="bio"), spec, status)
 
 
@@ -394,7 +395,9 @@ async def test_pod_that_should_have_continued_says_so_with_its_snapshot() -> Non
 
 
 async def test_pod_whose_snapshot_is_still_being_made_says_so() -> None:
-    flying = KnownCheckpoint(Metadata("c", "bio"), _Spec(_IdentitySpec("md", 3)), Status(CheckpointStep.DUMPING))
+    flying = KnownCheckpoint(
+        Metadata("c", "bio"), KnownSpec(IdentitySpec("md", 3)), KnownStatus(step=CheckpointStep.DUMPING)
+    )
     world = World(pod(labels={JOB_NAME: "md", COMPLETION: "3"}), snapshot(3, 7), flying)
     await world.sees()
     (told,) = world.told

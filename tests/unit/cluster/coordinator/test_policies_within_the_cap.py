@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.coordinator.policies import ClusterPolicies, _PolicyObject
+from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnCheckpointFailure
 
@@ -19,7 +20,7 @@ KEEP = {"onCheckpointFailure": "KeepRunning"}
 def policies(**specs: dict[str, Any]) -> ClusterPolicies:
     made = ClusterPolicies(cast("Any", None), 3_600)
     for name, spec in specs.items():
-        made._informer._put(_PolicyObject(Metadata(name), spec))
+        made._informer._put(PolicyObject(Metadata(name), spec))
     return made
 
 
@@ -130,7 +131,7 @@ def test_what_counts_for_nobody_is_said_on_the_policy_once_for_each_change() -> 
     known = ClusterPolicies(cast("Any", None), 3_600, tell=told.append)
 
     def put(name: str, **spec: Any) -> None:
-        known._informer._put(_PolicyObject(Metadata(name, uid=f"uid-of-{name}"), spec))
+        known._informer._put(PolicyObject(Metadata(name, uid=f"uid-of-{name}"), spec))
 
     for _ in range(2):
         put("stays", **KEEP, imageMayChange=True)

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import msgspec
 
-from cedana_sched.cluster.coordinator.agents import AnsweredObject, ObjectAgents
+from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.record_objects import to_object
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.orders import Outcome, Stage, Staged, StageFailed, StageProgress
@@ -39,7 +40,7 @@ class Staging:
         if answer is not None:
             outcome = codec.to_builtins(answer[1])
             body["status"]["answer"] = {"number": answer[0], "outcome": outcome}
-        self.agents.restores._put(msgspec.json.decode(msgspec.json.encode(body), type=AnsweredObject))
+        self.agents.restores._put(msgspec.json.decode(msgspec.json.encode(body), type=OrderedObject))
 
     async def staged(self, order: Stage, *shown: tuple[Any, ...]) -> list[Outcome]:
         async def collect() -> list[Outcome]:

@@ -15,12 +15,13 @@ from cedana_sched.cluster.coordinator import current_namespaces
 from cedana_sched.cluster.coordinator.current_namespaces import CurrentNamespaces
 from cedana_sched.cluster.coordinator.in_use import InUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
-from cedana_sched.cluster.coordinator.known import BySnapshot, KnownCheckpoint
+from cedana_sched.cluster.coordinator.known import BySnapshot
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.record_objects import to_object, to_record
 from cedana_sched.cluster.coordinator.removal import Removal
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import NamespaceGoneError, RefusedByServerError
+from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, NAMESPACES, PODS, PREEMPTION_HOLDS, RESTORES
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record, Restore, RestoreStep

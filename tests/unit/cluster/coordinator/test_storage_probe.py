@@ -11,9 +11,10 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.cluster.coordinator.scoping import Scoping
-from cedana_sched.cluster.coordinator.storage_probe import StorageObject, StorageProbe, config_of
+from cedana_sched.cluster.coordinator.storage_probe import StorageProbe, config_of
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint_storage import StorageObject
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.errors import StoreDeniedError, UsageError
 from cedana_sched.store.check import StoreReport

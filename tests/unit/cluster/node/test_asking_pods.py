@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.cluster.node import pods as module
-from cedana_sched.cluster.node.ordered_objects import OfPod, OrderedObject, Spec, Status
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, PartialObject, Pod, PodStatus, read_time
+from cedana_sched.kube.own_kinds.ordered import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
 
@@ -57,8 +57,8 @@ class Node:
     def order(self, step: CheckpointStep, **status: Any) -> None:
         self._version += 1
         metadata = Metadata(name="c1", namespace="bio", resource_version=str(self._version))
-        shown = Status(step=step, deadline=DEADLINE, **status)
-        self.feed.checkpoints._put(OrderedObject(metadata, Spec("c1", OfPod(UID)), shown))
+        shown = OrderedStatus(step=step, deadline=DEADLINE, **status)
+        self.feed.checkpoints._put(OrderedObject(metadata, OrderedSpec("c1", NamedPod(UID)), shown))
 
     async def is_released(self) -> bool:
         """Within no time."""

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.node.ordered_objects import OfPod, OrderedObject, Spec, Status
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.ordered import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched.service.draining import until_drained
 
@@ -28,7 +28,7 @@ class Feed:
     def shows(self, step: CheckpointStep) -> None:
         self._version += 1
         metadata = Metadata(name="c1", namespace="bio", resource_version=str(self._version))
-        self.feed.checkpoints._put(OrderedObject(metadata, Spec("c1", OfPod("u1")), Status(step=step)))
+        self.feed.checkpoints._put(OrderedObject(metadata, OrderedSpec("c1", NamedPod("u1")), OrderedStatus(step=step)))
 
 
 async def test_a_checkpoint_that_has_begun_is_finished_first() -> None:

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import msgspec
 
-from cedana_sched.cluster.node.ordered_objects import Given, IdentitySpec, OfPod, OrderedObject, Spec, Status
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.ordered import Given, NamedPod, OrderedObject, OrderedSpec, OrderedStatus
+from cedana_sched.kube.own_kinds.parts import IdentitySpec
 from cedana_sched.kube.resources import RESTORES
 from cedana_sched.model import codec
 from cedana_sched.model.errors import StoreUnavailableError
@@ -21,12 +22,14 @@ from cedana_sched.model.records import RestoreStep
 
 POD = "5f2b8c1e-6d7a-4c2f-9a52-2f6c0d8e1b37"
 ORDER = RestoreSnapshot("r1", WorkloadRef(POD, "bio", "md-0", "n1"), SnapshotRef(Identity("bio", "md"), 1))
-SPEC = Spec("r1", OfPod(POD, "md-0", "n1"), IdentitySpec("md"))
+SPEC = OrderedSpec("r1", NamedPod(POD, "n1", "md-0"), IdentitySpec("md"))
 
 
 def _shown(step: RestoreStep, version: str) -> OrderedObject:
     given = Given(3, msgspec.Raw(msgspec.json.encode(codec.to_builtins(ORDER))))
-    return OrderedObject(Metadata(name="r1", namespace="bio", resource_version=version), SPEC, Status(step, given))
+    return OrderedObject(
+        Metadata(name="r1", namespace="bio", resource_version=version), SPEC, OrderedStatus(step, given)
+    )
 
 
 async def test_an_order_that_is_tried_again_ends_with_its_restore() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.grace import OwnGrace
-from cedana_sched.cluster.node.ordered_objects import OfPod, OrderedObject, Spec, Status
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.own_kinds.ordered import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
 from cedana_sched.kube.resources import RESTORES, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Dump, FindSnapshot, Freeze, Order, Stage
@@ -73,7 +73,7 @@ class _Node:
 
     def checkpoint(self, step: CheckpointStep) -> None:
         metadata = Metadata("c1", "kube-system", resource_version=step)
-        self.feed.checkpoints._put(OrderedObject(metadata, Spec("c1", OfPod(UID)), Status(step=step)))
+        self.feed.checkpoints._put(OrderedObject(metadata, OrderedSpec("c1", NamedPod(UID)), OrderedStatus(step=step)))
 
 
 async def _settled() -> None:

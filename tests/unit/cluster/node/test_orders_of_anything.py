@@ -23,12 +23,12 @@ from cedana_sched.cluster.node.containers.pod_containers import PodContainers
 from cedana_sched.cluster.node.containers.pod_names import find_pod_names
 from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.order_border import PodBorder
-from cedana_sched.cluster.node.ordered_objects import OrderedObject
 from cedana_sched.cluster.node.orders import OrderFeed
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.cluster.node.restoring.progress import StagingProgress
 from cedana_sched.cluster.node.runtime import PodRuntime
+from cedana_sched.kube.own_kinds.ordered import OrderedObject
 from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.reading import read as read_object
 from cedana_sched.kube.resources import Resource

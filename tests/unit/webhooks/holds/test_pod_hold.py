@@ -9,17 +9,10 @@ import msgspec
 import pytest
 
 from cedana_sched.eviction_holds.first_requests import FirstRequests
-from cedana_sched.eviction_holds.objects import (
-    Checkpoint,
-    CheckpointSpec,
-    HoldSpec,
-    HoldStatus,
-    IdentitySpec,
-    PodSpec,
-    PreemptionHold,
-    VictimStatus,
-)
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
+from cedana_sched.kube.own_kinds.preemption_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, asked_now, read_mark, written
 from cedana_sched.model.preemption import Verdict
@@ -87,7 +80,7 @@ class Desk:
     def __init__(self, *holds: PreemptionHold) -> None:
         self.known = known = knowledge(holds=holds)
         for one in holds:
-            spec = CheckpointSpec(IdentitySpec("md"), PodSpec("node1", POD_UID), one.spec.uid)
+            spec = CheckpointSpec(IdentitySpec("md"), PodRef(POD_UID, node_name="node1"), one.spec.uid)
             known.note_checkpoint(None, Checkpoint(Metadata(name=one.spec.uid, namespace="lab"), spec))
         told = configuration(scheduler_users=frozenset({SCHEDULER}), excluded_namespaces=frozenset({"monitoring"}))
         self.marked: list[str] = []

@@ -6,16 +6,10 @@ import msgspec
 import pytest
 
 from cedana_sched.eviction_holds.decision import UNANNOUNCED_SECONDS
-from cedana_sched.eviction_holds.objects import (
-    Checkpoint,
-    CheckpointSpec,
-    HoldStatus,
-    IdentitySpec,
-    PodSpec,
-    PreemptionHold,
-    VictimStatus,
-)
 from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
+from cedana_sched.kube.own_kinds.preemption_hold import HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.admission import Answer
@@ -55,7 +49,7 @@ class Pod:
         self._holds += 1
         uid = f"signal-{self._holds}"
         self._held = hold(uid=uid, left=self.at + self._deadline, created=self.at)
-        spec = CheckpointSpec(IdentitySpec("md"), PodSpec("node1", POD_UID), uid)
+        spec = CheckpointSpec(IdentitySpec("md"), PodRef(POD_UID, node_name="node1"), uid)
         self.desk.known.note_checkpoint(None, Checkpoint(Metadata(name=uid, namespace="lab"), spec))
         self.desk.known.note_hold(None, self._held)
 

@@ -8,19 +8,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.eviction_holds.objects import (
-    Checkpoint,
-    CheckpointSpec,
-    CheckpointStatus,
-    HoldSpec,
-    HoldStatus,
-    IdentitySpec,
-    PodSpec,
-    PreemptionHold,
-    SnapshotName,
-    VictimStatus,
-)
 from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec, CheckpointStatus
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef, SnapshotName
+from cedana_sched.kube.own_kinds.preemption_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, written
@@ -73,7 +64,7 @@ class World:
 
     def saved(self, name: str, committed: float, *, generation: int = 1, phase: Phase = Phase.READY) -> None:
         step = CheckpointStep.READY if phase is Phase.READY else CheckpointStep.FAILED
-        status = CheckpointStatus(phase, step, SnapshotName(generation), self.at(committed))
+        status = CheckpointStatus(phase, step, SnapshotName(generation, name), self.at(committed))
         self._checkpoint(name, f"{name}-{generation}", "", status)
 
     def held(
@@ -95,7 +86,7 @@ class World:
         self._checkpoint(name, "in-flight", "signal", CheckpointStatus())
 
     def _checkpoint(self, pod: str, name: str, hold: str, status: CheckpointStatus) -> None:
-        spec = CheckpointSpec(IdentitySpec(pod), PodSpec("n", pod), hold)
+        spec = CheckpointSpec(IdentitySpec(pod), PodRef(pod, node_name="n"), hold)
         self.holding._checkpoints._put(Checkpoint(Metadata(name=name, namespace="lab"), spec, status))
 
     def gang(self, name: str, least: int) -> None:

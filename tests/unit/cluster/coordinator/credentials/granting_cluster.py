@@ -39,7 +39,7 @@ def ordered(given: int = 1, answered: int | None = None, node: str = NODE, label
     status: Object = {"order": {"number": given}, **more}
     if answered is not None:
         status["answer"] = {"number": answered}
-    return {"metadata": {"name": "one", "labels": labels}, "spec": {}, "status": status}
+    return {"metadata": {"name": "one", "labels": labels}, "spec": {"uid": "c"}, "status": status}
 
 
 @dataclass

@@ -63,14 +63,14 @@ def test_a_pod_that_gives_its_node_no_business(cluster: Cluster, pod: Object, wh
         (ordered(), True),
         (ordered(given=3, answered=2), True),
         (ordered(label=names.REMOVE_SNAPSHOT), True),
-        ({"metadata": ordered()["metadata"], "spec": {"firstOrder": {"number": 1}}}, True),
+        ({"metadata": ordered()["metadata"], "spec": {"uid": "c", "firstOrder": {"number": 1}}}, True),
         (ordered(given=3, answered=3), False),
         (ordered(given=3, answered=9), False),
         (ordered(node=OTHER_NODE), False),
         (ordered(label=names.ARCHIVED), False),
         (ordered(step="Ended"), False),
-        ({"metadata": ordered()["metadata"], "spec": {}}, False),
-        ({"metadata": {"name": "one"}, "spec": {"firstOrder": {"number": 1}}}, False),
+        ({"metadata": ordered()["metadata"], "spec": {"uid": "c"}}, False),
+        ({"metadata": {"name": "one"}, "spec": {"uid": "c", "firstOrder": {"number": 1}}}, False),
     ],
 )
 def test_orders_that_are_not_answered(cluster: Cluster, resource: Resource, one: Object, is_given: bool) -> None:
@@ -89,7 +89,7 @@ def test_orders_of_a_namespace_that_had_the_name_before(
     cluster: Cluster, resource: Resource, noted: Object, is_given: bool
 ) -> None:
     """An older version has noted nothing."""
-    cluster.put(resource, {**ordered(), "spec": noted})
+    cluster.put(resource, {**ordered(), "spec": {"uid": "c", **noted}})
     if is_given:
         assert cluster.decide() == NODE
     else:

@@ -12,11 +12,11 @@ import pytest
 from asyncinotify import Inotify, Mask, Watch
 
 from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
-from cedana_sched.cluster.node.ordered_objects import Answered, Given, OfPod, OrderedObject, Spec, Status
 from cedana_sched.cluster.node.restoring.new_beginnings import NewBeginnings, containers_made
 from cedana_sched.cluster.node.restoring.served import BegunAgainError, ServedBeginnings
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
+from cedana_sched.kube.own_kinds.ordered import Answered, Given, NamedPod, OrderedObject, OrderedSpec, OrderedStatus
 from cedana_sched.kube.resources import RESTORES, Resource
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
@@ -43,11 +43,11 @@ def restore(
     """The Restore of one beginning of the pod, with its last order and answer."""
     order = Given(asked, msgspec.Raw(b"{}")) if asked else None
     answer = None if answered is None else Answered(answered)
-    status = Status(str(step), order, answer, beginning, told.get("replaced_by"))
+    status = OrderedStatus(str(step), order, answer, beginning, told.get("replaced_by"))
     metadata = Metadata(
         f"r{beginning}", "bio", f"uid-of-r{beginning}", resource_version=f"{step}{asked}{answered}{told}"
     )
-    return OrderedObject(metadata, Spec(f"restore.p1.{beginning}", OfPod("p1")), status)
+    return OrderedObject(metadata, OrderedSpec(f"restore.p1.{beginning}", NamedPod("p1")), status)
 
 
 class Node:
@@ -164,7 +164,7 @@ async def test_what_is_told_already_is_not_told_again(node: Node) -> None:
 
 async def test_pod_of_no_return_is_nobodys_business(node: Node) -> None:
     node.begins()
-    other = msgspec.structs.replace(restore(), spec=Spec("restore.p2", OfPod("p2")))
+    other = msgspec.structs.replace(restore(), spec=OrderedSpec("restore.p2", NamedPod("p2")))
     assert await node.tells(other) == []
 
 

@@ -1,103 +1,48 @@
-"""Checkpoints and PreemptionHolds, reduced to the fields that the rules read."""
+"""PreemptionHolds, and when they end."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import msgspec
-
 from cedana_sched.kube.objects import Metadata
-from cedana_sched.model.objects.field_names import api_name
+from cedana_sched.kube.own_kinds.parts import Read, intern_texts
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS
 from cedana_sched.model.preemption import Verdict
-from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, HoldStep, Phase
+from cedana_sched.model.records import HoldStep
 
 CLOCKS_DIFFER = timedelta(seconds=60)
 """Tolerance added to the longest allowed hold, counted from its creation."""
 
 
-class _Read(msgspec.Struct, frozen=True, rename=api_name):
-    pass
-
-
-def _check_moments(*texts: str | None) -> None:
+def _check_times(*texts: str | None) -> None:
     """Raise ValueError for a timestamp that is invalid or has no time zone, so that the object is not read."""
     for text in texts:
         if text and datetime.fromisoformat(text).tzinfo is None:
             raise ValueError(f"{text!r} has no time zone")
 
 
-class IdentitySpec(_Read, frozen=True):
-    id: str
-    index: int = 0
-
-
-class PodSpec(_Read, frozen=True):
-    node_name: str = ""
-    uid: str = ""
-
-
-class CheckpointSpec(_Read, frozen=True):
-    """`hold_uid` is the uid of the PreemptionHold that waits for this checkpoint."""
-
-    identity: IdentitySpec
-    pod_ref: PodSpec = PodSpec()
-    hold_uid: str = ""
-
-
-class SnapshotName(_Read, frozen=True):
-    generation: int
-
-
-class CheckpointStatus(_Read, frozen=True):
-    phase: Phase = Phase.PENDING
-    step: CheckpointStep = CheckpointStep.WAITING
-    snapshot: SnapshotName | None = None
-    commit_time: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_moments(self.commit_time)
-
-
-class Checkpoint(_Read, frozen=True):
-    metadata: Metadata
-    spec: CheckpointSpec
-    status: CheckpointStatus = CheckpointStatus()
-
-    @property
-    def generation(self) -> int | None:
-        """Generation of the snapshot once it can be restored; None before, and if it failed or is being deleted."""
-        if self.metadata.deletion_timestamp is not None:
-            return None
-        if self.status.phase is Phase.READY and self.status.step is CheckpointStep.READY and self.status.snapshot:
-            return self.status.snapshot.generation
-        return None
-
-    @property
-    def in_flight(self) -> bool:
-        return self.status.step not in TERMINAL_CHECKPOINT_STEPS
-
-
-class HeldObject(_Read, frozen=True):
+class HeldObject(Read, frozen=True):
     uid: str
 
 
-class HoldSpec(_Read, frozen=True):
+class HoldSpec(Read, frozen=True):
     reason: str = ""
     held_object_ref: HeldObject | None = None
     uid: str = ""
     creation_time: str = ""
+    adapter: str = ""
 
     def __post_init__(self) -> None:
-        _check_moments(self.creation_time)
+        _check_times(self.creation_time)
+        intern_texts(self, "reason", "adapter")
 
 
-class VictimStatus(_Read, frozen=True):
+class VictimStatus(Read, frozen=True):
     pod_uid: str
     verdict: Verdict
 
 
-class HoldStatus(_Read, frozen=True):
+class HoldStatus(Read, frozen=True):
     """`deadline` is None until the coordinator has written the status."""
 
     step: HoldStep = HoldStep.HOLDING
@@ -106,7 +51,7 @@ class HoldStatus(_Read, frozen=True):
     victims: tuple[VictimStatus, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_moments(self.deadline, self.release_time)
+        _check_times(self.deadline, self.release_time)
 
     def verdict_on(self, pod_uid: str) -> Verdict | None:
         return next((victim.verdict for victim in self.victims if victim.pod_uid == pod_uid), None)
@@ -118,7 +63,7 @@ class HoldStatus(_Read, frozen=True):
         return self.step is not HoldStep.HOLDING and verdicts == {Verdict.NOT_NEEDED}
 
 
-class PreemptionHold(_Read, frozen=True):
+class PreemptionHold(Read, frozen=True):
     metadata: Metadata
     spec: HoldSpec
     status: HoldStatus = HoldStatus()
@@ -156,7 +101,7 @@ class PreemptionHold(_Read, frozen=True):
         return moment if datetime.fromisoformat(moment) <= now + CLOCKS_DIFFER else ""
 
     def __post_init__(self) -> None:
-        _check_moments(self.metadata.creation_timestamp)
+        _check_times(self.metadata.creation_timestamp)
 
 
 class HoldWithin(PreemptionHold, frozen=True):
