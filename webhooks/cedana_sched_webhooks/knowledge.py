@@ -9,11 +9,9 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
 from cedana_sched.eviction_holds.preemptions import Preemptions
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.own_kinds.checkpoint import Checkpoint
 from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
 from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
@@ -28,13 +26,6 @@ from cedana_sched.model.served import EVERYWHERE, Served
 from cedana_sched_webhooks.restart_rules import has_restart_rules
 
 T_co = TypeVar("T_co", covariant=True)
-
-
-class Policy(msgspec.Struct, frozen=True):
-    """A CheckpointPolicy; its spec is validated where it is used."""
-
-    metadata: Metadata
-    spec: dict[str, Any] = {}
 
 
 class Shelf(Protocol[T_co]):
