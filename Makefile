@@ -110,6 +110,7 @@ lint: venv ## Check format, style, types, import rules, spelling, generated page
 	@$(BIN)/codespell
 	@$(BIN)/python tools/check_house.py
 	@$(BIN)/python tools/check_code.py
+	@$(BIN)/python tools/check_prose.py
 	@$(BIN)/python tools/check_unused.py
 	@$(BIN)/python tools/write_docs.py --check
 	@$(BIN)/python tools/write_crds.py --check

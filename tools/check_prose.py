@@ -95,12 +95,12 @@ def prose_of_page(path: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def prose_of_module(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, prose) of a module: its comments, its docstrings, and texts of several words."""
+    """Yield (line, prose) of a module: its comments, its docstrings, and texts of more than one word."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.strip().count(" ") > 1:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
             yield node.lineno, node.value
 
 

@@ -1,7 +1,7 @@
 """Finds functions, methods, attributes and variables of the product that nothing but tests uses, by vulture.
 
 A part of `make lint`. Scripts of `tools/` and the demo count as users, tests do not: what only a test calls is kept for
-nobody. vulture goes by names, whatever object they belong to, so it misses some and is seldom wrong.
+no user. vulture goes by names, whatever object they belong to, so it misses some and is seldom wrong.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ Build = Callable[[Path, Path], None]
 
 
 class ReleaseError(Exception):
-    """A release that cannot be made; a sentence for whoever makes it."""
+    """A release that cannot be made, with the reason."""
 
 
 def check_version(version: str, current: str) -> None:
@@ -196,7 +196,7 @@ def publish(root: Path, version: str, commit: str) -> None:
 
 
 def run(folder: Path, *command: str) -> None:
-    """Run a command whose output is for whoever makes the release.
+    """Run a command, and show its output.
 
     Raises:
         ReleaseError: it failed.

@@ -175,7 +175,7 @@ def _cancelled_from_outside(dump: WorkloadDump, *, outlives_agent: bool) -> Iter
         while done not in (ready := dict(waiter.poll())):
             word = b"SIGTERM" if terminated in ready else os.read(_STDIN, 64)
             if word or not outlives_agent:
-                dump.cancel("the checkpoint was called off" if word else "the agent ended during the dump")
+                dump.cancel("the checkpoint was cancelled" if word else "the agent ended during the dump")
                 return
             waiter.unregister(_STDIN)
             _say_no_more()

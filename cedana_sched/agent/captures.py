@@ -145,7 +145,7 @@ class Captures:
             if self._shelter is not None:
                 await self._shelter.limit(process.pid, await asyncio.to_thread(memory_of, request.workload))
             _write(process, encode(request))
-            assert process.stdout is not None  # noqa: S101  # _start asks for the pipe
+            assert process.stdout is not None  # noqa: S101  # _start opens the pipe
             async for line in process.stdout:
                 report = decode_report(line)
                 if isinstance(report, CaptureFailed):
@@ -277,7 +277,7 @@ def _how_it_ended(status: int) -> str:
 
 
 def _write(process: Process, data: bytes) -> None:
-    assert process.stdin is not None  # noqa: S101  # _start asks for the pipe
+    assert process.stdin is not None  # noqa: S101  # _start opens the pipe
     if not process.stdin.is_closing():
         process.stdin.write(data)
 

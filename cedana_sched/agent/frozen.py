@@ -71,7 +71,7 @@ class FrozenWorkloads:
         """
         async with self._turn(workload):
             if self.is_over(checkpoint_uid):
-                raise CheckpointOverError("the checkpoint was called off", remedy="begin another one")
+                raise CheckpointOverError("the checkpoint was cancelled", remedy="begin another one")
             running = await self._runtime.running(workload)
             if running is not None:
                 began = time.time()

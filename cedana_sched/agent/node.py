@@ -207,7 +207,7 @@ class NodeAgent:
         if obstacle := await self._preflight.obstacle(order.workload):
             return orders.CheckpointFailed(uid, obstacle)
         if not order.in_gang and not await self._has_turn(order):
-            return orders.CheckpointFailed(uid, "the checkpoint was called off")
+            return orders.CheckpointFailed(uid, "the checkpoint was cancelled")
         running = await self._runtime.running(order.workload)
         await self._captures.stop_others(uid, running)
         running = None

@@ -132,7 +132,7 @@ class Restores:
             return orders.StageFailed(uid, str(error), is_read_again, is_damaged)
         except OSError as error:  # a full disk may have room in a moment, and a cold start loses the work
             await asyncio.to_thread(self._staging.remove, uid)
-            return orders.StageFailed(uid, f"the snapshot cannot be laid on this node: {error}", retryable=True)
+            return orders.StageFailed(uid, f"the snapshot cannot be staged on this node: {error}", retryable=True)
         return orders.Staged(uid)
 
     def _is_read_again(self, uid: str, error: CedanaSchedError) -> bool:

@@ -149,7 +149,7 @@ class Room:
                 f"{manifest.ref} needs {needed / _GIB:.1f} GiB below {self._folder}, where snapshots of namespace"
                 f" {namespace} that are not continued yet take {theirs / _GIB:.1f} GiB of the {share / _GIB:.1f} GiB"
                 " that one namespace may take",
-                remedy="wait until one of them has come back, or have the pod scheduled to another node",
+                remedy="wait until one of them is restored, or have the pod scheduled to another node",
             )
 
 

@@ -72,7 +72,7 @@ def job_text(job: JobView, now: float) -> str:
         ("Group", job.group),
         ("Phase", f"{job.phase} ({job.why})" if job.why else job.phase),
         ("Command", shlex.join(job.argv)),
-        ("Asks for", f"{units.number(job.cpus)} cpus, {units.size(job.memory_bytes)}, priority {job.priority}"),
+        ("Requests", f"{units.number(job.cpus)} cpus, {units.size(job.memory_bytes)}, priority {job.priority}"),
         ("Replicas", str(job.replicas)),
         ("Submitted", f"{units.age(job.submitted_at, now)} ago"),
         ("Ended", f"signal {job.signal}" if job.signal else ended),

@@ -86,7 +86,7 @@ class LeaderElection:
             try:
                 lease = await self._try_to_acquire()
             except ApiError as error:
-                log.warning("lease cannot be asked for, trying again", problem=error.message)
+                log.warning("lease cannot be requested, retrying", problem=error.message)
                 lease = None
             if lease is not None:
                 return lease

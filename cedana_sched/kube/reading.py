@@ -117,7 +117,7 @@ def explained(error: ApiError, resource: Resource) -> str:
     """Return why a kind cannot be watched, and the remedy."""
     group, _, _ = resource.group_version.rpartition("/")
     remedies = {
-        401: "the API server does not believe our token: see the ServiceAccount; its token is read anew each time",
+        401: "the API server does not accept our token: see the ServiceAccount; its token is read anew each time",
         403: f"a ClusterRole of ours lacks verbs [list, watch] on resources [{resource.plural}] of apiGroups"
         f" [{group!r}]: upgrade the release, which writes the chart's roles",
         404: f"{resource.group_version} {resource.kind} is not served: install it, or wait if the API server is new",

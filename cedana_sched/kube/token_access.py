@@ -78,7 +78,7 @@ class TokenAccess:
                     self._keep(digest, known)
                 return known
         except ApiError as error:
-            log.warning("nobody says who reads metrics", problem=error.message, remedy=error.remedy)
+            log.warning("readers of metrics cannot be authorized", problem=error.message, remedy=error.remedy)
             return HTTPStatus.SERVICE_UNAVAILABLE
         finally:
             self._waiting -= 1

@@ -42,7 +42,7 @@ async def find_gpus(root: Path = Path("/"), seconds: float = LOOK_SECONDS) -> Gp
     except TimeoutError:
         return Gpus(problem=f"the driver did not answer within {seconds:g} s")
     except Exception as error:  # noqa: BLE001 - informational: no failure may end who looks
-        return Gpus(problem=_text(f"the driver could not be asked: {error}", _LONGEST_PROBLEM))
+        return Gpus(problem=_text(f"the driver could not be queried: {error}", _LONGEST_PROBLEM))
 
 
 async def _answer(root: Path, seconds: float) -> Gpus:

@@ -28,7 +28,7 @@ class _Watch:
     """Events; None ends the watch."""
 
     def show(self, change: Change) -> None:
-        """What begins or ceases to match the selectors is added or deleted for whoever watches by them."""
+        """What begins or ceases to match the selectors is added or deleted for watches by them."""
         if change.key[0] != self.resource:
             return
         was, is_now = self._selects(change.before), self._selects(change.now)
@@ -92,7 +92,7 @@ class Watches:
             watch.queue.put_nowait(None)
 
     def compact(self) -> None:
-        """Forget changes: a watch of a version before the current one has expired (410)."""
+        """Drop changes: a watch of a version before the current one has expired (410)."""
         self._changes.clear()
         self._oldest = self._store.version
 

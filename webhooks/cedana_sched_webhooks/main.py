@@ -84,7 +84,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
     ready: dict[str, Ready] = {
         "objects": lambda: informers.awaited,
         "certificate": lambda: None if certificate.loaded else "there is none yet",
-        "callers": lambda: None if callers.is_told or not is_named_by_us else "nobody can be known yet",
+        "callers": lambda: None if callers.is_told or not is_named_by_us else "no caller can be authenticated yet",
         "replica": lambda: "it ends" if stop.is_set() else None,
     }
     async with asyncio.TaskGroup() as tasks:
@@ -105,7 +105,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
         ):
             log.info("listening", port=port, operations_port=operations_port)
             await stop.wait()
-            await asyncio.sleep(configuration.drain_seconds)  # no signal tells when all API servers have switched
+            await asyncio.sleep(configuration.drain_seconds)  # no signal shows when all API servers have switched
         for task in background:
             task.cancel()
 

@@ -26,7 +26,7 @@ class Metrics:
         )
         self.strangers = Counter(
             "cedana_sched_webhook_unauthenticated_requests_total",
-            "Calls by somebody who did not prove to be the API server; they were told that there is nothing.",
+            "Calls that were not authenticated as the API server's, answered with 404.",
             registry=self.registry,
         )
         self.duration = Histogram(

@@ -70,7 +70,7 @@ def _overruled(own: str, of_queue: str) -> str:
 
 
 def _withheld(name: str, fields: tuple[str, ...]) -> str:
-    problem = f"says {', '.join(fields)}, which counts for nobody"
+    problem = f"says {', '.join(fields)}, which applies to no pod"
     return _said(name, problem, "have an admin write its spec.allowedNamespaces")
 
 

@@ -1,7 +1,7 @@
 """Whether a new pod has indistinguishable siblings: the pods of a Job without indices, or of a ReplicaSet.
 
 Each of them gets a random number, so that no two are saved under one identity; the coordinator chooses which snapshot
-each one restores, because only the coordinator knows the claims.
+each one restores, because only the coordinator has the claims.
 
 A Job with an owner may have sister Jobs of the same id; if no label distinguishes them, their names do.
 """

@@ -33,7 +33,7 @@ def check_policy(policy: Object, longest_seconds: float) -> tuple[str, ...]:
     spec = _read(CheckpointPolicySpec, policy.get("spec") or {})
     check_deadlines(spec, longest_seconds)
     name = (policy.get("metadata") or {}).get("name", "")
-    warnings = [f"cedana: {field} counts for nobody: write spec.allowedNamespaces" for field in withheld(name, spec)]
+    warnings = [f"cedana: {field} applies to no pod: write spec.allowedNamespaces" for field in withheld(name, spec)]
     if name == DEFAULT and spec.allowed_namespaces is not None:
         warnings.append(f"cedana: spec.allowedNamespaces says nothing here: the policy {DEFAULT!r} is for all")
     return tuple(warnings)

@@ -116,7 +116,7 @@ class ArmadaAdapter:
                 self._cluster.pods,
                 self._ledger,
                 self._settings.opts_in,
-                hear=self._hear,
+                on_event=self._on_event,
                 failed=self._not_followed,
                 clock=self._clock,
             )
@@ -126,7 +126,7 @@ class ArmadaAdapter:
                 self._settings,
                 self._cluster.snapshots,
                 catch_up=self._job_sets.catch_up,
-                told=self._concluded,
+                on_ended=self._concluded,
                 refused=self._not_yet_concluded,
                 clock=self._clock,
                 sleep=self._sleep,
@@ -200,13 +200,13 @@ class ArmadaAdapter:
 
     def _let_go(self, pod: Pod) -> None:
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        self._chores.start(f"letting go of pod {name} {pod.metadata.uid}", lambda: let_go(self._cluster.api, pod))
+        self._chores.start(f"release of pod {name} {pod.metadata.uid}", lambda: let_go(self._cluster.api, pod))
 
     async def _conclude(self, uid: str) -> None:
         if self._resubmissions is not None:
             await self._resubmissions.conclude(uid, {})
 
-    def _hear(self, job_set: JobSet, heard: Heard, missed: bool) -> None:  # noqa: FBT001 - JobSets' callback
+    def _on_event(self, job_set: JobSet, heard: Heard, missed: bool) -> None:  # noqa: FBT001 - JobSets' callback
         self._preemptions.hear(job_set, heard, missed=missed)
 
     def _concluded(self, case: Case, outcome: Outcome) -> None:
@@ -217,11 +217,11 @@ class ArmadaAdapter:
             if successor is not None:
                 metrics.PREEMPTED.labels("resubmitted").inc()
                 log.info("resubmitted", preemption=case.uid, job=member.job, successor=successor)
-                text = f"Armada job {member.job} was preempted and comes back as job {successor}"
+                text = f"Armada job {member.job} was preempted and is submitted again as job {successor}"
             elif outcome.why_none and (outcome.given_up or not case.doubtful):
                 metrics.PREEMPTED.labels("left").inc()
                 ended = "was ended" if case.doubtful else "was preempted"
-                text = f"Armada job {member.job} {ended} and does not come back: {outcome.why_none}"
+                text = f"Armada job {member.job} {ended} and is not submitted again: {outcome.why_none}"
                 if outcome.given_up:
                     text += by_hand(member, self._cluster.snapshots)
                 log.warning("not resubmitted", preemption=case.uid, job=member.job, why=text)
@@ -235,7 +235,7 @@ class ArmadaAdapter:
     def _not_yet_concluded(self, case: Case, error: ArmadaError) -> None:
         """Publish on the pods why their jobs are not resubmitted yet; the coordinator publishes that for held ones."""
         for member in case.members if not case.held else ():
-            text = f"Armada job {member.job} was preempted and cannot come back yet, trying again: {error}"
+            text = f"Armada job {member.job} was preempted and cannot be submitted again yet, retrying: {error}"
             self._say(member, "ResubmissionFailed", text, warning=True)
 
     def _say(self, member: Member, reason: str, text: str, *, warning: bool) -> None:

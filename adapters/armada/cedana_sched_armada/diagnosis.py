@@ -68,7 +68,8 @@ async def _unheard(api: Api) -> list[Finding]:
                 f"namespace {last.metadata.namespace} says: {printable(last.message[:_LONGEST_MESSAGE])!r}"
             )
             remedy = (
-                "mend what the coordinator's log says as well, for whoever may write Events there can write the like; "
+                "mend what the coordinator's log says as well, "
+                "because any user who may write Events there can write the like; "
                 f"kubectl get events --all-namespaces --field-selector {ours}"
             )
             found.append(Finding(CHECK, Level.WARN, says, remedy))

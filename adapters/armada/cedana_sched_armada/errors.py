@@ -81,5 +81,5 @@ def error_of(call: str, error: grpc.RpcError, *, needs: str = "") -> ArmadaError
             return ArmadaUntrustedError(message, remedy=remedy)
     remedy = "it is tried again"
     if any(sign in details for sign in _HUNG_UP):
-        remedy += "; if it goes on, see whether Armada wants TLS there, or a client's certificate: armada.tls"
+        remedy += "; if it persists, check whether Armada requires TLS there, or a client's certificate: armada.tls"
     return ArmadaUnavailableError(message, remedy=remedy, undecided=code not in _DENIED)

@@ -30,7 +30,7 @@ class Kind(StrEnum):
     SUBMITTED = "submitted"
     RUNNING = "running"
     PREEMPTED = "preempted"
-    CANCEL_ASKED = "cancel asked"
+    CANCEL_ASKED = "cancel requested"
     """A user cancelled this very job."""
     SET_CANCELLED = "job set cancelled"
     """Cancelled with its job set, whose cancellation has no event of its own."""

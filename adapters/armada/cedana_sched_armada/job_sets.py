@@ -44,7 +44,7 @@ class JobSets:
         pods: protected ones; must have synced.
         ledger: stream positions and open preemptions.
         opted_in: whether a queue is.
-        hear: processes an event; `missed` if a pod of its job may have been here, and be gone.
+        on_event: processes an event; `missed` if a pod of its job may have been here, and have ended.
         failed: called with the pods concerned and the error if a job set cannot be watched now.
         clock: seconds since the epoch.
     """
@@ -55,7 +55,7 @@ class JobSets:
         pods: Informer[Pod],
         ledger: Ledger,
         opted_in: Callable[[str], bool],
-        hear: Callable[[JobSet, Heard, bool], None],
+        on_event: Callable[[JobSet, Heard, bool], None],
         failed: Callable[[tuple[Pod, ...], CedanaSchedError], None],
         clock: Callable[[], float],
     ) -> None:
@@ -64,7 +64,7 @@ class JobSets:
         self._pods = Index(job_set_of, pods)
         self._ledger = ledger
         self._opted_in = opted_in
-        self._hear = hear
+        self._on_event = on_event
         self._failed = failed
         self._clock = clock
         self._group: asyncio.TaskGroup | None = None
@@ -200,7 +200,7 @@ class JobSets:
             log.info("stream resumes", queue=job_set.queue, job_set=job_set.name, problem=error.message)
             return
         if self._clock() - begun < SHORTEST_SECONDS:
-            raise ArmadaUnavailableError(f"events of job set {job_set} ended", remedy="they are asked for again")
+            raise ArmadaUnavailableError(f"events of job set {job_set} ended", remedy="they are requested again")
 
     def _take_in(self, job_set: JobSet, heard: Heard) -> None:
         """Process each event once, whichever call read it."""
@@ -209,7 +209,7 @@ class JobSets:
         while_away = job_set in self._resumed and heard.at < self._began_at
         missed = while_away or heard.job in self._unended.get(job_set, {})
         try:
-            self._hear(job_set, heard, missed)
+            self._on_event(job_set, heard, missed)
         except Exception:  # a defect triggered by one job must not make its event repeat forever
             log.exception("event of Armada not taken in", job_set=job_set.name, job=heard.job, kind=heard.kind)
         self._ledger.progressed(job_set, heard.id)

@@ -380,7 +380,7 @@ def _read(written: bytes) -> _State:
         # an exception here would end the coordinator for every scheduler
         problem = str(error)
     log.warning(
-        "armada's notes cannot be read, and are begun anew: jobs that were to come back stay away",
+        "armada's notes cannot be read, and are replaced: pending resubmissions are lost",
         problem=problem,
         remedy="submit those jobs again that were preempted and have no successor",
     )

@@ -20,7 +20,7 @@ class Refusals:
     """Tracks per preemption since when Armada has refused.
 
     Args:
-        tell: publishes what keeps a preemption open.
+        publish: publishes what keeps a preemption open.
         clock: seconds since the epoch.
         sleep: for so many seconds.
         give_up_seconds: minimum time from a preemption until its job is given up.
@@ -28,12 +28,12 @@ class Refusals:
 
     def __init__(
         self,
-        tell: Callable[[Case, ArmadaError], None],
+        publish: Callable[[Case, ArmadaError], None],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
         give_up_seconds: float,
     ) -> None:
-        self._tell = tell
+        self._publish = publish
         self._clock = clock
         self._sleep = sleep
         self._give_up_seconds = give_up_seconds
@@ -67,4 +67,4 @@ class Refusals:
         now, told_at = self._clock(), self._told_at.get(case.uid)
         if told_at is None or now - told_at >= LONGEST_PAUSE_SECONDS:
             self._told_at[case.uid] = now
-            self._tell(case, error)
+            self._publish(case, error)

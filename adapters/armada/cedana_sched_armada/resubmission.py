@@ -71,7 +71,7 @@ class Resubmissions:
         settings: limits and backoff.
         snapshots: restorable ones.
         catch_up: processes all events that Armada has of a job set now.
-        told: called with how each preemption ended.
+        on_ended: called with how each preemption ended.
         refused: called, rate-limited, with what keeps one open.
         clock: seconds since the epoch.
         sleep: for so many seconds.
@@ -84,7 +84,7 @@ class Resubmissions:
         settings: ArmadaSettings,
         snapshots: Snapshots,
         catch_up: Callable[[JobSet], Awaitable[None]],
-        told: Callable[[Case, Outcome], None],
+        on_ended: Callable[[Case, Outcome], None],
         refused: Callable[[Case, ArmadaError], None],
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -94,7 +94,7 @@ class Resubmissions:
         self._settings = settings
         self._snapshots = snapshots
         self._catch_up = catch_up
-        self._told = told
+        self._on_ended = on_ended
         self._clock = clock
         self._sleep = sleep
         self._refusals = Refusals(refused, clock, sleep, settings.limits.give_up_seconds)
@@ -122,12 +122,12 @@ class Resubmissions:
             for job in made.values():
                 self._ledger.awaited.pop(job, None)
             problem = shorten(str(error), MOST_CHARACTERS)  # an Event must have room for the rest of the text
-            outcome = Outcome(made, f"it is given up, for Armada goes on refusing: {problem}", given_up=True)
+            outcome = Outcome(made, f"it is given up, because Armada keeps refusing: {problem}", given_up=True)
         case = self._current(case)
         self._refusals.over(uid)
         self._ledger.drop(uid)
         await self._ledger.written()
-        self._told(case, outcome)
+        self._on_ended(case, outcome)
 
     async def _outcome(self, case: Case, verdicts: Mapping[str, Verdict]) -> Outcome:
         made: Mapping[str, str] = {}
@@ -175,7 +175,7 @@ class Resubmissions:
         if self._clock() - case.at > LONGEST_DOUBT_SECONDS:
             raise _NoReturnError("Armada does not say that it was preempted")
         message = f"Armada has not said yet why it has ended job {case.job}"
-        raise ArmadaUnavailableError(message, remedy="it is asked again")
+        raise ArmadaUnavailableError(message, remedy="the call is retried")
 
     def _check_called_off(self, case: Case) -> None:
         if why := self._current(case).cancelled:
@@ -271,7 +271,7 @@ class Resubmissions:
             await self._wait_until(self._shown_at(case), case)
             await self._catch_up(case.job_set)
         for job in {*made.values(), *self._current(case).successors.values()}:
-            await self._server.cancel(case.job_set, job, "cedana-sched: the job before it does not come back")
+            await self._server.cancel(case.job_set, job, "cedana-sched: its predecessor is not submitted again")
             self._ledger.awaited.pop(job, None)
 
     async def _submit(self, case: Case, back: _Return, there: Mapping[str, str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 _KEEPING: Final = (
     "its policy says onCheckpointFailure: KeepRunning. Who needs its place waits, or takes another victim's, and it is"
-    " saved anew when it is asked for, less often each time: mend what keeps it from being saved, delete it, or let"
+    " saved anew when it is requested, less often each time: mend what keeps it from being saved, delete it, or let"
     " the policy say Evict"
 )
 

@@ -126,7 +126,7 @@ class Nominations:
             await self._api.patch(PODS, name, namespace, patch, subresource="status")
         except (AbsentError, ConflictError):  # it is gone, or the watch delivers its change soon
             return
-        log.info("nomination removed: nobody leaves that node yet", namespace=namespace, pod=name, node=node)
+        log.info("nomination removed: no pod leaves that node yet", namespace=namespace, pod=name, node=node)
 
     async def _is_left_by_somebody(self, node: str) -> bool:
         if any(one.metadata.deletion_timestamp is not None for one in self._protected.of(node)):

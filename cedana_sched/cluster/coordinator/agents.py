@@ -154,7 +154,7 @@ class ObjectAgents:
         try:
             number = self._projection.order(uid, order)
         except KeyError:
-            raise OrderGivenUpError(f"{uid} is forgotten", remedy="nothing is to be done") from None
+            raise OrderGivenUpError(f"{uid} is dropped", remedy="nothing is to be done") from None
         changes: asyncio.Queue[OrderedObject | Outcome | None] = asyncio.Queue()
         if overtaken := self._waiting.get(uid):
             overtaken.changed(None)
@@ -201,10 +201,10 @@ class ObjectAgents:
             return self._shortened(outcome, seen.metadata)
         why = cut(why, _LONGEST_OBJECTION)
         name, given = seen.metadata.name, type(order).__name__
-        log.error("answer not believed", namespace=seen.metadata.namespace, object=name, order=given, why=why)
+        log.error("answer not accepted", namespace=seen.metadata.namespace, object=name, order=given, why=why)
         self._disbelieved(_kind_of(order), seen.metadata, why)
-        if (failure := failure_of(order, f"the answer of its node is not believed: {why}")) is None:
-            raise AnswerNotBelievedError(f"the answer to {given} is not believed: {why}", remedy="it is ordered again")
+        if (failure := failure_of(order, f"the answer of its node is not accepted: {why}")) is None:
+            raise AnswerNotBelievedError(f"the answer to {given} is not accepted: {why}", remedy="it is ordered again")
         return failure
 
     def _shortened(self, outcome: Outcome, of: Metadata) -> Outcome:

@@ -31,7 +31,7 @@ _COMES_BACK = {
     RestoreStep.STARTING_COLD: "the node starts it from the beginning",
     RestoreStep.FAILING_WORKLOAD: "it cannot be continued, and its policy forbids a cold start",
     RestoreStep.RUNNING: "runs",
-    RestoreStep.FAILED: "did not come back",
+    RestoreStep.FAILED: "was not restored",
     RestoreStep.ENDED: "has ended",
 }
 
@@ -60,7 +60,7 @@ def of_hold(record: PreemptionHold) -> tuple[Condition, ...]:
     waiting = {
         HoldStep.HOLDING: f"waits for {len(record.checkpoints)} checkpoints",
         HoldStep.RELEASING: "waits until the release has reached the scheduler",
-        HoldStep.RELEASED: "the scheduler goes on",
+        HoldStep.RELEASED: "the scheduler proceeds",
     }[record.step]
     return (_condition("Released", record.released_at, record.created_at, "Released", str(record.step), waiting),)
 

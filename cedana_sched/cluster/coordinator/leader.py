@@ -241,7 +241,7 @@ class Leader:
 
     def _disbelieved(self, resource: Resource, one: Metadata, why: str) -> None:
         reference = resource.reference(one.name, one.namespace, one.uid)
-        text = f"What its node has answered is not believed: {why}"
+        text = f"The answer of its node is not accepted: {why}"
         self._events.tell(ObjectEvent(reference, "AnswerRejected", text, warning=True))
 
     async def _kept(self, name: str) -> None:

@@ -31,7 +31,7 @@ class PassedOver:
     Args:
         pods: all protected pods.
         snapshots: restorable and in flight.
-        tell: publishes the event.
+        publish: publishes the event.
         now: the time of day.
     """
 
@@ -39,12 +39,12 @@ class PassedOver:
         self,
         pods: Informer[Pod],
         snapshots: ById,
-        tell: Callable[[PublishEvent], None],
+        publish: Callable[[PublishEvent], None],
         now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._pods = pods
         self._snapshots = snapshots
-        self._tell = tell
+        self._publish = publish
         self._now = now
 
     async def run(self) -> None:
@@ -74,7 +74,7 @@ class PassedOver:
             f"Started {now.metadata.name} without checkpoint {in_words(missed)}: {why}, or the pod names another"
             " runtime class. Delete the pod to have its successor continue"
         )
-        self._tell(PublishEvent("ColdStart", text, Severity.WARNING, identity, workload_of(now)))
+        self._publish(PublishEvent("ColdStart", text, Severity.WARNING, identity, workload_of(now)))
 
 
 def is_new(pod: Metadata, now: datetime) -> bool:

@@ -40,7 +40,7 @@ class ClusterPolicies:
     Args:
         longest_deadline_seconds: cap on every deadline, whatever a policy contains.
         unreadable: called for each policy that cannot be read.
-        tell: publishes a policy's fields without effect.
+        publish: publishes a policy's fields without effect.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class ClusterPolicies:
         api: Api,
         longest_deadline_seconds: float = LONGEST_DEADLINE_SECONDS,
         unreadable: UnreadableSink = lambda resource, one: None,  # noqa: ARG005
-        tell: Callable[[ObjectEvent], None] = lambda one: None,  # noqa: ARG005
+        publish: Callable[[ObjectEvent], None] = lambda one: None,  # noqa: ARG005
     ) -> None:
         self._longest_seconds = longest_deadline_seconds
         self._unreadable = unreadable
-        self._tell = tell
+        self._publish = publish
         self._queue_policies: list[Callable[[Pod], str | None]] = []
         self._informer = Informer(Watch(api, CHECKPOINT_POLICIES, PolicyObject), unreadable)
         self._informer.subscribe(self._look)
@@ -131,7 +131,7 @@ class ClusterPolicies:
     def _publish_withheld(self, metadata: Metadata, spec: CheckpointPolicySpec) -> None:
         """Report fields without effect: our webhook warns only on writes, and the policy may be older."""
         if fields := withheld(metadata.name, spec):
-            log.warning("fields of a policy count for nobody", policy=metadata.name, fields=fields)
-            text = f"{', '.join(fields)}: counts for nobody: write for whom in spec.allowedNamespaces"
+            log.warning("fields of a policy apply to no pod", policy=metadata.name, fields=fields)
+            text = f"{', '.join(fields)}: applies to no pod: select namespaces in spec.allowedNamespaces"
             reference = CHECKPOINT_POLICIES.reference(metadata.name, uid=metadata.uid)
-            self._tell(ObjectEvent(reference, "FieldsIgnored", text, warning=True))
+            self._publish(ObjectEvent(reference, "FieldsIgnored", text, warning=True))

@@ -207,7 +207,7 @@ class Projection:
         elif labels_of(target.record).items() <= labels.items():
             return
         else:
-            log.warning("object was changed by somebody else", kind=target.resource.kind, name=target.name)
+            log.warning("object was changed by another writer", kind=target.resource.kind, name=target.name)
         target.is_labelled = False
         self._enqueue(target)
 

@@ -32,7 +32,7 @@ class Refusals:
         self._counted(kind, error.status)
         if not is_first or isinstance(error, ApiUnavailableError) or (involved := _involved(record)) is None:
             return
-        text = f"its {kind} cannot be written, and nothing goes on with it before that: {error}"
+        text = f"its {kind} cannot be written, and it does not proceed before that: {error}"
         self._events.tell(ObjectEvent(involved, REASON, text, warning=True))
 
 

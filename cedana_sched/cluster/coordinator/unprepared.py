@@ -86,7 +86,7 @@ class Unprepared:
         api: reads the pods and marks them.
         snapshots: restorable and in flight.
         events: publishes pods that the webhooks refused.
-        tell: publishes pods that no webhook mutated.
+        publish: publishes pods that no webhook mutated.
         served: namespaces whose pods are checked.
         policy_of: policy name for a pod with these annotations; None: none is named.
         queues: adapters of schedulers with queues that protect all of their pods.
@@ -98,7 +98,7 @@ class Unprepared:
         api: Api,
         snapshots: ById,
         events: EventRecorder,
-        tell: Callable[[PublishEvent], None],
+        publish: Callable[[PublishEvent], None],
         served: Served,
         policy_of: Callable[[Mapping[str, str]], str | None],
         queues: Sequence[OptingIn] = (),
@@ -107,7 +107,7 @@ class Unprepared:
         self._api = api
         self._snapshots = snapshots
         self._events = events
-        self._tell = tell
+        self._publish_event = publish
         self._policy_of = policy_of
         self._queues = queues
         self._now = now
@@ -202,7 +202,7 @@ class Unprepared:
         missed = self._snapshots.missed_by(pod, replica.id, None if among else replica.index)
         if missed is not None:
             text = f"Started {seen.name} without checkpoint {in_words(missed)}: it is not protected: {why}"
-            self._tell(_tell("ColdStart", text, pod, replica))
+            self._publish_event(_event("ColdStart", text, pod, replica))
 
     def _note_stranger(self, template: _Template | None) -> None:
         if template is not None:
@@ -240,22 +240,22 @@ class Unprepared:
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
         self._unanswered[key] = self._told_of(pod, replica, is_one_of_several=among, is_of_queue=names.ID in given)
         is_there = await patch_same(self._api, PODS, pod.metadata, patch)
-        tell = self._unanswered.pop(key)
+        event = self._unanswered.pop(key)
         if is_there:
-            self._publish(tell)
+            self._publish(event)
 
     async def _publish_if_written(self, key: str) -> None:
-        if (tell := self._unanswered.get(key)) is None or tell.workload is None:
+        if (event := self._unanswered.get(key)) is None or event.workload is None:
             return
-        workload = tell.workload
+        workload = event.workload
         now = await self._api.find(PODS, workload.name, workload.namespace, into=PartialObject)
         del self._unanswered[key]
         if now is not None and now.metadata.uid == workload.uid and names.MISSED_BY_WEBHOOK in now.metadata.annotations:
-            self._publish(tell)
+            self._publish(event)
 
-    def _publish(self, tell: PublishEvent) -> None:
-        log.warning("pod was not prepared by a webhook", kind=tell.kind, why=tell.text)
-        self._tell(tell)
+    def _publish(self, event: PublishEvent) -> None:
+        log.warning("pod was not prepared by a webhook", kind=event.kind, why=event.text)
+        self._publish_event(event)
 
     async def _who(self, body: Object, namespace: str) -> tuple[Replica | None, str, bool]:
         """Return its identity, or why it has none; and whether it is one of several indistinguishable pods."""
@@ -270,10 +270,10 @@ class Unprepared:
         missed = self._snapshots.missed_by(pod, replica.id, None if is_one_of_several else replica.index)
         text = _in_words(metadata, missed, is_of_queue=is_of_queue)
         kind = "ColdStart" if missed else "MissedByWebhook"
-        return _tell(kind, text, pod, replica)
+        return _event(kind, text, pod, replica)
 
 
-def _tell(kind: str, text: str, pod: Pod, replica: Replica) -> PublishEvent:
+def _event(kind: str, text: str, pod: Pod, replica: Replica) -> PublishEvent:
     metadata = pod.metadata
     workload = WorkloadRef(metadata.uid, metadata.namespace, metadata.name, pod.spec.node_name)
     identity = Identity(metadata.namespace, replica.id, replica.index)

@@ -1,7 +1,7 @@
 """Forwards the kubelet's preStop calls to the agent; retries with its successor.
 
 The kubelet takes a broken call for the end of the hook and never retries it (`executePreStopHook`, in its
-kuberuntime_container.go): it goes on to SIGTERM, and a pod without a committed snapshot loses its work. An agent does
+kuberuntime_container.go): it proceeds to SIGTERM, and a pod without a committed snapshot loses its work. An agent does
 much, and may be killed or replaced in the middle of a call. Therefore the kubelet calls this component, which runs in a
 pod of its own and does nothing else. A new agent rebuilds the set of held pods and answers for its predecessor.
 
@@ -233,7 +233,7 @@ class Keeper:
                     await asyncio.sleep(UNKNOWN_SECONDS)
                 return response
         except TimeoutError:
-            log.warning("no agent came: the kubelet goes on", seconds=self._away_seconds)
+            log.warning("no agent came: the kubelet proceeds", seconds=self._away_seconds)
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=503)

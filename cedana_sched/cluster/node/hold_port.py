@@ -50,7 +50,7 @@ class HoldPort:
     Args:
         port: of the node's `holds` pod.
         ours: the folder in which the `holds` pods record their sockets.
-        tell: called with the problem, whenever it changes.
+        on_problem: called with the problem, whenever it changes.
         owners: returns the names of the pods with a uid; blocks.
     """
 
@@ -58,7 +58,7 @@ class HoldPort:
         self,
         port: int,
         ours: Path,
-        tell: Callable[[str], None],
+        on_problem: Callable[[str], None],
         owners: Callable[[str], Collection[str]],
         metrics: HoldPortMetrics | None = None,
         *,
@@ -66,7 +66,7 @@ class HoldPort:
     ) -> None:
         self._port = port
         self._ours = ours
-        self._tell = tell
+        self._on_problem = on_problem
         self._owners = owners
         self._metrics = metrics or HoldPortMetrics()
         self._tables = tables
@@ -94,7 +94,7 @@ class HoldPort:
             who = await asyncio.to_thread(self._who, strangers)
             text = f"{who} listens at port {self._port}, and takes preStop calls from the holds pod: {_REMEDY}"
             log.error("preStop calls are taken by others", port=self._port, by=who)
-            self._tell(text)
+            self._on_problem(text)
         self._told = strangers
 
     def _strangers(self) -> set[int]:

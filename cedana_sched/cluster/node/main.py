@@ -22,7 +22,6 @@ from cedana_sched.cluster.node.containers.daemon_answers import wait_until_settl
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
 from cedana_sched.cluster.node.containers.pod_names import find_pod_names
-from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.cluster.node.gpus import publish_gpus
 from cedana_sched.cluster.node.grace import OwnGrace, only_sidecars_are_left
@@ -34,6 +33,7 @@ from cedana_sched.cluster.node.kept_namespaces import KeptNamespaces
 from cedana_sched.cluster.node.kubelet_thresholds import Kubelet
 from cedana_sched.cluster.node.order_border import PodBorder
 from cedana_sched.cluster.node.orders import OrderFeed
+from cedana_sched.cluster.node.pending_kills import PendingKills
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.prestop import PreStopServer
 from cedana_sched.cluster.node.restoring.heartbeat import send_heartbeats
@@ -139,8 +139,8 @@ class _Agent:
         )
         self._beginnings = NewBeginnings(api, self._feed.restores, self._pods.pod, places, self._restorer.served)
         containers = PodContainers(places)
-        self._doomed = DoomedPods(state / "doomed", containers.kill)
-        self._runtime = PodRuntime(self._restorer.was_restored, places, self._doomed, self._pods)
+        self._pending_kills = PendingKills(state / "doomed", containers.kill)
+        self._runtime = PodRuntime(self._restorer.was_restored, places, self._pending_kills, self._pods)
         self._shelter = NodeShelter(configuration.dumps.memory_bytes_each, HOST_ROOT)
         self._agent = NodeAgent(
             runtime=self._runtime,
@@ -164,7 +164,10 @@ class _Agent:
         beginnings = StoreBeginnings(api, self._agent.perform, configuration.storage.path)
         self._kept = KeptNamespaces(api, beginnings.perform, configuration.shared_namespaces)
         self._pre_stop = PreStopServer(
-            self._pods.with_token, self._doomed.ending, self._pods.wait_released, answered=self._container_ends
+            self._pods.with_token,
+            self._pending_kills.on_container_ending,
+            self._pods.wait_released,
+            answered=self._container_ends,
         )
         self._own_grace = OwnGrace(self._pods.wait_released, self._pods.is_deleted, containers, self._pods.is_served)
         self.busy: tuple[Busy, ...] = (self._feed,)
@@ -181,7 +184,7 @@ class _Agent:
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve until cancelled; `ready` is called once the agent serves."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._doomed)
+            await stack.enter_async_context(self._pending_kills)
             await self._shelter.open()
             await stack.enter_async_context(self._agent)
             group = await stack.enter_async_context(asyncio.TaskGroup())
@@ -224,7 +227,7 @@ class _Agent:
         assert self._deletions is not None  # noqa: S101  # set before the watch begins
         if now is None:
             if before is not None:
-                self._doomed.gone(before.metadata.uid)
+                self._pending_kills.drop(before.metadata.uid)
                 self._runtime.gone(before.metadata.uid)
                 self._own_grace.gone(before.metadata.uid)
                 self._deletions.create_task(self._forget(), name=f"rest of {before.metadata.name}")
@@ -256,7 +259,7 @@ class _Agent:
     async def _deleted(self, pod: Pod) -> None:
         try:
             await self._restorer.forgo(pod.metadata.uid)
-            await self._doomed.deleted(pod.metadata.uid, starts_again=_starts_again(pod))
+            await self._pending_kills.on_deleted(pod.metadata.uid, starts_again=_starts_again(pod))
         except CedanaSchedError as error:  # the kubelet kills it when its own grace expires
             log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))
         except Exception:  # a defect in one pod must not end the dumps of the others

@@ -31,10 +31,10 @@ class PreStopServer:
 
     Args:
         find: returns the pod with a token; None if no pod of this node has it.
-        ending: called when the kubelet ends a container of a pod; returns once the pod is killed, if it is doomed.
+        ending: called when the kubelet ends a container of a pod; returns after the kill of the pod if one is pending.
         wait_released: returns when a pod is not held (any more), or its containers are dead.
         longest_seconds: maximum duration of a call, even if the pod is still held.
-        answered: called with the pod and the name of each container that the kubelet goes on to end.
+        answered: called with the pod and the name of each container that the kubelet proceeds to end.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class PreStopServer:
                 await self._ending(uid)
                 await self._wait_released(uid)
         except TimeoutError:
-            log.warning("pod held too long: let go", pod=name, seconds=self._longest_seconds)
-            return web.Response(text="let go: held too long\n")
+            log.warning("pod held too long: released", pod=name, seconds=self._longest_seconds)
+            return web.Response(text="released: held too long\n")
         except CedanaSchedError as error:  # the kubelet then ends the pod
             log.warning("pod cannot be ended by us", pod=name, why=str(error))
             return web.Response(status=500, text=f"{error}\n")
-        return web.Response(text="let go\n")
+        return web.Response(text="released\n")
 
 
 def same_token(known: str, given: str) -> bool:

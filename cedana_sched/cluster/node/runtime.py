@@ -24,7 +24,7 @@ from cedana_sched.cluster.node.containers.privileges import (
 )
 from cedana_sched.cluster.node.containers.volume_files import volume_files_note
 from cedana_sched.cluster.node.containers.volumes import volumes_of
-from cedana_sched.cluster.node.doomed import DoomedPods
+from cedana_sched.cluster.node.pending_kills import PendingKills
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime.privilege_record import encode
 from cedana_sched.runtime.volume_files import MOST_BYTES
@@ -51,7 +51,7 @@ class PodRuntime:
     Args:
         was_restored: whether the running containers of a pod were restored from a snapshot.
         places: paths of the node's containers and pods.
-        doomed: pods that are killed once they are deleted.
+        pending_kills: of pods that are killed once they are deleted.
         specs: the pods of the node.
     """
 
@@ -59,41 +59,41 @@ class PodRuntime:
         self,
         was_restored: Callable[[WorkloadRef], Awaitable[bool]],
         places: Places,
-        doomed: DoomedPods,
+        pending_kills: PendingKills,
         specs: PodSpecs,
     ) -> None:
         self._was_restored = was_restored
         self._specs = specs
         self._places = places
         self._bundles = Bundles(places)
-        self._doomed = doomed
+        self._pending_kills = pending_kills
         self._looking: dict[str, StoreThreads] = {}
         """By uid of a pod: a thread of its own, since a read of a volume whose server is gone never returns."""
 
     async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
-        """Return the workload's running containers; None if there are none, or if the pod is doomed."""
-        if workload.uid in self._doomed:
+        """Return the workload's running containers; None if there are none, or if its kill is pending."""
+        if workload.uid in self._pending_kills:
             return None
         return await self._looked(workload.uid, restored=await self._was_restored(workload))
 
     async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
-        """Kill the pod when it is deleted, or now; see `DoomedPods`. Returns whether no process of the pod remains.
+        """Kill the pod when it is deleted, or now; see `PendingKills`. Returns whether no process of the pod remains.
 
         Raises:
             FreezerError: the pod is deleted already, or must die now, and some process did not exit in time.
-            OSError: the record of the doomed pod cannot be written.
+            OSError: the record of the pending kill cannot be written.
         """
         if not insist:
-            return await self._doomed.doom(workload.uid, checkpoint_uid)
-        if await self._doomed.end(workload.uid, checkpoint_uid):
+            return await self._pending_kills.add(workload.uid, checkpoint_uid)
+        if await self._pending_kills.end(workload.uid, checkpoint_uid):
             return True
-        if workload.uid in self._doomed:  # by another checkpoint
+        if workload.uid in self._pending_kills:  # by another checkpoint
             return False
         return await self._looked(workload.uid, restored=False) is None
 
     async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
-        """See `DoomedPods`."""
-        await self._doomed.spare(workload.uid, checkpoint_uid)
+        """See `PendingKills`."""
+        await self._pending_kills.spare(workload.uid, checkpoint_uid)
 
     def gone(self, pod_uid: str) -> None:
         """Drop the state of a pod that no longer exists."""

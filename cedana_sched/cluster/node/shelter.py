@@ -59,7 +59,7 @@ class NodeShelter:
         self._host_root = host_root
         self._first = first
         self._groups: CaptureGroups | None = None
-        self.why_unlimited: str | None = "nobody has looked"
+        self.why_unlimited: str | None = "not checked yet"
         """Why captures have no limit; None: they have one."""
         self._of: dict[int, tuple[Cgroup, int]] = {}
         """By PID: the capture's group and the group's limit; 0 until a limit is set."""

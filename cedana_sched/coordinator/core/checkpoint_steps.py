@@ -79,7 +79,7 @@ def final_kill_of(checkpoint: Checkpoint) -> Kill:
 
 def abort_of(checkpoint: Checkpoint) -> Abort:
     """Return the order that undoes the checkpoint, whatever its state on the node."""
-    why = checkpoint.failure or "it was called off"
+    why = checkpoint.failure or "it was cancelled"
     return Abort(checkpoint.uid, checkpoint.workload, checkpoint.identity, why)
 
 
@@ -167,7 +167,7 @@ class CheckpointSteps:
         self._turn.deadlines.set(checkpoint.uid, at if earlier is None else min(at, earlier))
 
     def ends_at(self, checkpoint: Checkpoint) -> float | None:
-        """Return when the doomed workload is killed even if not deleted; None while an active hold names it.
+        """Return when a workload with a pending kill is killed even if not deleted; None while an active hold names it.
 
         Every hold counts: other preemptions may have joined this checkpoint.
         """
@@ -184,14 +184,14 @@ class CheckpointSteps:
         return max(released) + self._turn.timing.patience
 
     def is_overdue(self, checkpoint: Checkpoint) -> bool:
-        """Return whether the doomed workload was released, but not deleted within `Timing.patience`."""
+        """Return whether a workload with a pending kill was released, but not deleted within `Timing.patience`."""
         at = self.ends_at(checkpoint)
         return at is not None and self._turn.now >= at
 
     def forget_at(self, checkpoint: Checkpoint) -> float:
         """Return when the record expires; a signal repeated after its deadline is harmless without it.
 
-        Records of doomed workloads are retained until the kill is due.
+        Records of workloads with a pending kill are retained until the kill is due.
         """
         over = checkpoint.finished_at or self._turn.now
         if checkpoint.kill_pending:

@@ -221,7 +221,7 @@ class Checkpoints:
             self._turn.order(checkpoint.uid, checkpoint.workload.node, order)
 
     def await_deletion(self, hold: PreemptionHold) -> None:
-        """Start the timers after which doomed workloads that are not deleted are killed."""
+        """Start the timers after which workloads with a pending kill are killed even if not deleted."""
         for named in self._book.of_hold(hold):
             for checkpoint in self._book.of_workload(named.workload.uid):
                 if checkpoint.kill_pending:

@@ -61,7 +61,7 @@ def _claims(core: Core) -> Iterator[str]:
         if ref is None:
             continue
         if (ref, restore.workload.namespace_uid) in cancelled:
-            yield f"3: {restore.uid} claims {ref}, whose checkpoint was called off"
+            yield f"3: {restore.uid} claims {ref}, whose checkpoint was cancelled"
         if ref.identity.namespace != restore.identity.namespace:
             yield f"7: {restore.uid} of {restore.identity} claims {ref}"
         if ref.identity.index != restore.identity.index:
@@ -109,7 +109,7 @@ def _checkpoints(core: Core) -> Iterator[str]:
         if step is CheckpointStep.KILLING and checkpoint.gang is not None:
             yield from _gang(core, checkpoint)
         if step is CheckpointStep.FAILED and checkpoint.verdict is Verdict.COMMITTED:
-            yield f"6: {checkpoint.uid} failed, and its scheduler is told that it is committed"
+            yield f"6: {checkpoint.uid} failed, and is reported to its scheduler as committed"
     for workload_uid, count in busy.items():
         if count > 1:
             yield f"5: {workload_uid} is frozen by {count} checkpoints at a time"

@@ -193,7 +193,7 @@ class Core:
     def _follow_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.is_terminal:
             stopped_by = self._turn.book.stopped_by(checkpoint.workload.uid)
-            # a doomed workload may be spared until its end is reported
+            # a pending kill may be cancelled until the workload's end is reported
             if stopped_by is not None and not stopped_by.kill_pending:
                 self._restores.end_workload(checkpoint.workload.uid)
             hold = self._turn.book.holds.get(checkpoint.signal_uid)

@@ -13,7 +13,7 @@ from cedana_sched.model.records import Checkpoint, CheckpointStep, PreemptionHol
 _UNDONE = frozenset({CheckpointStep.ABORTING, CheckpointStep.FAILED})
 _BECAME = {
     Verdict.COMMITTED: "saved",
-    Verdict.EVICT: "let go without a snapshot",
+    Verdict.EVICT: "evicted without a snapshot",
     Verdict.KEEP_RUNNING: "not saved, to be kept running",
     Verdict.NOT_NEEDED: "ended or spared",
 }
@@ -72,7 +72,7 @@ def of_work_left(checkpoint: Checkpoint, snapshot: SnapshotRef, left: SnapshotRe
     """Return the Event that the new snapshot does not contain the work of the previously newest one."""
     text = (
         f"Checkpoint {short(snapshot)} does not continue {short(left)}, whose work nothing newer has: it is kept beside"
-        " those of the policy, until somebody deletes it. To continue from it, delete the newer ones, or ask for it by"
+        " those of the policy, until it is deleted. To restore it, delete the newer ones, or select it by"
         f" its name (of a pod: the annotation {names.RESTORE_FROM}: {short(left)})"
     )
     return _of(checkpoint, "SnapshotDiverged", text, Severity.WARNING)

@@ -126,7 +126,7 @@ def why_nothing(book: Book, restore: Restore, *, is_promised: bool) -> str | Non
         if checkpoint.verdict is Verdict.EVICT and checkpoint.after_commit is AfterCommit.STOP:
             return f"there is no snapshot, because the checkpoint before failed: {checkpoint.failure}"
     if is_promised:
-        return "it was started to go on from a snapshot, and the store has none of this namespace"
+        return "it was started to restore a snapshot, and the store has none of this namespace"
     return None
 
 

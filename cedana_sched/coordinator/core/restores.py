@@ -75,7 +75,7 @@ class Restores:
             if report.incarnation <= earlier.incarnation:
                 self._refuse_beside(self._as_committed_now(earlier, report), report)
                 return
-            if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # no files were laid into the earlier one
+            if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # no files were written into the earlier one
                 self._book.update(replace(earlier, incarnation=report.incarnation))
                 return
             self._steps.move(earlier, Cause.BEGINS_AGAIN, finished_at=self._turn.now)

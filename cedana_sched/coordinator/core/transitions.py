@@ -36,7 +36,7 @@ class Cause(StrEnum):
     DAMAGED = "the snapshot is damaged, and an older one is looked for"
     START_COLD = "nothing can be continued, and it starts cold"
     GIVE_UP = "nothing can be continued, and the policy says fail"
-    SETTLED = "all victims are settled"
+    SETTLED = "all checkpoints are terminal"
     RIVAL = "another workload runs under its identity"
     # reports
     CANCELLED = "the preemption was cancelled"

@@ -38,7 +38,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     confirm: float = 120.0
     """How long past its deadline an irreversible step (kill, abort) waits for the node's answer."""
     patience: float = 60.0
-    """How long after the last release of its evictions a doomed workload may stay frozen without being deleted."""
+    """How long a workload with a pending kill may stay frozen, undeleted, after the last release of its evictions."""
     remember: float = 3600.0
     """Retention of terminal records; at least until their deadline."""
 

@@ -1,6 +1,6 @@
 """CheckpointPolicies. Their specs are parsed by `model/objects/checkpoint_policy` where they are used.
 
-So a policy that cannot be parsed is known by name, and reported to whoever uses it.
+So a policy that cannot be parsed is cached by name, and its users get the reason.
 """
 
 from __future__ import annotations

@@ -93,14 +93,14 @@ def says(process: subprocess.Popen[bytes]) -> bytes:
 def test_a_word_stops_it(kind: str) -> None:
     process = listening(kind)
     stop_word(process)
-    assert says(process) == b"the checkpoint was called off\n"
+    assert says(process) == b"the checkpoint was cancelled\n"
 
 
 @pytest.mark.parametrize("kind", ["outlives", "ends"])
 def test_sigterm_stops_it(kind: str) -> None:
     process = listening(kind)
     process.send_signal(signal.SIGTERM)
-    assert says(process) == b"the checkpoint was called off\n"
+    assert says(process) == b"the checkpoint was cancelled\n"
 
 
 def test_one_that_ends_with_its_agent_stops_then() -> None:
@@ -116,7 +116,7 @@ def test_one_that_outlives_its_agent_goes_on_until_the_next_agent_stops_it() -> 
     assert process.stderr.read() == b"", "it has let go of what its agent reads"
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert says(process) == b"the checkpoint was called off\n"
+    assert says(process) == b"the checkpoint was cancelled\n"
 
 
 @pytest.mark.parametrize("can", [True, False])

@@ -13,9 +13,11 @@ NO_PACKAGES = {
     "unit/harness": "the tests' own cluster, benchmarks and judge",
     "unit/house": "the rules of this repository",
     "unit/manifests": "the chart",
+    "unit/tools": "scripts of this repository",
     "unit/workloads": "programs that tests preempt",
     "integration/harness": "what tests look for on this machine",
     "integration/local/engine": "the module",
+    "integration/tools": "scripts of this repository",
     "integration/workloads": "programs that tests preempt",
 }
 """Folders that no package corresponds to, and what they test."""

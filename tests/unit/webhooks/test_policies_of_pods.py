@@ -92,7 +92,7 @@ def test_what_a_policy_would_weaken_and_does_not_say_for_whom_is_said_to_count_f
     answer = ask(named("unlisted"))
     assert answer.decision == "identified"
     (warning,) = answer.warnings
-    assert "'unlisted' says spec.onCheckpointFailure, spec.imageMayChange, which counts for nobody" in warning
+    assert "'unlisted' says spec.onCheckpointFailure, spec.imageMayChange, which applies to no pod" in warning
     assert "spec.allowedNamespaces" in warning
     assert patched(named("unlisted"), answer.patch)["spec"]["terminationGracePeriodSeconds"] == 75, "all else counts"
 

@@ -46,7 +46,7 @@ def examine(data: Mapping[str, str], queues: Sequence[dict[str, Any]], installat
         try:
             configuration = read(text)
         except UsageError as error:
-            says = f"{name} cannot be read, and Volcano goes on with the one before: {error.message}"
+            says = f"{name} cannot be read, and Volcano keeps the previous one: {error.message}"
             found.append(Finding(CHECK, Level.FAIL, says, error.remedy))
             continue
         found += preemption.actions(configuration)
@@ -75,9 +75,9 @@ def _ways(configuration: SchedulerConfiguration, installation: Installation) -> 
     else:
         remedy = "switch the hold of pods/status on, which needs nothing of Volcano's configuration"
         yield Finding(
-            WAYS, Level.WARN, f"{says}: a victim is doomed by then, whatever becomes of its checkpoint", remedy
+            WAYS, Level.WARN, f"{says}: its victims are killed at that time, with or without a snapshot", remedy
         )
     if installation.extender_urls and configuration.plugin(EXTENDER) is None:
-        says = "our extender runs, and Volcano does not ask it: its configuration lacks the plugin"
+        says = "our extender runs, but Volcano does not call it: its configuration lacks the plugin"
         remedy = f"add it, last in the only tier, at {installation.extender_urls[0]}/SEGMENT: see helm get notes"
         yield Finding(WAYS, Level.WARN, says, remedy)

@@ -51,9 +51,11 @@ def findings(
         for says, remedy in problems:
             yield Finding(CHECK, level, f"'{way}': {says}", remedy)
         if not problems:
-            yield Finding(CHECK, Level.OK, f"'{way}' asks it, and evicts nobody against its word")
+            yield Finding(CHECK, Level.OK, f"'{way}' calls it, and evicts no pod against its answer")
     for action in (action for action in configuration.actions if action in _BESIDE):
-        yield Finding(CHECK, level, f"action '{action}' evicts without asking it", "hold writes of pods/status as well")
+        yield Finding(
+            CHECK, level, f"action '{action}' evicts without calling it", "hold writes of pods/status as well"
+        )
 
 
 def _bypassed(configuration: SchedulerConfiguration, way: Way) -> Iterator[tuple[str, str]]:
@@ -72,24 +74,24 @@ def _bypassed(configuration: SchedulerConfiguration, way: Way) -> Iterator[tuple
     if not extender.text("extender.urlPrefix"):
         yield "extender.urlPrefix is not set, so it cannot be reached", "name our Service there"
     if not extender.text(VERBS[way]):
-        yield f"{VERBS[way]} is not set, so it is not asked", f"set it to {PATHS[way]!r}"
+        yield f"{VERBS[way]} is not set, so it is not called", f"set it to {PATHS[way]!r}"
         return
     if not extender.enabled(way):
         switch = "enablePreemptable" if way == "preempt" else "enableReclaimable"
-        yield f"{switch} of the extender is false, so it is not asked", "leave it out"
+        yield f"{switch} of the extender is false, so it is not called", "leave it out"
         return
     if extender.arguments.get("extender.managedResources"):
-        says = "it is asked only for jobs that request extender.managedResources"
+        says = "it is called only for jobs that request extender.managedResources"
         yield says, "leave extender.managedResources out"
     for other, plugins in enumerate(configuration.tiers):
         voters = ", ".join(plugin.name for plugin in plugins if plugin.votes(way) and plugin.name != EXTENDER)
         if voters and other < number:
             yield f"an earlier tier ({voters}) decides without it wherever it finds a victim", _ONE_TIER
         if voters and other > number:
-            yield f"where it allows nobody, a later tier ({voters}) decides instead", _ONE_TIER
+            yield f"if it allows no victim, a later tier ({voters}) decides instead", _ONE_TIER
     later = ", ".join(plugin.name for plugin in configuration.tiers[number][place + 1 :] if plugin.votes(way))
     if later:
-        yield f"plugins behind it ({later}) begin anew where nobody is left, against its word", _ONE_TIER
+        yield f"plugins behind it ({later}) start over if no victim is left, against its answer", _ONE_TIER
 
 
 def _arguments(extender: Plugin, urls: tuple[str, ...]) -> Iterator[Finding]:
@@ -106,10 +108,10 @@ def _arguments(extender: Plugin, urls: tuple[str, ...]) -> Iterator[Finding]:
     ours = set(VERBS.values())
     others = sorted(name for name in extender.arguments if name.endswith("Verb") and name not in ours)
     if others:
-        says = f"it is asked by {', '.join(others)} as well, which our extender does not answer: nothing is scheduled"
+        says = f"it is called for {', '.join(others)} as well, which our extender does not answer: nothing is scheduled"
         yield Finding(CHECK, Level.FAIL, says, "leave these out")
     if extender.arguments.get("extender.ignorable") in (True, "true"):
-        says = "extender.ignorable does not let preemptions go on when it is down: they stop either way"
+        says = "extender.ignorable does not let preemptions proceed when it is down: they stop either way"
         yield Finding(CHECK, Level.WARN, says, "run two replicas, or do without the extender")
     yield from _timeout(extender)
 
@@ -125,7 +127,7 @@ def _address(prefix: str, urls: tuple[str, ...]) -> Iterator[Finding]:
     if place not in urls:
         yield Finding(CHECK, Level.WARN, f"extender.urlPrefix is at {place}", f"ours is reached at {urls[0]}")
     elif not _SEGMENT.fullmatch(found.path.rstrip("/")):
-        says = "extender.urlPrefix lacks the secret part of our address: Volcano gets 404, and preempts nobody"
+        says = "extender.urlPrefix lacks the secret part of our address: Volcano gets 404, and preempts no pod"
         yield Finding(CHECK, Level.FAIL, says, _WHERE_IT_STANDS)
 
 
@@ -142,5 +144,5 @@ def _timeout(extender: Plugin) -> Iterator[Finding]:
         says = f"{name} is {extender.text(name)}: a slow extender stops the whole scheduler that long, call by call"
         yield Finding(CHECK, Level.WARN, says, "set it to 500ms")
     elif duration < SHORTEST_TIMEOUT_SECONDS:
-        says = f"{name} is {extender.text(name)}: calls that take longer, as of full nodes, allow nobody's eviction"
+        says = f"{name} is {extender.text(name)}: calls that take longer, as for full nodes, allow no eviction"
         yield Finding(CHECK, Level.WARN, says, "set it to 500ms")

@@ -25,7 +25,7 @@ _SWITCHES: Final[dict[Way, str]] = {"preempt": "enablePreemptable", "reclaim": "
 def actions(configuration: SchedulerConfiguration) -> Iterator[Finding]:
     """Yield which kinds of preemption the scheduler performs."""
     for unknown in (action for action in configuration.actions if action not in _KNOWN):
-        says = f"action {unknown!r} is not one that we know; Volcano refuses the whole file if it does not know it"
+        says = f"action {unknown!r} is unknown to us; Volcano refuses the whole file if it does not support it"
         yield Finding(CHECK, Level.WARN, says, "see the scheduler's log for 'failed to find Action'")
     for way, without in _WITHOUT.items():
         if way in configuration.actions or f"gang{way}" in configuration.actions:
@@ -39,9 +39,7 @@ def plugins(configuration: SchedulerConfiguration) -> Iterator[Finding]:
     """Yield plugins that prevent preemptions, or allow too many."""
     names = {plugin.name for tier in configuration.tiers for plugin in tier}
     if "overcommit" in names:
-        says = (
-            "the overcommit plugin keeps jobs from getting pods while the cluster is full: they never preempt anybody"
-        )
+        says = "the overcommit plugin keeps jobs from getting pods while the cluster is full: they never preempt"
         yield Finding(CHECK, Level.WARN, says, "remove it, or raise its overcommit-factor far above the stock 1.2")
     if {"proportion", "capacity"} <= names:
         says = "proportion and capacity both say what a queue deserves"
@@ -83,12 +81,12 @@ def _gangs(configuration: SchedulerConfiguration, way: Way) -> Iterator[Finding]
 def _shares(configuration: SchedulerConfiguration) -> Iterator[Finding]:
     shares = configuration.plugin("proportion") or configuration.plugin("capacity")
     if shares is None:
-        says = "neither proportion nor capacity says what a queue deserves: 'reclaim' takes from anybody"
+        says = "neither proportion nor capacity says what a queue deserves: 'reclaim' takes from any queue"
         yield Finding(CHECK, Level.WARN, says, "add one of them")
         return
     voting = [tier for tier in configuration.tiers if any(plugin.votes("reclaim") for plugin in tier)]
     if shares.reclaimable and not any(one.name == shares.name for one in voting[0]):
-        says = f"an earlier tier decides 'reclaim' alone wherever it finds a victim: {shares.name} is not asked there"
+        says = f"an earlier tier decides 'reclaim' alone wherever it finds a victim: {shares.name} is not called there"
         yield Finding(CHECK, Level.WARN, says, "put all plugins into one tier")
 
 

@@ -22,7 +22,7 @@ def protection(queues: Sequence[dict[str, Any]], policies: Collection[str] | Non
         name, annotations = queue["metadata"]["name"], queue["metadata"].get("annotations") or {}
         said = annotations.get(names.PROTECT)
         if said not in {None, "true", "false"}:
-            says = f"queue {name} protects nobody: {names.PROTECT} is {said!r}"
+            says = f"queue {name} protects no pod: {names.PROTECT} is {said!r}"
             yield Finding(CHECK, Level.WARN, says, "write 'true', or leave it out")
         policy = annotations.get(names.POLICY)
         if said == "true" and policy and policies is not None and policy not in policies:

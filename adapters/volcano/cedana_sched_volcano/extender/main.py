@@ -62,7 +62,7 @@ async def serve(
     )
     ready: dict[str, Ready] = {
         "objects": lambda: None if holding.synced else holding.awaited,
-        "address": lambda: None if address.callers.is_told else "nobody can be known yet",
+        "address": lambda: None if address.callers.is_told else "no caller can be authenticated yet",
         "replica": lambda: "it ends" if stop.is_set() else None,
     }
     async with asyncio.TaskGroup() as tasks:
@@ -76,7 +76,7 @@ async def serve(
         ):
             log.info("listening", port=port, operations_port=operations_port, steering=configuration.victim_steering)
             await stop.wait()
-            await asyncio.sleep(configuration.drain_seconds)  # no signal tells when all callers have switched
+            await asyncio.sleep(configuration.drain_seconds)  # no signal shows when all callers have switched
         for task in background:
             task.cancel()
 
@@ -84,7 +84,7 @@ async def serve(
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m cedana_sched_volcano.extender`."""
     parser = argparse.ArgumentParser(
-        prog="cedana_sched_volcano.extender", description="What Volcano's extender plugin asks whom it may evict."
+        prog="cedana_sched_volcano.extender", description="Serves Volcano's extender plugin: which pods it may evict."
     )
     parser.add_argument("--config", type=Path, help=f"JSON file (default: what {CONFIGURATION_VARIABLE} names)")
     parser.add_argument("--kubeconfig", help="where the pod's own ServiceAccount is not to be used")

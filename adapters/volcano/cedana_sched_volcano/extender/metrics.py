@@ -20,7 +20,7 @@ class Metrics:
         )
         self.strangers = Counter(
             "cedana_sched_volcano_extender_unauthenticated_requests_total",
-            "Calls by somebody who did not know the secret part of the address; they were told that there is nothing.",
+            "Calls without the secret part of the address, answered with 404.",
             registry=self.registry,
         )
         self.address_problems = Counter(
@@ -43,6 +43,6 @@ class Metrics:
         )
         self.preemptors = Gauge(
             "cedana_sched_volcano_extender_preemptors",
-            "Pending pods that asked for room within the last half minute.",
+            "Pending pods that requested room within the last half minute.",
             registry=self.registry,
         )

@@ -63,7 +63,7 @@ class Evidence:
         if not token or len(token) > LONGEST_TOKEN:
             raise Refused(HTTPStatus.UNAUTHORIZED, "no token was shown")
         if self._waiting >= _MOST_WAITING:
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, "too many ask at once")
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, "too many calls at once")
         self._waiting += 1
         try:
             async with self._turn:

@@ -42,7 +42,7 @@ async def wait_until_settled(place: Path, longest_seconds: float = LONGEST_SECON
                     return
                 await asyncio.sleep(PAUSE_SECONDS)
     except TimeoutError:
-        log.warning("containerd does not answer: going on without it", socket=str(place), seconds=longest_seconds)
+        log.warning("containerd does not answer: proceeding without it", socket=str(place), seconds=longest_seconds)
 
 
 async def _is_listening(place: Path) -> bool:

@@ -79,7 +79,7 @@ class ContainerdFiles:
         self._files = list(_read_all(main, here))
         if self._files[0].version not in _CRI:
             raise HostError(
-                f"{main} is of version {self._files[0].version}, which has no place for runtime handlers we know of",
+                f"{main} is of version {self._files[0].version}, which has no known place for runtime handlers",
                 remedy="`containerd config migrate` writes it anew in a version from 2 to 4",
             )
 

@@ -79,7 +79,7 @@ def find_daemon(socket: Path, proc: Path = Path("/proc")) -> Daemon:
             return Daemon(int(process.name), command, found)
     raise HostError(
         f"no containerd listens at {socket}",
-        remedy="name its socket in containerdSocket; CRI-O has no way to restore by a runtime handler that we know of",
+        remedy="name its socket in containerdSocket; CRI-O has no known way to restore by a runtime handler",
     )
 
 

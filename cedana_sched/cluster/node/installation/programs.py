@@ -114,7 +114,7 @@ def _lay_parts(folder: Path, toolchain: Toolchain) -> list[str]:
     criu = toolchain.criu.parent.parent
     if not (criu / "toolchain.json").exists():
         raise UsageError(
-            SYSTEM_CRIU_VARIABLE, str(toolchain.criu), "cannot be laid on other machines",
+            SYSTEM_CRIU_VARIABLE, str(toolchain.criu), "cannot be installed on other machines",
             remedy="unset the variable: the agent brings a CRIU along that can",
         )  # fmt: skip
     shutil.copytree(criu, folder / "criu", ignore=ignored)

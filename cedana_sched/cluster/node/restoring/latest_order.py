@@ -50,7 +50,7 @@ class LatestOrder:
             raise OvertakenError("another order for the pod has come meanwhile")
         if not is_done:
             ended.result()
-            raise RestoreError("the pod ended before it had come back")
+            raise RestoreError("the pod ended before it was restored")
         working.result()
 
 

@@ -177,7 +177,7 @@ class PodRestorer:
                 plan = plan._replace(decision=FORGO)
         if plan.decision == FORGO:
             await self._pods.wait_ended(workload.uid)
-            raise RestoreError("the pod was deleted before it had come back")
+            raise RestoreError("the pod was deleted before it was restored")
         if plan.decision != RESTORE:
             raise RestoreError(f"it has been decided before that this pod does not continue: {plan.why}")
         await asyncio.to_thread(self._connections.hold, workload.uid, plan.containers)
@@ -201,7 +201,7 @@ class PodRestorer:
             results, lost = await wait_complete_or_lost(folder, plan)
             if results is not None:
                 return results
-            log.warning("containerd has lost what had come back: once more", pod=workload.name, containers=lost)
+            log.warning("containerd has lost restored containers: retried", pod=workload.name, containers=lost)
             await self._preparation.lay_volumes(workload, images, restore_facts)
             for name in lost:
                 await asyncio.to_thread(plans.forget_lost, folder, name)
@@ -242,7 +242,7 @@ class PodRestorer:
                 await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
                 await self._turns.end_together(workload.uid, folder, plan)
                 return False
-            log.warning("pod is coming back, and waited for", pod=workload.name, instead_of=decided.decision)
+            log.warning("pod is being restored, and waited for", pod=workload.name, instead_of=decided.decision)
             await self._orders.run(workload.uid, wait_while_coming_back(folder, plan))
 
     async def _decide(self, restore_uid: str, workload: WorkloadRef, plan: Plan) -> None:

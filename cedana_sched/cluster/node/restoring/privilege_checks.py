@@ -114,7 +114,7 @@ def refused_after_all(
         except FileNotFoundError:
             continue  # it has exited meanwhile
         if why is not None:
-            log.error("a container came back that should not have", container=container.name, why=why)
+            log.error("a container was restored that should not have been", container=container.name, why=why)
             checked[container.name] = Result(restored=False, why=why, cold=plan.fallback == COLD)
             plans.write_result(folder, container.name, checked[container.name])
     return checked

@@ -35,7 +35,7 @@ def refuse_sent_files(toolchain: Toolchain, folder: Path) -> None:
         name = entry["reg"]["name"] if "reg" in entry else ""
         if entry["id"] in sent and is_within(name, volumes):
             raise RestoreError(
-                f"{name} was on its way from one process to another when the snapshot was taken, so nobody can tell "
+                f"{name} was on its way from one process to another when the snapshot was taken, so it is unknown "
                 "whether it is still the same file",
                 remedy="let the program receive files of volumes that it sends, or start the pod without the snapshot",
             )

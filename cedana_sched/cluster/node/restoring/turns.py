@@ -35,9 +35,9 @@ T = TypeVar("T")
 class Standing(Enum):
     """Progress of a pod's restore at a decision against it."""
 
-    DECIDED = "nothing of it has come back, nor will"
-    COMING_BACK = "some of its containers have come back, and the others may"
-    COMPLETE = "all have come back, or one of them did not"
+    DECIDED = "no container is restored, nor will be"
+    COMING_BACK = "some of its containers are restored, and the others may be"
+    COMPLETE = "all are restored, or one of them was not"
     DELETED = "it was deleted, and is forgone"
 
 
@@ -82,8 +82,8 @@ class Turns:
         failed = next((name for name, result in results.items() if result is not None and not result.restored), None)
         if failed is None or not (is_coming_back(folder, plan) or self._continued(pod_uid, plan.containers)):
             return
-        why = f"container {failed}, which the snapshot has as well, did not come back"
-        log.warning("what has come back is ended", pod=pod_uid, why=why)
+        why = f"container {failed}, which the snapshot has as well, was not restored"
+        log.warning("restored containers are ended", pod=pod_uid, why=why)
         for name, result in results.items():
             known = result if result is not None and not result.restored else Result(restored=False, why=why)
             plans.write_result(folder, name, known._replace(cold=plan.fallback == COLD))

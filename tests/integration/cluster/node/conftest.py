@@ -14,7 +14,7 @@ from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, Capture
 from cedana_sched.agent.runtime import RunningWorkload
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
-from cedana_sched.cluster.node.doomed import DoomedPods
+from cedana_sched.cluster.node.pending_kills import PendingKills
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.local.runs.kernel import become_child_subreaper
 from cedana_sched.model.identity import Identity
@@ -67,8 +67,8 @@ class Laboratory:
 
     def see(self, places: Places) -> None:
         """Make another runtime, which finds the pods at these places."""
-        self.doomed = DoomedPods(self.folder / "doomed", PodContainers(places).kill)
-        self.runtime = PodRuntime(_was_restored, places, self.doomed, _Specs())
+        self.pending_kills = PendingKills(self.folder / "doomed", PodContainers(places).kill)
+        self.runtime = PodRuntime(_was_restored, places, self.pending_kills, _Specs())
 
     def ref(self, pod: Pod) -> WorkloadRef:
         return WorkloadRef(pod.uid, "team-a", pod.uid, "here")

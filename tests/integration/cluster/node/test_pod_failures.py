@@ -173,14 +173,14 @@ async def test_a_doomed_pod_stays_frozen_until_it_is_deleted(lab: Laboratory) ->
     running = await lab.runtime.running(lab.ref(pod))
     assert running is not None
     await asyncio.to_thread(freezer.freeze_together, running.freezers)
-    async with lab.doomed:
+    async with lab.pending_kills:
         await lab.runtime.end_frozen("c1", lab.ref(pod))
         assert await lab.runtime.running(lab.ref(pod)) is None
         assert all(map(freezer.is_frozen, running.freezers))
         assert all(map(freezer.members, running.freezers))
         for container in containers:
             await asyncio.to_thread(_last_line, container, "frozen")
-        await lab.doomed.deleted(pod.uid)
+        await lab.pending_kills.on_deleted(pod.uid)
         assert not any(map(freezer.members, running.freezers))
     pod.end()
     assert [container.lines[-1] for container in containers] == ["frozen", "frozen"]

@@ -158,7 +158,7 @@ async def test_what_is_about_others_is_not(order: Order, lie: Outcome, instead: 
         [outcome] = await agents.answer(order, lie)
         assert type(outcome) is instead
         said = outcome.problem if isinstance(outcome, SnapshotFound) else cast("Any", outcome).why
-        assert "not believed" in str(said)
+        assert "not accepted" in str(said)
         assert not getattr(outcome, "retryable", False)
         assert getattr(outcome, "restore_uid", UID) in {UID, RESTORE.uid}
     assert agents.removed == []

@@ -88,7 +88,7 @@ def test_an_answer_that_is_not_believed_is_told_on_its_object(monkeypatch: pytes
     leads = Leader(FakeApi(), CoordinatorConfiguration(namespace="cedana-system"), "me")
     leads._agents._disbelieved(CHECKPOINTS, Metadata("md-1", "bio", "uid"), "it is of another snapshot")
     involved = CHECKPOINTS.reference("md-1", "bio", "uid")
-    text = "What its node has answered is not believed: it is of another snapshot"
+    text = "The answer of its node is not accepted: it is of another snapshot"
     assert told == [ObjectEvent(involved, "AnswerRejected", text, warning=True)]
 
 

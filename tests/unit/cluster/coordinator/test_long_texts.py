@@ -238,4 +238,4 @@ async def test_outcome_that_is_longer_than_any_is_neither_kept_nor_believed() ->
     assert len(msgspec.json.encode(found)) < 2 * LONGEST_TEXT
     [failed] = await Agents().answer(DUMP, said)
     assert isinstance(failed, CheckpointFailed)
-    assert "is not believed: it cannot be read" in failed.why
+    assert "is not accepted: it cannot be read" in failed.why

@@ -128,7 +128,7 @@ def _of_queue(policy: str | None, pod: Pod) -> str | None:
 
 def test_what_counts_for_nobody_is_said_on_the_policy_once_for_each_change() -> None:
     told: list[ObjectEvent] = []
-    known = ClusterPolicies(cast("Any", None), 3_600, tell=told.append)
+    known = ClusterPolicies(cast("Any", None), 3_600, publish=told.append)
 
     def put(name: str, **spec: Any) -> None:
         known._informer._put(PolicyObject(Metadata(name, uid=f"uid-of-{name}"), spec))
@@ -140,7 +140,7 @@ def test_what_counts_for_nobody_is_said_on_the_policy_once_for_each_change() -> 
     assert (one.involved["name"], one.involved["uid"]) == ("stays", "uid-of-stays")
     assert (one.reason, one.warning) == ("FieldsIgnored", True)
     assert one.message == (
-        "spec.onCheckpointFailure, spec.imageMayChange: counts for nobody: write for whom in spec.allowedNamespaces"
+        "spec.onCheckpointFailure, spec.imageMayChange: applies to no pod: select namespaces in spec.allowedNamespaces"
     )
     put("default", **KEEP)
     put("theirs", **KEEP, allowedNamespaces={"from": "All"})

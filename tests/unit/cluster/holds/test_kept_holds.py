@@ -65,7 +65,7 @@ async def test_an_agents_answer_is_the_kubelets(tmp_path: Path) -> None:
         await held.asked.wait()
         assert not asking.done()
         held.release.set()
-        assert await asking == (200, "let go\n")
+        assert await asking == (200, "released\n")
 
 
 async def test_a_pod_is_held_on_by_the_next_agent(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_a_pod_is_held_on_by_the_next_agent(tmp_path: Path) -> None:
             await asyncio.wait_for(second.asked.wait(), 60)
             assert not asking.done()
             second.release.set()
-            assert await asking == (200, "let go\n")
+            assert await asking == (200, "released\n")
     assert "released" not in first.told
 
 
@@ -91,7 +91,7 @@ async def test_a_pod_that_is_deleted_between_two_agents_waits_for_the_next(tmp_p
         await asyncio.sleep(0.6)  # no agent listens at its first try
         assert not asking.done()
         async with agents.one(held):
-            assert await asyncio.wait_for(asking, 60) == (200, "let go\n")
+            assert await asyncio.wait_for(asking, 60) == (200, "released\n")
 
 
 async def test_without_an_agent_the_call_breaks_after_a_while_so_that_the_kubelet_tells(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_a_hold_may_last_longer_than_an_agent_may_be_away(tmp_path: Path) 
         await held.asked.wait()
         await asyncio.sleep(0.1)  # longer than that
         held.release.set()
-        assert await asking == (200, "let go\n")
+        assert await asking == (200, "released\n")
 
 
 async def test_an_agent_that_breaks_every_call_is_not_asked_without_a_pause(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ async def test_two_of_them_share_the_port_and_the_first_ends_when_it_holds_nothi
         await _exists(serving)
         told[0].set()
         held.release.set()
-        assert await asking == (200, "let go\n")
+        assert await asking == (200, "released\n")
         await asyncio.wait_for(keepers[0], 60)
-        assert await Kubelet(session, unused_tcp_port).asks() == (200, "let go\n")
+        assert await Kubelet(session, unused_tcp_port).asks() == (200, "released\n")
         told[1].set()
 
 
@@ -192,10 +192,10 @@ async def test_one_that_is_to_end_leaves_all_new_calls_to_the_next(tmp_path: Pat
                 await keeper.leave()
                 next_held.release.set()
                 answers = await asyncio.wait_for(asyncio.gather(*(kubelet.asks() for _ in range(16))), 60)
-                assert answers == [(200, "let go\n")] * 16
+                assert answers == [(200, "released\n")] * 16
                 assert not held.asked.is_set()
                 held.release.set()
-                assert await asyncio.gather(*asking) == [(200, "let go\n")] * 2
+                assert await asyncio.gather(*asking) == [(200, "released\n")] * 2
                 assert keeper.busy_with() == []
 
 

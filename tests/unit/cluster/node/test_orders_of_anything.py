@@ -21,9 +21,9 @@ from cedana_sched.agent.staging import Staging
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
 from cedana_sched.cluster.node.containers.pod_names import find_pod_names
-from cedana_sched.cluster.node.doomed import DoomedPods
 from cedana_sched.cluster.node.order_border import PodBorder
 from cedana_sched.cluster.node.orders import OrderFeed
+from cedana_sched.cluster.node.pending_kills import PendingKills
 from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.cluster.node.restoring.progress import StagingProgress
@@ -110,9 +110,9 @@ class Agent:
         self.pods.informer.synced.set()
         self.pods.informer._put(pod_of(WORKLOAD))
         restorer = PodRestorer(places, state, data, toolchain, self.pods)
-        self.doomed = DoomedPods(state / "doomed", PodContainers(places).kill)
+        self.pending_kills = PendingKills(state / "doomed", PodContainers(places).kill)
         agent = NodeAgent(
-            runtime=PodRuntime(restorer.was_restored, places, self.doomed, self.pods),
+            runtime=PodRuntime(restorer.was_restored, places, self.pending_kills, self.pods),
             restorer=restorer,
             storage=StorageConfig.load({"path": str(root / "store")}),
             toolchain=toolchain,
@@ -133,7 +133,7 @@ class Agent:
         return self._border.perform(order)
 
     async def hear(self, kind: Resource, one: OrderedObject) -> None:
-        async with self.doomed, asyncio.TaskGroup() as group:
+        async with self.pending_kills, asyncio.TaskGroup() as group:
             self.feed._group = group
             informer = self.feed._informers[kind]
             informer._put(one)

@@ -14,7 +14,7 @@ from cedana_sched.agent.messages import criu_directory
 from cedana_sched.agent.staging import Staging
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.volumes import volumes_of
-from cedana_sched.cluster.node.doomed import DoomedPods
+from cedana_sched.cluster.node.pending_kills import PendingKills
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
 from cedana_sched.cluster.node.restoring.served import ServedBeginnings
@@ -70,9 +70,9 @@ def test_no_path_is_made_of_them(tmp_path: Path, place: str, word: str) -> None:
 
 
 async def test_nobody_is_doomed_outside(tmp_path: Path) -> None:
-    async with DoomedPods(tmp_path / "run/doomed", _nothing) as doomed:
+    async with PendingKills(tmp_path / "run/doomed", _nothing) as doomed:
         with pytest.raises(UsageError):
-            await doomed.doom("../../cron", "* * * * * root id")
+            await doomed.add("../../cron", "* * * * * root id")
     assert not (tmp_path / "cron").exists()
 
 

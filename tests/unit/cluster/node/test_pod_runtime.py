@@ -15,7 +15,7 @@ from cedana_sched.cluster.node.containers.bundles import Container
 from cedana_sched.cluster.node.containers.description import describe
 from cedana_sched.cluster.node.containers.places import Places
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
-from cedana_sched.cluster.node.doomed import DoomedPods
+from cedana_sched.cluster.node.pending_kills import PendingKills
 from cedana_sched.cluster.node.runtime import PodRuntime
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.runtime.privilege_record import decode
@@ -43,14 +43,14 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-async def doomed(host: Host, tmp_path: Path) -> AsyncIterator[DoomedPods]:
-    async with DoomedPods(tmp_path / "doomed", PodContainers(host.places).kill) as pods:
+async def pending_kills(host: Host, tmp_path: Path) -> AsyncIterator[PendingKills]:
+    async with PendingKills(tmp_path / "doomed", PodContainers(host.places).kill) as pods:
         yield pods
 
 
 @pytest.fixture
-def runtime(host: Host, doomed: DoomedPods) -> PodRuntime:
-    return PodRuntime(_was_restored, host.places, doomed, Specs())
+def runtime(host: Host, pending_kills: PendingKills) -> PodRuntime:
+    return PodRuntime(_was_restored, host.places, pending_kills, Specs())
 
 
 async def test_a_pod_without_containers_does_not_run(runtime: PodRuntime) -> None:
@@ -143,7 +143,7 @@ async def test_who_looks_for_ever_into_one_pod_sees_the_others(
     assert all(await asyncio.gather(*orders))
 
 
-async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, doomed: DoomedPods, host: Host) -> None:
+async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, pending_kills: PendingKills, host: Host) -> None:
     host.container("a")
     assert await runtime.end_frozen("c1", POD) is False
     assert await runtime.running(POD) is None
@@ -152,7 +152,7 @@ async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, doomed: DoomedP
     await runtime.spare("c1", POD)
     assert await runtime.running(POD) is not None
     await runtime.end_frozen("c1", POD)
-    doomed.gone(POD.uid)
+    pending_kills.drop(POD.uid)
     assert await runtime.running(POD) is not None
 
 

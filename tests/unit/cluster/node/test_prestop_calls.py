@@ -63,7 +63,7 @@ async def test_a_pod_is_held_until_it_is_released(tmp_path: Path) -> None:
     await held.asked.wait()
     assert not asking.done()
     held.release.set()
-    assert await asking == (200, "let go\n")
+    assert await asking == (200, "released\n")
     assert held.told == ["u-1", "waits u-1", "released"]
 
 
@@ -83,7 +83,7 @@ async def test_an_unknown_token_is_answered_at_once(tmp_path: Path) -> None:
 
 async def test_a_hold_has_an_end(tmp_path: Path) -> None:
     held = Held()
-    assert await _ask(held, tmp_path, longest=0.01) == (200, "let go: held too long\n")
+    assert await _ask(held, tmp_path, longest=0.01) == (200, "released: held too long\n")
 
 
 async def test_a_pod_that_does_not_end_is_the_kubelets(tmp_path: Path) -> None:

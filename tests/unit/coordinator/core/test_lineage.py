@@ -50,8 +50,8 @@ def test_the_work_that_nothing_newer_has_is_named_with_the_way_back() -> None:
     assert (said.severity, said.workload) == (Severity.WARNING, workload("w1"))
     assert said.text == (
         "Checkpoint md/0@5 does not continue md/0@4, whose work nothing newer has: it is kept beside those of the"
-        " policy, until somebody deletes it. To continue from it, delete the newer ones, or ask for it by its name (of"
-        " a pod: the annotation sched.cedana.ai/restore-from: md/0@4)"
+        " policy, until it is deleted. To restore it, delete the newer ones, or select it by its name (of a pod: the"
+        " annotation sched.cedana.ai/restore-from: md/0@4)"
     )
     told.tell(Committed("s1.w1.1", ref(5), Transfer(), leaves=ref(4)))
     assert "SnapshotDiverged" not in told.tells(), "not twice"

@@ -31,7 +31,7 @@ def test_a_backup_is_told_without_an_eviction() -> None:
 def test_who_is_let_go_without_a_snapshot_is_warned_of() -> None:
     told = Told().running().preempt().frozen().failed().aborted()
     (released,) = [one for one in told.said if isinstance(one, PublishEvent) and one.kind == "EvictionReleased"]
-    assert released.text.endswith("1 let go without a snapshot")
+    assert released.text.endswith("1 evicted without a snapshot")
     assert released.severity is Severity.WARNING
     assert [one.name for one in released.victims] == ["name-of-w1"], "nothing but the pod is evicted"
 

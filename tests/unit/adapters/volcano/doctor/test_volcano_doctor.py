@@ -121,7 +121,7 @@ def test_an_extender_behind_another_tier_is_not_asked(status_hold: bool, level: 
 
 def test_an_extender_before_another_tier_is_overruled() -> None:
     text = ONE_TIER + "- plugins:\n  - name: capacity\n"
-    assert one(found(text), "'reclaim': where it allows nobody, a later tier (capacity) decides").level is Level.FAIL
+    assert one(found(text), "'reclaim': if it allows no victim, a later tier (capacity) decides").level is Level.FAIL
     assert one(found(text), "held by").says.startswith("evictions are held by the extender (preempt), preStop")
     harmless = (
         ONE_TIER
@@ -157,7 +157,7 @@ def test_plugins_behind_the_extender_begin_anew() -> None:
         ("500ms", "500ms\n      extender.ignorable: true", "does not let preemptions go on when it is down"),
         ("500ms", "500ms\n      extender.managedResources: [gpu]", "only for jobs that request"),
         ("500ms", "500ms\n      extender.predicateVerb: predicate", "nothing is scheduled"),
-        ('reclaim"', 'reclaim, gangreclaim"', "action 'gangreclaim' evicts without asking it"),
+        ('reclaim"', 'reclaim, gangreclaim"', "action 'gangreclaim' evicts without calling it"),
         ('reclaim"', 'reclaim, evict"', "action 'evict' is not one that we know"),
         ("{name: proportion}", "{name: nodeorder}", "neither proportion nor capacity"),
         ("{name: proportion}", "{name: proportion}\n  - {name: capacity}", "both say what a queue deserves"),
@@ -178,7 +178,7 @@ def test_the_secret_part_of_the_address_is_not_repeated() -> None:
 def test_an_extender_that_volcano_does_not_ask() -> None:
     text = ONE_TIER.replace(EXTENDER, "")
     assert "its configuration lacks the plugin" in bad(found(text))[-1]
-    assert "a victim is doomed by then" in bad(found(text, extender_url=None))[-1]
+    assert "its victims are killed at that time" in bad(found(text, extender_url=None))[-1]
     assert bad(found(text, extender_url=None, status_hold=True)) == []
     assert bad(found(text, extender_url=None, pre_stop=False))[-1].startswith("fail nothing holds evictions")
 
@@ -205,7 +205,7 @@ def test_queues_that_cannot_give_or_claim() -> None:
 )
 def test_what_cannot_be_read(text: str) -> None:
     (said,) = bad(found(text))
-    assert said.startswith("fail volcano-scheduler.conf cannot be read, and Volcano goes on with the one before")
+    assert said.startswith("fail volcano-scheduler.conf cannot be read, and Volcano keeps the previous one")
 
 
 def test_no_configuration_at_all() -> None:

@@ -115,7 +115,7 @@ async def test_a_configuration_that_is_not_found_is_said() -> None:
 
 async def test_a_queue_that_says_something_else_than_true_protects_nobody() -> None:
     assert bad(await Cluster().with_queue(protect="yes").findings()) == [
-        "warn queue bio protects nobody: sched.cedana.ai/protect is 'yes'"
+        "warn queue bio protects no pod: sched.cedana.ai/protect is 'yes'"
     ]
 
 

@@ -53,7 +53,7 @@ async def test_work_ends_with_its_pod() -> None:
         finally:
             was_cancelled.set()
 
-    with pytest.raises(RestoreError, match="the pod ended before it had come back"):
+    with pytest.raises(RestoreError, match="the pod ended before it was restored"):
         await LatestOrder(pods.wait_ended).run("u-1", work())
     assert was_cancelled.is_set()
 

@@ -13,7 +13,7 @@ from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.runtime.plan import read_result
 from tests.integration.cluster.node.conftest import ACCOUNT, IMAGE
 from tests.integration.cluster.node.pods import Change, Container
-from tests.integration.cluster.node.returning.conftest import Site
+from tests.integration.cluster.node.restoring.conftest import Site
 
 pytestmark = pytest.mark.criu
 

@@ -13,8 +13,8 @@ from cedana_sched.cluster.node.pods import NodePods
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.kube.objects import Pod
 from tests.integration.cluster.node.pods import Pod as Sandboxed
-from tests.integration.cluster.node.returning.conftest import Site
-from tests.integration.cluster.node.returning.counting import save_counting_pod
+from tests.integration.cluster.node.restoring.conftest import Site
+from tests.integration.cluster.node.restoring.counting import save_counting_pod
 
 pytestmark = pytest.mark.criu
 

@@ -13,7 +13,7 @@ from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime.plan import read_result
 from cedana_sched.runtime.volume_files import VOLUME_FILES
 from tests.integration.cluster.node.pods import Pod, until
-from tests.integration.cluster.node.returning.conftest import Site
+from tests.integration.cluster.node.restoring.conftest import Site
 
 pytestmark = pytest.mark.criu
 

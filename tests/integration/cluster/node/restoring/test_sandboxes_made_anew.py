@@ -14,8 +14,8 @@ from cedana_sched.cluster.node.restoring.restore_container import RestoreContain
 from cedana_sched.cluster.node.restoring.served import BegunAgainError
 from cedana_sched.model.errors import RestoreError
 from tests.integration.cluster.node.pods import Pod
-from tests.integration.cluster.node.returning.conftest import Site
-from tests.integration.cluster.node.returning.counting import COUNTER, save_counting_pod
+from tests.integration.cluster.node.restoring.conftest import Site
+from tests.integration.cluster.node.restoring.counting import COUNTER, save_counting_pod
 
 pytestmark = pytest.mark.criu
 

@@ -19,8 +19,8 @@ from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.runtime.plan import mark_lost, read_plan, read_result
 from tests.integration.cluster.node.pods import Pod
-from tests.integration.cluster.node.returning.conftest import Site
-from tests.integration.cluster.node.returning.counting import COUNTER, save_counting_pod
+from tests.integration.cluster.node.restoring.conftest import Site
+from tests.integration.cluster.node.restoring.counting import COUNTER, save_counting_pod
 
 pytestmark = pytest.mark.criu
 

@@ -18,7 +18,7 @@ from cedana_sched.runtime.plan import read_result
 from cedana_sched.snapshot import freezer
 from tests import processes
 from tests.integration.cluster.node.pods import Container, until
-from tests.integration.cluster.node.returning.conftest import Site
+from tests.integration.cluster.node.restoring.conftest import Site
 
 pytestmark = pytest.mark.criu
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.integration.cluster.node.pods import Pod
-from tests.integration.cluster.node.returning.conftest import Site
+from tests.integration.cluster.node.restoring.conftest import Site
 
 COUNTER = """
 import pathlib, time

@@ -1,15 +1,15 @@
 """Pods that are frozen and committed, to be killed as soon as their deletion is seen, and not before.
 
 A container that dies in a pod without a deletion timestamp is a failure, which a Job counts. So a pod that is to end
-stays frozen and doomed until its deletion shows (in a watch, or by the kubelet's preStop call). The kubelet alone
-cannot end the pod: SIGTERM does not reach frozen processes. No pod is killed here by a timeout: the coordinator, which
-records when an eviction was released, orders the end of a pod that is not deleted.
+stays frozen, its kill pending, until its deletion shows (in a watch, or by the kubelet's preStop call). The kubelet
+alone cannot end the pod: SIGTERM does not reach frozen processes. No pod is killed here by a timeout: the coordinator,
+which records when an eviction was released, orders the end of a pod that is not deleted.
 
 If the kubelet restarts containers that die, the kubelet must have seen the deletion first; otherwise it restarts the
 pod's work from scratch in place. The kubelet may see the deletion later than the agent by as long as a reconnect to the
 API server takes. The kubelet's preStop call shows that it has seen the deletion, so the agent waits for that call.
 
-The doomed pods are recorded on the host's /run, so that a restarted agent still ends them.
+Pending kills are recorded on the host's /run, so that a restarted agent still performs them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ KUBELET_SECONDS = 30.0
 class _Pod:
     """State of one pod. Times are the loop's."""
 
-    doomed_by: str | None = None
-    """Uid of the checkpoint that dooms the pod; empty: unreadable, matches the next checkpoint that orders an end;
-    None: not doomed."""
+    ordered_by: str | None = None
+    """Uid of the checkpoint that ordered the kill; empty: unreadable, matches the next checkpoint that orders it;
+    None: no kill is pending."""
     deleted: float | None = None
     """When the deletion was seen."""
     called: float = -math.inf
@@ -48,25 +48,25 @@ class _Pod:
     starts_again: bool = False
     """Whether the kubelet restarts containers that die before it has seen the deletion."""
     released: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the pod is no longer doomed."""
+    """Set once no kill of the pod is pending."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
-    def is_doomed(self) -> bool:
-        return self.doomed_by is not None
+    def is_pending(self) -> bool:
+        return self.ordered_by is not None
 
-    def is_doomed_by(self, checkpoint_uid: str) -> bool:
-        return self.doomed_by in {"", checkpoint_uid}
+    def is_ordered_by(self, checkpoint_uid: str) -> bool:
+        return self.ordered_by in {"", checkpoint_uid}
 
 
-class DoomedPods:
-    """The doomed pods of one node. An async context manager; the records persist after its exit.
+class PendingKills:
+    """The pending kills of one node. An async context manager; the records persist after its exit.
 
-    The watcher of this node's pods must call `deleted` for each pod with a deletion timestamp, also after a restart,
-    and `gone` for each pod that no longer exists; the preStop server must await `ending` before it answers.
+    The watcher of this node's pods must call `on_deleted` for each pod with a deletion timestamp, also after a restart,
+    and `drop` for each pod that no longer exists; the preStop server awaits `on_container_ending` before its answer.
 
     Args:
-        directory: holds a file per doomed pod, named by the pod's uid, with the uid of the checkpoint.
+        directory: holds a file per pending kill, named by the pod's uid, with the uid of the checkpoint.
         kill: ends every process of a pod; returns when they have exited.
         kubelet_seconds: how long a deletion waits for the kubelet's call.
     """
@@ -86,31 +86,31 @@ class DoomedPods:
             if is_hidden(path.name):
                 path.unlink()
             else:
-                self._of(path.name).doomed_by = path.read_text()
+                self._of(path.name).ordered_by = path.read_text()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to do: the doomed pods are recorded on disk."""
+        """Nothing to do: pending kills are recorded on disk."""
 
     def __contains__(self, pod_uid: str) -> bool:
         pod = self._pods.get(pod_uid)
-        return pod is not None and pod.is_doomed
+        return pod is not None and pod.is_pending
 
-    async def doom(self, pod_uid: str, checkpoint_uid: str) -> bool:
+    async def add(self, pod_uid: str, checkpoint_uid: str) -> bool:
         """End this frozen pod as soon as it is deleted.
 
         Returns True if the pod is deleted already, once no process of it remains.
 
         Raises:
             FreezerError: the pod is deleted, and some process did not exit in time.
-            OSError: the record cannot be written; the pod is not doomed.
+            OSError: the record cannot be written; no kill is pending.
         """
         pod = self._of(pod_uid)
-        if not pod.doomed_by:
+        if not pod.ordered_by:
             write_whole(self._file(pod_uid), checkpoint_uid.encode())
-            pod.doomed_by = checkpoint_uid
+            pod.ordered_by = checkpoint_uid
             pod.released.clear()
         if pod.deleted is None:
             return False
@@ -118,28 +118,28 @@ class DoomedPods:
         return True
 
     async def end(self, pod_uid: str, checkpoint_uid: str) -> bool:
-        """End the pod without waiting for its deletion; False if this checkpoint does not doom the pod.
+        """End the pod without waiting for its deletion; False if this checkpoint has not ordered its kill.
 
         Raises:
             FreezerError: some process did not exit in time.
         """
         pod = self._pods.get(pod_uid)
-        if pod is None or not pod.is_doomed_by(checkpoint_uid):
+        if pod is None or not pod.is_ordered_by(checkpoint_uid):
             return False
         log.warning("pod was released and is not deleted: killed anyway", pod=pod_uid)
         await self._end(pod_uid, pod)
         return True
 
     async def spare(self, pod_uid: str, checkpoint_uid: str) -> None:
-        """Undo `doom` if this checkpoint doomed the pod. No effect once the deletion has been seen."""
+        """Undo `add` if this checkpoint ordered the kill. No effect once the deletion has been seen."""
         if (pod := self._pods.get(pod_uid)) is None:
             return
         async with pod.turn:  # not while the pod is being ended
-            if pod.deleted is None and pod.is_doomed_by(checkpoint_uid):
+            if pod.deleted is None and pod.is_ordered_by(checkpoint_uid):
                 self._release(pod_uid, pod)
 
-    async def deleted(self, pod_uid: str, *, starts_again: bool = False) -> None:
-        """Record the pod's deletion timestamp. Returns when no process of a doomed pod remains, else at once.
+    async def on_deleted(self, pod_uid: str, *, starts_again: bool = False) -> None:
+        """Record the pod's deletion timestamp. If its kill is pending, returns when no process of it remains.
 
         Args:
             pod_uid: the pod whose deletion the watch shows.
@@ -155,8 +155,8 @@ class DoomedPods:
         pod.starts_again = pod.starts_again or starts_again
         await self._end_deleted(pod_uid, pod)
 
-    async def ending(self, pod_uid: str) -> None:
-        """Record that the kubelet ends a container of the pod; returns as `deleted` does.
+    async def on_container_ending(self, pod_uid: str) -> None:
+        """Record that the kubelet ends a container of the pod; returns as `on_deleted` does.
 
         This is no proof of a deletion: a failed probe or a dead sandbox ends containers of a pod that keeps running.
 
@@ -165,10 +165,10 @@ class DoomedPods:
         """
         pod = self._of(pod_uid)
         pod.called = asyncio.get_running_loop().time()
-        if pod.is_doomed:
+        if pod.is_pending:
             await self._end(pod_uid, pod)
 
-    def gone(self, pod_uid: str) -> None:
+    def drop(self, pod_uid: str) -> None:
         """Drop the state of a pod that no longer exists."""
         if (pod := self._pods.pop(pod_uid, None)) is not None:
             self._release(pod_uid, pod)
@@ -177,9 +177,9 @@ class DoomedPods:
         return self._pods.setdefault(pod_uid, _Pod())
 
     async def _end_deleted(self, pod_uid: str, pod: _Pod) -> None:
-        if pod.is_doomed and pod.starts_again:
+        if pod.is_pending and pod.starts_again:
             await self._wait_for_kubelet(pod)
-        if pod.is_doomed:
+        if pod.is_pending:
             await self._end(pod_uid, pod)
 
     async def _end(self, pod_uid: str, pod: _Pod) -> None:
@@ -198,7 +198,7 @@ class DoomedPods:
                 await pod.released.wait()
 
     def _release(self, pod_uid: str, pod: _Pod) -> None:
-        pod.doomed_by = None
+        pod.ordered_by = None
         pod.released.set()
         self._file(pod_uid).unlink(missing_ok=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cluster.node.pods import Change
-from tests.integration.cluster.node.returning.conftest import Site
+from tests.integration.cluster.node.restoring.conftest import Site
 
 pytestmark = pytest.mark.criu
 

@@ -15,8 +15,8 @@ from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, read_result, write_plan
-from tests.integration.cluster.node.returning.conftest import Site
-from tests.integration.cluster.node.returning.counting import save_counting_pod
+from tests.integration.cluster.node.restoring.conftest import Site
+from tests.integration.cluster.node.restoring.counting import save_counting_pod
 
 pytestmark = pytest.mark.criu
 

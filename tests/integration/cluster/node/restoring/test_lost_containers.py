@@ -20,8 +20,8 @@ from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime.plan import Result, read_begun, write_begun
 from cedana_sched.snapshot import freezer
 from tests.integration.cluster.node.pods import Container, Pod
-from tests.integration.cluster.node.returning.conftest import Site
-from tests.integration.cluster.node.returning.counting import COUNTER, save_counting_pod
+from tests.integration.cluster.node.restoring.conftest import Site
+from tests.integration.cluster.node.restoring.counting import COUNTER, save_counting_pod
 
 pytestmark = pytest.mark.criu
 

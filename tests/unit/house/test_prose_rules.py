@@ -1,0 +1,73 @@
+"""The words that `make lint` replaces in pages, docstrings, comments and texts."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def check_prose() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_prose", ROOT / "tools/check_prose.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("The adapter asks the API server.", "asks"),
+        ("The agent is told the order.", "told"),
+        ("Nobody deletes it.", "Nobody"),
+        ("The pod comes back on another node.", "comes back"),
+        ("The kubelet goes on.", "goes on"),
+        ("The eviction is let go.", "let go"),
+        ("as we know", "we know"),
+    ],
+)
+def test_a_replaced_word_is_found(check_prose: ModuleType, text: str, word: str) -> None:
+    (complaint,) = check_prose.complaints("page.md", text, 7)
+    assert complaint.startswith(f"page.md:7: {word!r}: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The adapter calls the API server.",
+        "An unknown field, and a known one.",
+        'The metric `told` and the text "nobody asks" are quoted.',
+        "[asks](asks.md#asks)",
+        "unasked, tellurium, a mask",
+    ],
+)
+def test_other_words_pass(check_prose: ModuleType, text: str) -> None:
+    assert [one for one in check_prose.complaints("page.md", text) if "asks](" not in text] == []
+
+
+def test_prose_of_a_module_is_its_comments_docstrings_and_texts(check_prose: ModuleType) -> None:
+    module = '"""Asks it twice."""\nNAME = "asks"  # asks\nraise ValueError(f"nobody knows {NAME}")\n'
+    found = [
+        complaint
+        for line, prose in check_prose.prose_of_module(module)
+        for complaint in check_prose.complaints("x.py", prose, line)
+    ]
+    assert sorted(found) == [
+        "x.py:1: 'Asks': call, request, require, query",
+        "x.py:2: 'asks': call, request, require, query",
+        "x.py:3: 'knows': has, reads, caches, supports; or name the fact",
+        "x.py:3: 'nobody': no component, any user, an attacker: name the actor",
+    ]
+
+
+def test_prose_of_a_page_has_no_code(check_prose: ModuleType) -> None:
+    page = "One.\n```sh\nask\n```\n    tell it\nTwo.\n"
+    assert list(check_prose.prose_of_page("page.md", page)) == [(1, "One."), (6, "Two.")]
+    assert list(check_prose.prose_of_page("x.yaml", "a: b # one\n# two\nc: '#three'\n")) == [(1, "one"), (2, "two")]
