@@ -99,7 +99,7 @@ async def _watch(server: ArmadaServer, job_set: JobSet) -> None:
 _DISTRUST: dict[str, tuple[Mapping[str, str] | None, type[ArmadaError], str]] = {
     "signed by another": ({"ca": "another.crt"}, ArmadaUntrustedError, "name in armada.tls.ca who signed"),
     "made for another": ({"serverName": "elsewhere"}, ArmadaUntrustedError, "name in armada.tls.serverName"),
-    "not expected": (None, ArmadaUnavailableError, "whether Armada wants TLS there"),
+    "not expected": (None, ArmadaUnavailableError, "whether Armada requires TLS there"),
 }
 
 

@@ -82,7 +82,7 @@ def test_what_is_refused_names_field_value_and_remedy(plural: str, spec: Any, pa
 @pytest.mark.parametrize(
     ("name", "spec", "warned"),
     [
-        ("x", {"imageMayChange": True}, ("spec.imageMayChange counts for nobody",)),
+        ("x", {"imageMayChange": True}, ("spec.imageMayChange applies to no pod",)),
         ("x", {"imageMayChange": True, "allowedNamespaces": {"from": "All"}}, ()),
         ("default", {"imageMayChange": True}, ()),
         ("default", {"allowedNamespaces": {"from": "Names"}}, ("says nothing here",)),

@@ -210,7 +210,7 @@ async def test_an_armada_that_is_encrypted_where_it_should_not_be_and_the_other_
     with pytest.raises(ArmadaUntrustedError, match=r"leave armada\.tls out"):
         await _ask(world, tls={"ca": str(tmp_path / "localhost.crt")})
     async with world.armada.serving(grpc.ssl_server_credentials(own)) as world.address:
-        with pytest.raises(ArmadaUnavailableError, match="whether Armada wants TLS there"):
+        with pytest.raises(ArmadaUnavailableError, match="whether Armada requires TLS there"):
             await _ask(world)
 
 

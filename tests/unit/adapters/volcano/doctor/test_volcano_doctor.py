@@ -101,7 +101,7 @@ def test_stock_volcano_preempts_nobody() -> None:
 
 def test_stock_tiers_do_not_ask_what_a_queue_deserves_and_break_up_gangs() -> None:
     findings = found(RECLAIMING, status_hold=True, extender_url=None)
-    assert "proportion is not asked" in one(findings, "an earlier tier decides 'reclaim'").says
+    assert "proportion is not called" in one(findings, "an earlier tier decides 'reclaim'").says
     assert one(findings, "passed on to the next tier").remedy.startswith("set enableReclaimable: false on gang")
 
 
@@ -132,7 +132,7 @@ def test_an_extender_before_another_tier_is_overruled() -> None:
 
 def test_plugins_behind_the_extender_begin_anew() -> None:
     text = ONE_TIER + "  - name: pdb\n"
-    assert len([said for said in bad(found(text)) if "plugins behind it (pdb) begin anew" in said]) == 2
+    assert len([said for said in bad(found(text)) if "plugins behind it (pdb) start over" in said]) == 2
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_plugins_behind_the_extender_begin_anew() -> None:
         ("500ms", "500", "is no duration: Volcano waits 1s"),
         ("500ms", "half a second", "is no duration: Volcano waits 1s"),
         ("extender.httpTimeout: 500ms", "", "extender.httpTimeout is not set"),
-        ("500ms", "500ms\n      extender.ignorable: true", "does not let preemptions go on when it is down"),
+        ("500ms", "500ms\n      extender.ignorable: true", "does not let preemptions proceed when it is down"),
         ("500ms", "500ms\n      extender.managedResources: [gpu]", "only for jobs that request"),
         ("500ms", "500ms\n      extender.predicateVerb: predicate", "nothing is scheduled"),
         ('reclaim"', 'reclaim, gangreclaim"', "action 'gangreclaim' evicts without calling it"),
-        ('reclaim"', 'reclaim, evict"', "action 'evict' is not one that we know"),
+        ('reclaim"', 'reclaim, evict"', "action 'evict' is unknown to us"),
         ("{name: proportion}", "{name: nodeorder}", "neither proportion nor capacity"),
         ("{name: proportion}", "{name: proportion}\n  - {name: capacity}", "both say what a queue deserves"),
         ("{name: drf, enablePreemptable: false}", "{name: drf, enableHierarchy: true}", "Volcano refuses the file"),
