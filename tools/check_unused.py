@@ -42,6 +42,7 @@ USED = (
         "cedana_sched/adapter/conformance/cluster_stage.py",
         ("ClusterStage", "put_pod", "change_pod"),
     ),
+    Used("a pod is encoded again, for the rules of identities", "cedana_sched/kube/objects.py", ("value_from",)),
     Used("settings of the client's library", "cedana_sched/kube/client.py", ("connection_*", "disable_*")),
     Used("the client's library reads it", "cedana_sched/kube/credentials.py", ("token_expires_at",)),
     Used("a field of Armada's message", "adapters/armada/cedana_sched_armada/successor.py", ("external_job_uri",)),

@@ -94,10 +94,11 @@ class Condition(_Kube, frozen=True):
 
 
 class EnvVar(_Kube, frozen=True):
-    """A variable; `value` is empty where the value is no literal."""
+    """A variable; `value_from` is empty if the value is a literal."""
 
     name: str
     value: str = ""
+    value_from: dict[str, Any] = {}
 
 
 def only_checkpoint_variable(variables: tuple[EnvVar, ...]) -> tuple[EnvVar, ...]:

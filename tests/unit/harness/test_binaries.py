@@ -211,7 +211,7 @@ async def test_a_caller_that_is_killed_leaves_nobody_building_and_nothing_in_the
     workshop: Workshop, endless_go: Path
 ) -> None:
     script = (
-        "import asyncio, pathlib, sys; from tests.unit.cluster import test_binaries as this\n"
+        "import asyncio, pathlib, sys; from tests.unit.harness import test_binaries as this\n"
         "this.go._INSTALLED_HERE = pathlib.Path(sys.argv[2])\n"
         "asyncio.run(this.Workshop(pathlib.Path(sys.argv[1])).ensure())"
     )

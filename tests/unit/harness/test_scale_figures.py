@@ -89,6 +89,6 @@ def test_the_share_of_all() -> None:
 def test_the_webhooks_are_told_from_outside_and_by_their_own_count() -> None:
     loads = [Load(Answers([0.002] * 99 + [0.5], share), Usage(0.06, 0)) for share in (0.98, 1.0)]
     text = report(Found(webhooks=loads))
-    assert "200 times in all" in text
+    assert "200 in all" in text
     assert "p50 2.0 ms, p99 500 ms; 0.6 ms of CPU a call" in text
     assert "99.0 (98.0 to 100) % were within 10 ms" in text

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 SECTION = (ROOT / "docs/operations.md").read_text().split("\n### Events\n")[1].split("\n###")[0]
 FOLDERS = ("cedana_sched/coordinator", "cedana_sched/cluster", "cedana_sched/kube", "adapters", "webhooks")
 PUBLISHERS = frozenset(
-    {"tell", "_tell", "_publish", "_say", "warn", "warn_pod_and_owner", "ObjectEvent", "PublishEvent"}
+    {"_event", "_of", "_publish", "_say", "warn", "warn_pod_and_owner", "ObjectEvent", "PublishEvent"}
 )
 NAMES = frozenset({"kind", "reason", "REASON", "NOT_FOLLOWED", "FAILED", "UNREADABLE", "_TOLD"})
 """Of variables that hold the reason of an Event, in a module that publishes some."""
@@ -53,10 +53,10 @@ def told() -> list[str]:
 
 
 def test_the_page_has_every_event() -> None:
-    assert sorted(told()) == sorted(published("ObjectEvent|PublishEvent|TurnContext|warn_pod_and_owner"))
+    assert sorted(told()) == sorted(published("ObjectEvent|PublishEvent|warn_pod_and_owner"))
 
 
 def test_those_that_the_metric_counts_come_first() -> None:
     """What is told in words of the core goes to whoever listens, the metrics among them."""
     counted = told()[: told().index("MissedByWebhook") + 1]
-    assert sorted(counted) == sorted(published("PublishEvent|TurnContext"))
+    assert sorted(counted) == sorted(published("PublishEvent"))
