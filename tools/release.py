@@ -157,6 +157,7 @@ def release(root: Path, version: str, day: date, builds: Sequence[Build], checks
         ReleaseError: a step failed, and nothing has changed.
     """
     check(root, version)
+    base = output(root, "git", "rev-parse", "HEAD")
     dated((root / CHANGELOG).read_text(), version, day)
     checks(root)
     (root / "build").mkdir(exist_ok=True)
@@ -164,7 +165,7 @@ def release(root: Path, version: str, day: date, builds: Sequence[Build], checks
         tree, files = Path(scratch, "tree"), Path(scratch, "files")
         files.mkdir()
         try:
-            output(root, "git", "worktree", "add", "--quiet", "--detach", str(tree), "HEAD")
+            output(root, "git", "worktree", "add", "--quiet", "--detach", str(tree), base)
             set_version(tree, version, day)
             # without hooks: they need the tools of the root, and the same checks have passed
             output(tree, "git", "commit", "--quiet", "--no-verify", "--all", f"--message=release: publish {version}")

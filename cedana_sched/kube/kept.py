@@ -32,6 +32,8 @@ def _numbering() -> Iterator[str]:
 
 
 _OURS: Final = frozenset(
-    value for value in vars(names).values() if isinstance(value, str) and value.startswith(f"{names.GROUP}/")
+    value
+    for value in vars(names).values()
+    if isinstance(value, str) and value.startswith(f"{names.GROUP}/") and value != names.NODE_GPUS  # for people alone
 )
 _KEPT: Final = {*_OURS, *filter(None, _numbering())}

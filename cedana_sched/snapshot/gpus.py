@@ -25,7 +25,13 @@ _LARGEST_BYTES = 1 << 62
 
 DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
 """One of these exists where the kernel has the driver, in containers as well."""
+HANGS = "the driver hangs: a process waits in it and cannot be killed"
+"""The problem after which another query would leave another process."""
 _COMMAND = (sys.executable, "-P", "-m", "cedana_sched.snapshot.nvml")
+
+
+class _HangsError(Exception):
+    pass
 
 
 async def find_gpus(root: Path = Path("/"), seconds: float = LOOK_SECONDS) -> Gpus:
@@ -39,6 +45,8 @@ async def find_gpus(root: Path = Path("/"), seconds: float = LOOK_SECONDS) -> Gp
         if not any(path.exists() for path in DRIVER):
             return Gpus()
         return _bounded(await _answer(root, seconds))
+    except _HangsError:
+        return Gpus(problem=HANGS)
     except TimeoutError:
         return Gpus(problem=f"the driver did not answer within {seconds:g} s")
     except Exception as error:  # noqa: BLE001 - informational: no failure may end who looks
@@ -49,7 +57,8 @@ async def _answer(root: Path, seconds: float) -> Gpus:
     """Run the program.
 
     Raises:
-        TimeoutError: it did not end in time.
+        TimeoutError: it did not end in time, and was killed.
+        _HangsError: it waits in the kernel, and is left behind.
         OSError: it cannot be started.
         ValueError, RecursionError: its output is no answer.
     """
@@ -61,6 +70,10 @@ async def _answer(root: Path, seconds: float) -> Gpus:
         async with asyncio.timeout(seconds):
             said = await _read(process)
             status = await process.wait()
+    except TimeoutError as error:
+        if not await _end(process):
+            raise _HangsError from error
+        raise
     finally:
         await _end(process)
     if status and not said:
@@ -78,14 +91,15 @@ async def _read(process: Process) -> bytes:
     raise ValueError("it does not end")
 
 
-async def _end(process: Process) -> None:
-    """Kill the process and those that it has started; one that waits in the kernel is left behind."""
+async def _end(process: Process) -> bool:
+    """Kill the process and those that it has started; False: it waits in the kernel, and is left behind."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(TimeoutError):
             async with asyncio.timeout(_KILLED_SECONDS):
                 await process.wait()
+    return process.returncode is not None
 
 
 def _bounded(gpus: Gpus) -> Gpus:

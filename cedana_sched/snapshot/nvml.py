@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -34,8 +35,20 @@ def load_library(root: Path) -> None:
         return
     for path in (root / driver / folder / _LIBRARY for driver, folder in product(_DRIVER_ROOTS, _FOLDERS)):
         with suppress(OSError):
-            ctypes.CDLL(str(path))
-            return
+            if _is_roots_alone(path):
+                ctypes.CDLL(str(path))
+                return
+
+
+def _is_roots_alone(path: Path) -> bool:
+    """Whether root alone can write the library, and exchange it or a folder on its path: its code runs as root here.
+
+    Raises:
+        OSError: there is none.
+    """
+    found = path.resolve(strict=True)
+    facts = [one.stat() for one in (found, *found.parents)]
+    return all(one.st_uid == 0 and (not one.st_mode & 0o022 or one.st_mode & stat.S_ISVTX) for one in facts)
 
 
 def read_gpus() -> Gpus:

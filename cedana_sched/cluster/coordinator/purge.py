@@ -28,7 +28,7 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import DiscardCancelled, RemovalFailed, RemoveSnapshot, SnapshotRemoved
 from cedana_sched.model.records import CheckpointStep
-from cedana_sched.retrying import API_CALLS, CHORES, Backoff
+from cedana_sched.retrying import CHORES, Backoff
 
 log = structlog.get_logger(__name__)
 
@@ -223,7 +223,7 @@ class Purge:
         """Patch it, with its resourceVersion as precondition; after a conflict, the next change retries."""
         metadata = {**patch.get("metadata", {}), "resourceVersion": one.metadata.resource_version}
         body = {**patch, "metadata": metadata}
-        backoff = Backoff(API_CALLS)
+        backoff = Backoff(CHORES)
         while True:
             try:
                 async with self._writes:

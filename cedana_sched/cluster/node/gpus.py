@@ -10,13 +10,13 @@ from pathlib import Path
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.model.gpus import Gpus
 from cedana_sched.retrying import retry
-from cedana_sched.snapshot.gpus import find_gpus
+from cedana_sched.snapshot.gpus import HANGS, find_gpus
 
 LOOK_AGAIN_SECONDS = 600.0
 
 
 async def publish_gpus(publish: Callable[[Gpus], Awaitable[None]], root: Path) -> None:
-    """Publish the node's GPUs, and until they are all known why not.
+    """Publish the node's GPUs, and until they are all known why not. Returns then, or when the driver hangs.
 
     Args:
         publish: raises ApiError where the API server rejects it.
@@ -28,6 +28,6 @@ async def publish_gpus(publish: Callable[[Gpus], Awaitable[None]], root: Path) -
         if gpus != published:
             await retry("publication of the node's GPUs", partial(publish, gpus), ApiError)
             published = gpus
-        if gpus.devices and not gpus.problem:
+        if gpus.problem == HANGS or (gpus.devices and not gpus.problem):
             return
         await asyncio.sleep(LOOK_AGAIN_SECONDS)

@@ -41,8 +41,8 @@ from cedana_sched.retrying import API_CALLS, Backoff
 log = structlog.get_logger(__name__)
 
 RESTORE_SECONDS = 600.0
-_RESTORE_DEADLINE = CheckpointPolicy.model_fields["restore_deadline_seconds"].alias or ""
 """Default deadline of a restore whose policy has none."""
+_RESTORE_DEADLINE = CheckpointPolicy.model_fields["restore_deadline_seconds"].alias or ""
 
 Perform = Callable[[Order], AsyncIterator[Outcome]]
 

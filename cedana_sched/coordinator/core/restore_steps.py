@@ -166,6 +166,7 @@ class RestoreSteps:
             self._turn.deadlines.set(restore.uid, at)
             return
         self._turn.stop_repeating(restore.uid)
+        self.notes.pop(restore.uid, None)
         self._book.forget(restore)
 
     # -- what extends the deadline

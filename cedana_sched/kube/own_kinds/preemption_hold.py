@@ -104,6 +104,27 @@ class PreemptionHold(Read, frozen=True):
         _check_times(self.metadata.creation_timestamp)
 
 
+class PastSpec(Read, frozen=True):
+    uid: str = ""
+    adapter: str = ""
+
+
+class PastVictim(Read, frozen=True):
+    pod_uid: str = ""
+
+
+class PastStatus(Read, frozen=True):
+    step: str = HoldStep.HOLDING
+    victims: tuple[PastVictim, ...] = ()
+
+
+class PastHold(Read, frozen=True):
+    """A hold of an earlier coordinator: lenient, so that one of a newer version hides no other."""
+
+    spec: PastSpec = PastSpec()
+    status: PastStatus = PastStatus()
+
+
 class HoldWithin(PreemptionHold, frozen=True):
     """A hold capped at `allowed_seconds` by the installation instead of the object."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,20 @@ async def test_a_driver_that_hangs_is_left_after_its_time(driver: Any) -> None:
     assert children() == before, "its process is killed"
 
 
+async def test_a_process_that_cannot_be_killed_is_reported(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits in the kernel: another query would leave another one."""
+    driver(devices=[A100], hangs="nvmlInit")
+    monkeypatch.setattr(gpus, "_KILLED_SECONDS", 0.01)
+    before = children()
+    with monkeypatch.context() as patch:
+        patch.setattr(gpus.os, "killpg", lambda *_: None)
+        assert await gpus.find_gpus(seconds=0.5) == Gpus(problem=gpus.HANGS)
+    (left,) = children() - before
+    os.kill(left, signal.SIGKILL)
+    while children() != before:  # noqa: ASYNC110 - asyncio reaps it
+        await asyncio.sleep(0.01)
+
+
 async def test_a_search_that_is_cancelled_leaves_no_process(driver: Any) -> None:
     driver(devices=[A100], hangs="nvmlInit")
     before = children()
@@ -78,9 +94,9 @@ async def test_names_are_bounded(driver: Any) -> None:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("import sys; sys.stdout.write('{' * 100_000)", "could not be asked"),
+        ("import sys; sys.stdout.write('{' * 100_000)", "could not be queried"),
         ("import sys\nwhile True: sys.stdout.write('x' * 65536)", "it does not end"),
-        ("print('[]')", "could not be asked"),
+        ("print('[]')", "could not be queried"),
         ("import sys; sys.exit(3)", "exit status 3"),
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +82,18 @@ def test_more_gpus_than_any_machine_has(read: Any) -> None:
 def test_without_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert "nvidia-ml-py is missing" in nvml.read_gpus().problem
+
+
+def test_a_library_that_others_can_exchange_is_not_loaded(tmp_path: Path) -> None:
+    """The agent is root: what it loads runs as root."""
+    library = tmp_path / "lib64" / "libnvidia-ml.so.1"
+    library.parent.mkdir()
+    library.touch(mode=0o644)
+    assert nvml._is_roots_alone(library)
+    library.chmod(0o664)
+    assert not nvml._is_roots_alone(library)
+    library.chmod(0o644)
+    os.chown(library.parent, 65534, 65534)
+    assert not nvml._is_roots_alone(library)
+    with pytest.raises(FileNotFoundError):
+        nvml._is_roots_alone(tmp_path / "gone")

@@ -48,6 +48,18 @@ async def test_a_driver_that_is_loaded_later(finds: Any) -> None:
     assert published == [NONE, HANGS, FOUND]
 
 
+async def test_a_driver_that_hangs_in_the_kernel_is_not_queried_again(finds: Any) -> None:
+    stuck = Gpus(problem=gpus.HANGS)
+    finds(stuck)
+    published: list[Gpus] = []
+
+    async def publish(found: Gpus) -> None:
+        published.append(found)
+
+    await asyncio.wait_for(gpus.publish_gpus(publish, ROOT), 60)
+    assert published == [stuck]
+
+
 async def test_an_api_server_that_does_not_answer_yet(finds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     finds(FOUND)
     tries = []

@@ -138,7 +138,7 @@ def test_container_that_is_lost_beside_one_that_runs_is_a_failure(site: Site) ->
         (second.volume / "later").write_text("by the one that runs")
         _lost(second, "beside")
         again = _made(second, "beside1", "beside")
-        with pytest.raises(AssertionError, match="another container of the pod runs on"):
+        with pytest.raises(AssertionError, match="another container of the pod still runs"):
             again.start()
         assert isinstance(agent.exception(30), RestoreError)
     assert not again.lines
@@ -192,5 +192,5 @@ def test_lost_container_that_nobody_lays_volumes_for_is_refused_in_time(site: Si
         doing = site.returns._orders._working["pod-2"]
         doing.get_loop().call_soon_threadsafe(doing.cancel)  # the agent is away
         assert isinstance(agent.exception(30), OvertakenError)
-        with pytest.raises(AssertionError, match="the agent has not laid the pod's volumes anew in time"):
+        with pytest.raises(AssertionError, match="the agent has not prepared the pod's volumes again in time"):
             _made(second, "main1", "main").start()
