@@ -74,7 +74,7 @@ class CheckpointPolicy(BaseModel):
     """How many times a program may fail soon after a restore from one snapshot; after that an older snapshot is
     restored, or `on_restore_failure` applies if there is none."""
     quick_failure_seconds: Annotated[PositiveSeconds, Field(alias="quickFailureSeconds")] = 60.0
-    """Run time below which a failure counts as soon."""
+    """A failure within this time after a restore counts as a quick failure."""
     image_may_change: Annotated[bool, Field(alias="imageMayChange")] = False
     """Whether a pod may be restored with other container images than it was saved with; never with more privileges."""
     service_account_may_change: Annotated[bool, Field(alias="serviceAccountMayChange")] = False

@@ -82,7 +82,7 @@ def _rows() -> Iterator[_Row]:
     yield _Row("frozen, `--leave-running`, first generation", lambda r: r.ours.first.frozen_seconds, _seconds)
     yield _Row("CPU seconds per GiB, first generation", lambda r: _cost(r.ours.first), _plain)
     yield _Row("… sealed", lambda r: _cost(r.sealed.first), _plain)
-    yield _Row("CPU seconds per GiB, second generation with its return", lambda r: _cost(r.ours.second), _plain)
+    yield _Row("CPU seconds per GiB, second generation with its restore", lambda r: _cost(r.ours.second), _plain)
     yield _Row("… sealed", lambda r: _cost(r.sealed.second), _plain)
     yield _Row("peak memory of our processes", lambda r: r.ours.first.peak_bytes, _bytes)
 

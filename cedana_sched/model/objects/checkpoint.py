@@ -127,12 +127,14 @@ class CheckpointStatus(Reported):
     freeze_time: MicroTime | None = None
     commit_time: MicroTime | None = None
     completion_time: MicroTime | None = None
+    """When the step became terminal."""
     message: str | None = None
     """Why the checkpoint failed."""
     verdict: Verdict | None = None
     retry_time: MicroTime | None = None
     cancelled: bool = False
     workload_gone: bool = False
+    """The pod has ended, or was deleted."""
     kill_pending: bool = False
     """The pod stays frozen, and is killed when it is deleted."""
     eviction_cancelled: bool = False

@@ -57,6 +57,7 @@ class RestoreStatus(Reported):
     message: str | None = None
     start_time: MicroTime | None = None
     completion_time: MicroTime | None = None
+    """When the step became terminal."""
     damaged: tuple[SnapshotName, ...] = ()
     """Snapshots that the node could not read completely."""
     quick_failures: tuple[SnapshotName, ...] = ()

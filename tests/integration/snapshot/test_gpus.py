@@ -56,7 +56,7 @@ async def test_a_process_that_cannot_be_killed_is_reported(driver: Any, monkeypa
     monkeypatch.setattr(gpus, "_KILLED_SECONDS", 0.01)
     before = children()
     with monkeypatch.context() as patch:
-        patch.setattr(gpus.os, "killpg", lambda *_: None)
+        patch.setattr("cedana_sched.snapshot.gpus.os.killpg", lambda *_: None)
         assert await gpus.find_gpus(seconds=0.5) == Gpus(problem=gpus.HANGS)
     (left,) = children() - before
     os.kill(left, signal.SIGKILL)

@@ -15,6 +15,7 @@ from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.gpus import Gpu, Gpus
 from cedana_sched.model.objects.names import NODE_GPUS
+from cedana_sched.snapshot.gpus import HANGS as STUCK
 
 NONE = Gpus()
 HANGS = Gpus(problem="the driver did not answer within 5 s")
@@ -49,7 +50,7 @@ async def test_a_driver_that_is_loaded_later(finds: Any) -> None:
 
 
 async def test_a_driver_that_hangs_in_the_kernel_is_not_queried_again(finds: Any) -> None:
-    stuck = Gpus(problem=gpus.HANGS)
+    stuck = Gpus(problem=STUCK)
     finds(stuck)
     published: list[Gpus] = []
 
