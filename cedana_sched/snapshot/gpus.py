@@ -74,8 +74,9 @@ async def _answer(root: Path, seconds: float) -> Gpus:
         if not await _end(process):
             raise _HangsError from error
         raise
-    finally:
+    except BaseException:
         await _end(process)
+        raise
     if status and not said:
         how = f"signal {-status} ended it" if status < 0 else f"exit status {status}"
         return Gpus(problem=f"the driver crashed the process that used it: {how}")
