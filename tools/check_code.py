@@ -12,10 +12,11 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from tools.tracked import tracked_files
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -395,9 +396,8 @@ def _guards(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def main() -> int:
-    listed = subprocess.run(["git", "ls-files", "-z", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True)
-    names = [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
-    found = [complaint for name in names for complaint in complaints(name, (ROOT / name).read_text(encoding="utf-8"))]
+    texts = ((name, (ROOT / name).read_text(encoding="utf-8")) for name in tracked_files(ROOT, "*.py"))
+    found = [complaint for name, text in texts for complaint in complaints(name, text)]
     for complaint in found:
         print(complaint, file=sys.stderr)
     return 1 if found else 0

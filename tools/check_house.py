@@ -7,11 +7,12 @@ would tie it to one machine. Other files may link to hosts in `KNOWN_HOSTS` only
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+from tools.tracked import tracked_files
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -35,11 +36,6 @@ _LOOPBACK_OR_EXAMPLE = re.compile(
 _MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|home/[a-z]\w*|Users/\w+)/")
 _PINNED = re.compile(r"^([A-Za-z0-9_.-]+)==", re.MULTILINE)
 _INDEX_OPTION = re.compile(r"://|--(?:extra-)?index-url|--find-links")
-
-
-def tracked_files() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return [Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
 def complaints(path: Path, text: str) -> Iterator[str]:
@@ -73,7 +69,7 @@ def unpinned() -> Iterator[str]:
 
 def main() -> int:
     found = list(unpinned())
-    for path in tracked_files():
+    for path in map(Path, tracked_files(ROOT)):
         try:
             text = (ROOT / path).read_text(encoding="utf-8")
         except UnicodeDecodeError:  # a binary file has no lines to check

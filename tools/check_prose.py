@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import io
 import re
-import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from tools.tracked import tracked_files
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,12 +62,6 @@ PRODUCT = ("adapters/", "cedana_sched/", "demo/", "tools/", "webhooks/")
 _QUOTED = re.compile(r"`[^`]*`|\"[^\"\n]*\"|\]\([^)]*\)|https?://\S+")
 
 
-def _tracked(*patterns: str) -> list[str]:
-    command = ["git", "ls-files", "-z", "--", *patterns]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
-
-
 def complaints(where: str, text: str, first_line: int = 1) -> Iterator[str]:
     """Yield every replaced word of a text, as `file:line: what`."""
     for number, line in enumerate(_QUOTED.sub(_blank, text).splitlines(), start=first_line):
@@ -106,11 +101,11 @@ def prose_of_module(text: str) -> Iterator[tuple[int, str]]:
 
 def main() -> int:
     found: list[str] = []
-    for path in _tracked(*PAGES):
+    for path in tracked_files(ROOT, *PAGES):
         if path not in PENDING and not path.startswith(("tests/", "requirements/")):
             for line, prose in prose_of_page(path, (ROOT / path).read_text(encoding="utf-8")):
                 found += complaints(path, prose, line)
-    for path in _tracked("*.py"):
+    for path in tracked_files(ROOT, "*.py"):
         if path.startswith(PRODUCT):
             if path == "tools/check_prose.py":
                 continue  # it names the words

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.unit.house.test_generated_docs import load
 
 
 @pytest.fixture(scope="module")
 def check_prose() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_prose", ROOT / "tools/check_prose.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("check_prose")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+from tools.tracked import tracked_files
 
 ROOT = Path(__file__).resolve().parents[3]
 ROOTS = {
@@ -36,8 +37,7 @@ _SUFFIXES = (".json", ".log", ".md", ".py", ".service", ".sh", ".toml", ".txt", 
 
 @cache
 def tracked() -> frozenset[str]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return frozenset(name for name in listed.split("\0") if name and (ROOT / name).is_file())
+    return frozenset(tracked_files(ROOT))
 
 
 @cache
