@@ -64,7 +64,7 @@ async def retry(
     errors: type[E],
     *,
     profile: Profile = API_CALLS,
-    failed: Callable[[str, E], None] = lambda what, error: None,  # noqa: ARG005
+    on_failure: Callable[[str, E], None] = lambda what, error: None,  # noqa: ARG005
 ) -> T:
     """Call until none of `errors` is raised; return the result. Any other error propagates.
 
@@ -73,7 +73,7 @@ async def retry(
         call: one attempt.
         errors: of attempts that are repeated, each with a line in the log.
         profile: of the pauses.
-        failed: receives `what` and the error of each such attempt.
+        on_failure: receives `what` and the error of each such attempt.
     """
     backoff = Backoff(profile)
     while True:
@@ -82,5 +82,5 @@ async def retry(
         except errors as error:
             pause = backoff.next_pause()
             log.warning("failed, tried again", what=what, problem=str(error), pause_seconds=pause)
-            failed(what, error)
+            on_failure(what, error)
         await asyncio.sleep(pause)

@@ -59,28 +59,28 @@ def as_text(account: Account) -> str:
 
 def _times(account: Account) -> list[tuple[str, str]]:
     checkpoint, restore = account.simulation.checkpoint, account.simulation.restore
-    alone = units.duration(account.reference_seconds)
+    alone = units.format_duration(account.reference_seconds)
     waited = _between(account.training.submitted_at, account.training.started_at)
     return [
         ("notice → committed", _commit_time(checkpoint)),
         ("place given → running again", _return_time(restore)),
-        (f"{account.training.name} waited for its place", units.duration(waited)),
-        ("whole demo", f"{units.duration(account.seconds)}; the uninterrupted run took {alone}"),
+        (f"{account.training.name} waited for its place", units.format_duration(waited)),
+        ("whole demo", f"{units.format_duration(account.seconds)}; the uninterrupted run took {alone}"),
     ]
 
 
 def _commit_time(checkpoint: CheckpointView | None) -> str:
     if checkpoint is None or checkpoint.committed_at is None:
         return "no snapshot was committed"
-    total = units.duration(checkpoint.committed_at - checkpoint.created_at)
+    total = units.format_duration(checkpoint.committed_at - checkpoint.created_at)
     frozen = _between(checkpoint.created_at, checkpoint.frozen_at)
-    return f"{total} (frozen after {units.duration(frozen)})"
+    return f"{total} (frozen after {units.format_duration(frozen)})"
 
 
 def _return_time(restore: RestoreView | None) -> str:
     if restore is None or restore.running_at is None:
         return "it was not restored"
-    return units.duration(restore.running_at - restore.created_at)
+    return units.format_duration(restore.running_at - restore.created_at)
 
 
 def _bytes(account: Account) -> list[tuple[str, str]]:
@@ -93,12 +93,14 @@ def _bytes(account: Account) -> list[tuple[str, str]]:
         (checkpoint.reused_bytes, "already stored"),
         (checkpoint.stored_bytes, "stored"),
     )
-    return [("snapshot", ", ".join(f"{units.size(count)} {word}" for count, word in parts))]
+    return [("snapshot", ", ".join(f"{units.format_size(count)} {word}" for count, word in parts))]
 
 
 def _work(account: Account) -> list[tuple[str, str]]:
     simulation = account.simulation
-    rows = [("work saved", f"{units.duration(simulation.work_saved_seconds)}, which a kill would have thrown away")]
+    rows = [
+        ("work saved", f"{units.format_duration(simulation.work_saved_seconds)}, which a kill would have thrown away")
+    ]
     if simulation.restore and simulation.restore.snapshot:
         rows.append(("continued", f"from {simulation.restore.snapshot}, run {len(simulation.runs)} of this job"))
     return rows

@@ -124,5 +124,5 @@ def snapshot_cells(checkpoint: CheckpointView | None, now: float) -> tuple[str, 
     if checkpoint is None or not checkpoint.read_bytes:
         return (checkpoint.step if checkpoint else units.ABSENT), units.ABSENT, units.ABSENT
     began = checkpoint.frozen_at or checkpoint.created_at
-    rate = units.rate(checkpoint.read_bytes, (checkpoint.committed_at or now) - began)
-    return units.size(checkpoint.read_bytes), units.size(checkpoint.stored_bytes), rate
+    rate = units.format_rate(checkpoint.read_bytes, (checkpoint.committed_at or now) - began)
+    return units.format_size(checkpoint.read_bytes), units.format_size(checkpoint.stored_bytes), rate

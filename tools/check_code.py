@@ -2,9 +2,10 @@
 
 A part of `make lint`. A process may end, or become a zombie, between any two reads of its state: code that reads /proc
 or uses psutil must handle that. An assertion must be able to fail. Root code walks no directory by path in which a pod
-may place a symlink: `cedana_sched/runtime/beneath.py` walks by descriptors. No decision depends on a machine's wall
-clock, because an admin may set the clock. Retries pause by a profile of `cedana_sched/retrying.py`.
-`cedana_sched/runtime/` runs where no library is installed, and private names of libraries change without notice.
+may place a symlink: `cedana_sched/runtime_handler/safe_open.py` walks by descriptors. No decision depends on a
+machine's wall clock, because an admin may set the clock. Retries pause by a profile of `cedana_sched/retrying.py`.
+`cedana_sched/runtime_handler/` runs where no library is installed, and private names of libraries change without
+notice.
 """
 
 from __future__ import annotations
@@ -21,32 +22,37 @@ from tools.tracked import tracked_files
 ROOT = Path(__file__).resolve().parents[1]
 
 LOOKS_AT_PROCESSES = frozenset({
-    "cedana_sched/agent/orphans.py",
-    "cedana_sched/cluster/node/containers/daemon_answers.py",
-    "cedana_sched/cluster/node/hold_port.py",
+    "cedana_sched/agent/orphan_processes.py",
+    "cedana_sched/cluster/node/containers/containerd_wait.py",
+    "cedana_sched/cluster/node/foreign_socket_monitor.py",
     "tests/integration/local/engine/test_vanishing_processes.py",  # it tests the next one
     "tests/processes.py",
 })  # fmt: skip
 """Files that may use psutil's processes; other files use the functions of these."""
 
-NEAR_PODS = ("cedana_sched/agent/", "cedana_sched/cluster/node/", "cedana_sched/runtime/", "cedana_sched/snapshot/")
+NEAR_PODS = (
+    "cedana_sched/agent/",
+    "cedana_sched/cluster/node/",
+    "cedana_sched/runtime_handler/",
+    "cedana_sched/snapshot/",
+)
 """Where root code may access files of a pod."""
 WALKS_OWN_FOLDERS = {
     "cedana_sched/agent/capture.py": "the work folder of a capture",
-    "cedana_sched/agent/orphans.py": "likewise",
+    "cedana_sched/agent/orphan_processes.py": "likewise",
     "cedana_sched/agent/staging.py": "staged images",
-    "cedana_sched/cluster/node/installation/keeping.py": "containerd's configuration, on the host",
+    "cedana_sched/cluster/node/installation/handler_registration.py": "containerd's configuration, on the host",
     "cedana_sched/cluster/node/installation/programs.py": "the agent's own image, and our folder on the host",
-    "cedana_sched/cluster/node/restoring/new_beginnings.py": "runc's folder of states, on the host",
-    "cedana_sched/cluster/node/restoring/kept.py": "plans and logs, in our folders on the host",
-    "cedana_sched/runtime/changes.py": "plans and results, in our folder on the host; the restore container's own",
-    "cedana_sched/runtime/layer.py": "reads an archive, and writes its files by descriptors",
-    "cedana_sched/runtime/held.py": "control groups",
-    "cedana_sched/snapshot/archive.py": "writes an archive, by descriptors",
+    "cedana_sched/cluster/node/restoring/incarnation_reports.py": "runc's folder of states, on the host",
+    "cedana_sched/cluster/node/restoring/restore_states.py": "plans and logs, in our folders on the host",
+    "cedana_sched/runtime_handler/file_watcher.py": "plans and results, in our folder on the host; the container's own",
+    "cedana_sched/runtime_handler/layer.py": "reads an archive, and writes its files by descriptors",
+    "cedana_sched/runtime_handler/held_processes.py": "control groups",
+    "cedana_sched/snapshot/folder_archive.py": "writes an archive, by descriptors",
     "cedana_sched/snapshot/dump.py": "the folder of the stream's socket",
     "cedana_sched/snapshot/freezer.py": "control groups",
     "cedana_sched/snapshot/preflight.py": "descriptors below /proc",
-    "cedana_sched/snapshot/toolchain.py": "CRIU's programs, before there is a pod",
+    "cedana_sched/snapshot/criu_toolchain.py": "CRIU's programs, before there is a pod",
 }
 """Files that walk, copy or remove trees by path there, or read archives, and the files concerned: never a pod's."""
 
@@ -54,28 +60,28 @@ PRODUCT = ("cedana_sched/", "webhooks/", "adapters/")
 SHOWN = "shown to people"
 TELLS_THE_TIME = {
     "cedana_sched/adapter/conformance/cluster_stage.py": "a scheduler on a stage",
-    "cedana_sched/agent/frozen.py": "shown, and the age of a snapshot, in days",
+    "cedana_sched/agent/frozen_workloads.py": "shown, and the age of a snapshot, in days",
     "cedana_sched/cli/engine.py": SHOWN,
     "cedana_sched/cli/jobs.py": SHOWN,
-    "cedana_sched/cli/live.py": SHOWN,
+    "cedana_sched/cli/live_job_table.py": SHOWN,
     "cedana_sched/cli/snapshots.py": SHOWN,
     "cedana_sched/cli/submit.py": SHOWN,
-    "cedana_sched/cluster/node/containers/daemon_answers.py": "since when a daemon runs; who waits for it is bounded",
+    "cedana_sched/cluster/node/containers/containerd_wait.py": "since when a daemon runs; waiters are bounded",
     "cedana_sched/coordinator/clock.py": "followed, but slowly",
     "cedana_sched/kube/lease.py": "shown; others count the seconds in which it did not change",
     "cedana_sched/kube/server_time.py": "compared with the API server's",
     "cedana_sched/local/engine.py": SHOWN,
     "cedana_sched/local/runs/runtime.py": SHOWN,
-    "cedana_sched/local/runs/shim.py": SHOWN,
+    "cedana_sched/local/runs/run_supervisor.py": SHOWN,
     "cedana_sched/local/runs/supervision.py": SHOWN,
-    "cedana_sched/local/service.py": SHOWN,
+    "cedana_sched/local/api_service.py": SHOWN,
     "cedana_sched/snapshot/cgroups.py": "the age of folders; the kernel keeps those in use",
-    "cedana_sched/store/node_cache.py": "the age of copies of what the store has",
-    "cedana_sched/store/s3_uploads.py": "signs requests, which the store compares with its own",
+    "cedana_sched/store/page_fingerprint_cache.py": "the age of copies of what the store has",
+    "cedana_sched/store/stale_s3_uploads.py": "signs requests, which the store compares with its own",
     "cedana_sched/store/s3.py": "the client of the store compares it with the same clock; what is refused is renewed",
     "cedana_sched/store/sealing/data_keys.py": "in names, of which those of the future come last",
     "cedana_sched/store/sealing/key_file.py": "in a name",
-    "cedana_sched/store/snapshots.py": "ages of snapshots, in days; the newest stays",
+    "cedana_sched/store/snapshot_store.py": "ages of snapshots, in days; the newest stays",
     "cedana_sched/store/sts.py": "signs requests, which the store compares with its own",
     "cedana_sched/store/writer.py": "shown, and the age of a snapshot, in days",
 }  # fmt: skip
@@ -88,14 +94,13 @@ _CLOCKS = frozenset({
 BACKS_OFF = {
     "adapters/armada/cedana_sched_armada/settings.py": "between resubmissions of a job, as an admin sets it",
     "adapters/volcano/cedana_sched_volcano/extender/claims.py": "between attempts to preempt for one job",
-    "cedana_sched/cluster/coordinator/collections.py": "between turns, which do not fail",
-    "cedana_sched/cluster/holds/keeper.py": "a socket of the node, for which the kubelet waits; fixed",
-    "cedana_sched/cluster/node/progress_writes.py": "between writes, which do not fail",
-    "cedana_sched/cluster/node/restoring/new_beginnings.py": "inotify, a resource of the node; fixed",
-    "cedana_sched/cluster/node/restoring/turns.py": "a lock of the node, held for moments; fixed",
+    "cedana_sched/cluster/coordinator/garbage_collection_scheduler.py": "between turns, which do not fail",
+    "cedana_sched/cluster/prestop_proxy/call_forwarder.py": "a socket of the node, for which the kubelet waits; fixed",
+    "cedana_sched/cluster/node/restoring/incarnation_reports.py": "inotify, a resource of the node; fixed",
+    "cedana_sched/cluster/node/restoring/locked_pod_decisions.py": "a lock of the node, held for moments; fixed",
     "cedana_sched/coordinator/core/turn.py": "the core has neither a clock nor chance",
-    "cedana_sched/local/runs/shim.py": "there is one per job: it loads no event loop",
-    "cedana_sched/local/scheduler/protection.py": "how long a job is not preempted again",
+    "cedana_sched/local/runs/run_supervisor.py": "there is one per job: it loads no event loop",
+    "cedana_sched/local/scheduler/preemption_backoff.py": "how long a job is not preempted again",
     "cedana_sched/retrying.py": "has the profiles",
     "cedana_sched/snapshot/cgroups.py": "the kernel, for milliseconds; fixed",
 }
@@ -105,7 +110,7 @@ _RETRIES = frozenset({"AsyncRetrying", "Retrying", "retry"})
 _WAITS = ("wait_exponential", "wait_fixed", "wait_incrementing", "wait_none", "wait_random")
 """Of tenacity."""
 
-STANDARD_LIBRARY_ALONE = ("cedana_sched/__init__.py", "cedana_sched/runtime/")
+STANDARD_LIBRARY_ALONE = ("cedana_sched/__init__.py", "cedana_sched/runtime_handler/")
 OURS = "cedana_sched"
 """What the names of our packages begin with."""
 _NO_SECRETS = frozenset({"_asdict", "_fields", "_make", "_replace"})
@@ -140,7 +145,9 @@ def _psutil(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="psutil"), attr=name)) if name in _PSUTIL:
-                remedy = "tests/processes.py has what tests need" if path.startswith("tests/") else "see orphans.py"
+                remedy = (
+                    "tests/processes.py has what tests need" if path.startswith("tests/") else "see orphan_processes.py"
+                )
                 yield node.lineno, f"psutil.{name}: the process may end meanwhile; {remedy}"
             case ast.Call(func=ast.Attribute(value=value, attr="iterdir" | "glob" | "rglob")) if _is_all_of_proc(value):
                 yield node.lineno, "walks /proc: the processes may end meanwhile; see tests/processes.py"
@@ -150,7 +157,7 @@ def _walks(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield walks of trees by path, during which a process of a pod may replace a directory by a symlink."""
     if not path.startswith(NEAR_PODS) or path in WALKS_OWN_FOLDERS:
         return
-    remedy = "runtime/beneath.py walks by descriptors; own folders: WALKS_OWN_FOLDERS"
+    remedy = "runtime_handler/safe_open.py walks by descriptors; own folders: WALKS_OWN_FOLDERS"
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="rglob" | "extractall") as function):
@@ -218,11 +225,12 @@ def _sleeps_after_errors(function: Function) -> Iterator[int]:
 
 
 def _libraries(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield imports where only the standard library and `cedana_sched.runtime` are installed."""
+    """Yield imports where only the standard library and `cedana_sched.runtime_handler` are installed."""
     if not path.startswith(STANDARD_LIBRARY_ALONE):
         return
     for line, module in _imported(tree):
-        if module.partition(".")[0] not in sys.stdlib_module_names and not f"{module}.".startswith(f"{OURS}.runtime."):
+        is_own = f"{module}.".startswith(f"{OURS}.runtime_handler.")
+        if not is_own and module.partition(".")[0] not in sys.stdlib_module_names:
             yield line, f"imports {module}, which a host and a restore container lack: the standard library alone"
 
 

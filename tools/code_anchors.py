@@ -1,6 +1,6 @@
 """Anchors of pages in the code: a link whose text is `path::qualname` leads to the line of that definition.
 
-    [`cedana_sched/agent/node.py::NodeAgent.perform`](../cedana_sched/agent/node.py#L136)
+    [`cedana_sched/agent/node_agent.py::NodeAgent.perform`](../cedana_sched/agent/node_agent.py#L136)
 
 Only the text is written by hand. `make docs` writes the target, and `make lint` compares it. Paths are relative to the
 root of the repository. A qualname is a class, a function, or a variable of a module or a class.

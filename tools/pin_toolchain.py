@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 from cedana_sched.snapshot.debian import DebianPackagesError, DebianSuite, machine_architecture
-from cedana_sched.snapshot.packages import SUITE, served_packages
-from cedana_sched.snapshot.pins import PINS, Pins, write_pins
+from cedana_sched.snapshot.package_pins import PINS, PackagePins, write_pins
+from cedana_sched.snapshot.packages import SUITE, current_packages_of
 
 _ARCHIVE = "https://snapshot.debian.org/archive/debian"
 
@@ -30,12 +30,12 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             suite = DebianSuite(SUITE, Path(folder, "apt"))
-            packages = sorted(served_packages(suite), key=lambda package: package.name)
-            date = suite.date
+            packages = sorted(current_packages_of(suite), key=lambda package: package.name)
+            date = suite.index_date
     except DebianPackagesError as error:
         print(error, *error.evidence, sep="\n", file=sys.stderr)
         return 1
-    write_pins(machine_architecture(), Pins(archive_of(date), tuple(packages)))
+    write_pins(machine_architecture(), PackagePins(archive_of(date), tuple(packages)))
     print(f"{len(packages)} packages of Debian {SUITE} of {date:%Y-%m-%d} are pinned in {PINS}")
     return 0
 

@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 from typer.main import get_command
 
-from cedana_sched.cli.doctor.findings import Finding
+from cedana_sched.cli.doctor.check_runner import Finding
 from cedana_sched.cli.exit_codes import MEANINGS
 from cedana_sched.cli.main import app
 from cedana_sched.cli.snapshot_views import InspectView, SnapshotView
@@ -31,20 +31,20 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 _DRAWING = re.compile(r"^\S.*\n {8,}\S", re.MULTILINE)
 _EXPLAINED = (
     "layout",
-    "format",
+    "manifest_format",
     "commit",
-    "sealing.seals",
+    "sealing.seal_selection",
     "sealing.aead",
-    "sealing.envelope",
+    "sealing.sealed_manifest_format",
     "sealing.data_keys",
     "sealing.key_file",
-    "pages",
+    "page_classification",
     "lineage",
-    "streams",
-    "packs",
+    "stream_writer",
+    "chunk_pipeline",
     "intents",
     "garbage",
-    "turns",
+    "collection_turns",
     "references",
     "capabilities",
 )

@@ -107,7 +107,7 @@ class HoldsEvictions(Protocol):
     """Optional: the adapter itself blocks the eviction until `release`.
 
     On Kubernetes, admission webhooks usually block it while the PreemptionHold is active (see `Signal.held` and
-    `adapter.evictions`). If neither does, the checkpoint races the eviction.
+    `adapter.marked_evictions`). If neither does, the checkpoint races the eviction.
     """
 
     async def hold(self, signal: Signal) -> float | None:

@@ -16,9 +16,9 @@ from datetime import datetime
 
 import structlog
 
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
-from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
@@ -49,24 +49,24 @@ class MarkRemoval:
         self._gone_by: dict[str, float] = {}
         """By uid of a released signal, in loop time: when a scheduler that still retries must have evicted."""
 
-    def released(self, signal_uid: str) -> None:
+    def on_released(self, signal_uid: str) -> None:
         """Record that the scheduler's attempts are admitted from now on. Idempotent."""
-        self._gone_by.setdefault(signal_uid, _seconds() + SHOWS_SECONDS)
+        self._gone_by.setdefault(signal_uid, _loop_time() + SHOWS_SECONDS)
 
     def is_in_doubt(self, signal_uid: str) -> bool:
         """Return whether it is unknown if the scheduler still requests the eviction."""
         return signal_uid in self._shows_at
 
-    def asked(self, signal_uid: str) -> None:
+    def on_eviction_requested(self, signal_uid: str) -> None:
         """Record that the scheduler certainly requests the eviction."""
         self._shows_at.pop(signal_uid, None)
 
-    def forget(self, signal_uid: str) -> None:
+    def forget_signal(self, signal_uid: str) -> None:
         """Drop the signal's state."""
         self._shows_at.pop(signal_uid, None)
         self._gone_by.pop(signal_uid, None)
 
-    async def settle(self, signal_uid: str, pods: Iterable[Pod]) -> float:
+    async def remove_stale_marks(self, signal_uid: str, pods: Iterable[Pod]) -> float:
         """Remove the stale marks of this signal's pods.
 
         Returns:
@@ -75,7 +75,7 @@ class MarkRemoval:
         Raises:
             RetryableError: a mark can neither be removed nor found absent, so the scheduler's request is unknown.
         """
-        is_over = self._gone_by.get(signal_uid, math.inf) <= _seconds()
+        is_over = self._gone_by.get(signal_uid, math.inf) <= _loop_time()
         for pod in pods:
             if names.EVICTION_REQUESTED not in pod.metadata.annotations:
                 continue
@@ -91,8 +91,8 @@ class MarkRemoval:
         if is_over or signal_uid not in self._shows_at:
             return 0.0
         if self._shows_at[signal_uid] == math.inf:
-            self._shows_at[signal_uid] = _seconds() + SHOWS_SECONDS
-        return max(0.0, self._shows_at[signal_uid] - _seconds())
+            self._shows_at[signal_uid] = _loop_time() + SHOWS_SECONDS
+        return max(0.0, self._shows_at[signal_uid] - _loop_time())
 
     async def _remove(self, pod: Pod, *, is_over: bool) -> bool:
         """Return whether the mark is gone, or (`is_over`) is a remnant; False if the pod has changed."""
@@ -132,5 +132,5 @@ def is_running(pod: Pod) -> bool:
     return pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
 
 
-def _seconds() -> float:
+def _loop_time() -> float:
     return asyncio.get_running_loop().time()

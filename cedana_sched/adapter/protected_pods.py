@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.patch_preconditions import patch_same
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.same_object import patch_same
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, is_namespace_uid, read_index
 from cedana_sched.model.objects import names
@@ -36,7 +36,7 @@ def identity_of(pod: Pod) -> Identity:
     return Identity(pod.metadata.namespace, annotations[names.ID], index)
 
 
-async def let_go(api: Api, pod: Pod) -> None:
+async def mark_not_preempted(api: Api, pod: Pod) -> None:
     """Mark a pod with `names.CONFIRM_DELETION` as not preempted. Idempotent.
 
     Raises:

@@ -20,7 +20,7 @@ class AdapterLoadError(CedanaSchedError):
     """An installed adapter is unusable; the message names the adapter, its distribution, the reason and a remedy."""
 
 
-def installed(group: str = GROUP) -> dict[str, EntryPoint]:
+def installed_adapters(group: str = GROUP) -> dict[str, EntryPoint]:
     """Return the entry points of all installed adapters by name, without importing them.
 
     Raises:
@@ -31,7 +31,7 @@ def installed(group: str = GROUP) -> dict[str, EntryPoint]:
         other = found.get(point.name)
         if other is not None and other.value != point.value:
             raise AdapterLoadError(
-                f"two adapters are called {point.name!r}: {_origin(other)} and {_origin(point)}",
+                f"two adapters are called {point.name!r}: {_describe_origin(other)} and {_describe_origin(point)}",
                 remedy="uninstall one of the two distributions",
             )
         found[point.name] = point
@@ -62,7 +62,7 @@ def load_class(name: str, group: str, members: tuple[str, ...], contract: str) -
         NotFoundError: no installed distribution registers the name.
         AdapterLoadError: the class cannot be imported, or lacks a member.
     """
-    adapters = installed(group)
+    adapters = installed_adapters(group)
     if name not in adapters:
         choice = ", ".join(sorted(adapters)) or "none"
         raise NotFoundError("adapter", name, "is not installed", remedy=f"installed are: {choice}")
@@ -71,28 +71,29 @@ def load_class(name: str, group: str, members: tuple[str, ...], contract: str) -
         loaded = point.load()
     except ImportError as error:
         raise AdapterLoadError(
-            f"adapter {name!r} ({_origin(point)}) cannot be imported: {error}",
+            f"adapter {name!r} ({_describe_origin(point)}) cannot be imported: {error}",
             remedy=f"install what it needs: pip install 'cedana-sched[{name}]'",
         ) from error
     except AttributeError as error:
         raise AdapterLoadError(
-            f"adapter {name!r} ({_origin(point)}) names an object that does not exist: {error}",
+            f"adapter {name!r} ({_describe_origin(point)}) names an object that does not exist: {error}",
             remedy="correct the entry point in that distribution",
         ) from error
     missing = [member for member in members if not hasattr(loaded, member)]
     if not isinstance(loaded, type) or missing:
         what = f"lacks {', '.join(missing)}" if missing else "is not a class"
         raise AdapterLoadError(
-            f"adapter {name!r} ({_origin(point)}) does not fulfil the contract: it {what}", remedy=f"see {contract}"
+            f"adapter {name!r} ({_describe_origin(point)}) does not fulfil the contract: it {what}",
+            remedy=f"see {contract}",
         )
     if loaded.name != name:  # type: ignore[attr-defined]  # checked by hasattr above
         raise AdapterLoadError(
-            f"adapter {name!r} ({_origin(point)}) calls itself {loaded.name!r}",  # type: ignore[attr-defined]
+            f"adapter {name!r} ({_describe_origin(point)}) calls itself {loaded.name!r}",  # type: ignore[attr-defined]
             remedy="give the entry point and the class the same name",
         )
     return loaded
 
 
-def _origin(point: EntryPoint) -> str:
+def _describe_origin(point: EntryPoint) -> str:
     distribution = point.dist.name if point.dist else "an unknown distribution"
     return f"{point.value} of {distribution}"

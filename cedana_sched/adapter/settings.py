@@ -9,11 +9,11 @@ import structlog
 from pydantic import ValidationError
 
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.base import Written, read_settings
+from cedana_sched.model.objects.base import UserWritten, read_settings
 
 log = structlog.get_logger(__name__)
 
-Section = TypeVar("Section", bound=Written)
+Section = TypeVar("Section", bound=UserWritten)
 
 
 def read_section(name: str, kind: type[Section], section: Mapping[str, Any]) -> Section:

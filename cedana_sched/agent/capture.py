@@ -23,9 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from cedana_sched.agent.dumping import WorkloadDump
-from cedana_sched.agent.facts import compatibility
-from cedana_sched.agent.messages import (
+from cedana_sched.agent.capture_messages import (
     CaptureCommitted,
     CaptureFailed,
     CaptureProgress,
@@ -34,16 +32,18 @@ from cedana_sched.agent.messages import (
     decode_request,
     encode,
 )
-from cedana_sched.agent.orphans import await_orphans, lock
-from cedana_sched.agent.watching import beside, ended_when_quiet
-from cedana_sched.model.errors import CedanaSchedError, DumpError, RetryableError, may_pass
+from cedana_sched.agent.capture_watchdog import run_in_background_thread, watch_for_stall
+from cedana_sched.agent.compatibility_facts import compatibility_of_node
+from cedana_sched.agent.orphan_processes import await_orphans, lock_capture_directory
+from cedana_sched.agent.workload_dump import WorkloadDump
+from cedana_sched.model.errors import CedanaSchedError, DumpError, RetryableError, may_succeed_on_retry
 from cedana_sched.model.manifest import SnapshotMetadata, SnapshotSummary, TransferStats
 from cedana_sched.model.records import Transfer
 from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.dump import LOG_NAME
-from cedana_sched.snapshot.toolchain import Toolchain
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 
 PROGRESS_SECONDS = 0.25
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
@@ -79,10 +79,10 @@ def _serve(say: _Reporter) -> int:
         return 0  # the agent exited before it needed this process
     request = decode_request(line)
     try:
-        with _alone(request):
+        with _lock_work_directory(request):
             report: CaptureReport = capture(request, say)
     except CedanaSchedError as error:
-        report = CaptureFailed(_sentence(error), retryable=_is_retryable(error))
+        report = CaptureFailed(_failure_text(error), retryable=_is_retryable(error))
     except OSError as error:  # this node's disk or processes; the workload is thawed by then
         report = CaptureFailed(f"this node could not take the snapshot: {error}", retryable=True)
     say(report)
@@ -108,22 +108,25 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
         notes=Path(request.store_notes) if request.store_notes else None,
     )
     if committed := store.find_committed(request.identity, request.checkpoint_uid):
-        return _committed(committed, store.manifest_digest(committed.ref))
-    if not all(map(freezer.is_frozen, request.workload.freezers)):
+        return _committed_report(committed, store.manifest_digest(committed.ref))
+    if not all(map(freezer.is_frozen, request.workload.freezer_cgroups)):
         raise NotFrozenError("the workload was let run on since it was frozen", remedy="freeze it and try again")
     with store.begin(request.identity, checkpoint_uid=request.checkpoint_uid, lineage=request.lineage) as writer:
         dump = WorkloadDump(toolchain, request, writer)
-        quiet = ended_when_quiet(
-            lambda: (writer.progress, writer.steps), lambda: dump.criu_is_at_work, request.stall_seconds, _ending(say)
+        quiet = watch_for_stall(
+            lambda: (writer.progress, writer.steps),
+            lambda: dump.criu_is_at_work,
+            request.stall_seconds,
+            _make_abort_callback(say),
         )
-        cancelled = _cancelled_from_outside(dump, outlives_agent=request.outlives_agent)
-        with cancelled, _telling_progress(say, lambda: writer.progress), quiet:
-            metadata = _metadata(request, toolchain, {"dump": dump.run()})
+        cancelled = _listen_for_cancellation(dump, outlives_agent=request.outlives_agent)
+        with cancelled, _report_progress_periodically(say, lambda: writer.progress), quiet:
+            metadata = _build_snapshot_metadata(request, toolchain, {"dump": dump.run()})
             manifest = writer.commit(metadata)
-    return _committed(manifest.summary, writer.manifest_digest)
+    return _committed_report(manifest.summary, writer.manifest_digest)
 
 
-def _ending(say: Callable[[CaptureReport], None]) -> Callable[[str], None]:
+def _make_abort_callback(say: Callable[[CaptureReport], None]) -> Callable[[str], None]:
     """Return a function that reports a failure and kills this process.
 
     No thread of a hung process can be relied on; the agent cleans up as after any kill.
@@ -136,14 +139,16 @@ def _ending(say: Callable[[CaptureReport], None]) -> Callable[[str], None]:
     return end
 
 
-def _committed(summary: SnapshotSummary, manifest: str) -> CaptureCommitted:
-    return CaptureCommitted(summary.ref, _transfer(summary.stats), summary.leaves, manifest)
+def _committed_report(summary: SnapshotSummary, manifest: str) -> CaptureCommitted:
+    return CaptureCommitted(summary.ref, _transfer_from_stats(summary.stats), summary.abandoned_snapshot, manifest)
 
 
-def _metadata(request: CaptureRequest, toolchain: Toolchain, timings: dict[str, float]) -> SnapshotMetadata:
+def _build_snapshot_metadata(
+    request: CaptureRequest, toolchain: Toolchain, timings: dict[str, float]
+) -> SnapshotMetadata:
     return SnapshotMetadata(
         checkpoint_uid=request.checkpoint_uid,
-        compatibility=compatibility(toolchain.version),
+        compatibility=compatibility_of_node(toolchain.version),
         reason=request.reason,
         adapter=request.adapter,
         taken_at=request.frozen_at,
@@ -153,10 +158,10 @@ def _metadata(request: CaptureRequest, toolchain: Toolchain, timings: dict[str, 
 
 
 @contextlib.contextmanager
-def _alone(request: CaptureRequest) -> Iterator[None]:
+def _lock_work_directory(request: CaptureRequest) -> Iterator[None]:
     """Wait until an earlier capture of this checkpoint, started by an agent that died, has ended."""
     work = Path(request.work_directory)
-    descriptor = lock(work, request.workload.freezers)
+    descriptor = lock_capture_directory(work, request.workload.freezer_cgroups)
     try:
         yield
         shutil.rmtree(work, ignore_errors=True)  # a failed dump keeps its log; leftover files undo no commit
@@ -165,7 +170,7 @@ def _alone(request: CaptureRequest) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _cancelled_from_outside(dump: WorkloadDump, *, outlives_agent: bool) -> Iterator[None]:
+def _listen_for_cancellation(dump: WorkloadDump, *, outlives_agent: bool) -> Iterator[None]:
     done = os.eventfd(0, os.EFD_CLOEXEC)
 
     def listen() -> None:
@@ -178,9 +183,9 @@ def _cancelled_from_outside(dump: WorkloadDump, *, outlives_agent: bool) -> Iter
                 dump.cancel("the checkpoint was cancelled" if word else "the agent ended during the dump")
                 return
             waiter.unregister(_STDIN)
-            _say_no_more()
+            _silence_output()
 
-    with _terminations() as terminated:
+    with _sigterm_descriptor() as terminated:
         thread = threading.Thread(target=listen, name="outside")
         thread.start()
         try:
@@ -192,7 +197,7 @@ def _cancelled_from_outside(dump: WorkloadDump, *, outlives_agent: bool) -> Iter
 
 
 @contextlib.contextmanager
-def _terminations() -> Iterator[int]:
+def _sigterm_descriptor() -> Iterator[int]:
     """Yield a descriptor that becomes readable at SIGTERM, whichever thread receives it."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = signal.signal(signal.SIGTERM, lambda *_: None)
@@ -206,7 +211,7 @@ def _terminations() -> Iterator[int]:
         os.close(writer)
 
 
-def _say_no_more() -> None:
+def _silence_output() -> None:
     """Redirect output of libraries to /dev/null: a write without a reader would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     for descriptor in (_STDOUT, _STDERR):
@@ -214,27 +219,27 @@ def _say_no_more() -> None:
     os.close(nowhere)
 
 
-def _telling_progress(
+def _report_progress_periodically(
     say: Callable[[CaptureReport], None], stats: Callable[[], TransferStats]
 ) -> contextlib.AbstractContextManager[None]:
     def tell(done: threading.Event) -> None:
         while not done.wait(PROGRESS_SECONDS):
-            say(CaptureProgress(_transfer(stats())))
+            say(CaptureProgress(_transfer_from_stats(stats())))
 
-    return beside(tell, "progress")
+    return run_in_background_thread(tell, "progress")
 
 
-def _transfer(stats: TransferStats) -> Transfer:
+def _transfer_from_stats(stats: TransferStats) -> Transfer:
     return Transfer(stats.read_bytes, stats.zero_bytes, stats.reused_bytes, stats.stored_bytes)
 
 
-def _sentence(error: CedanaSchedError) -> str:
+def _failure_text(error: CedanaSchedError) -> str:
     """Return the error, its remedy, and the last lines of its evidence, for a record and an Event."""
     return "; ".join((str(error), *error.evidence[-3:]))
 
 
 def _is_retryable(error: BaseException) -> bool:
-    return may_pass(error) or (error.__cause__ is not None and may_pass(error.__cause__))
+    return may_succeed_on_retry(error) or (error.__cause__ is not None and may_succeed_on_retry(error.__cause__))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Collects the garbage of removed snapshots in the store and on this node: late, seldom, and in the background.
 
 A collection lists a whole namespace. So no single checkpoint triggers one: the garbage of many removals on many nodes
-is collected together, in two runs, by the node that has the turn (`store/turns.py`).
+is collected together, in two runs, by the node that has the turn (`store/collection_turns.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import structlog
 
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import CedanaSchedError
-from cedana_sched.store.bounded import CrowdedNamespaceError
+from cedana_sched.store.bounded_listing import CrowdedNamespaceError
+from cedana_sched.store.credential_renewal import CredentialsRefusedError
 from cedana_sched.store.garbage import GRACE_SECONDS
+from cedana_sched.store.garbage_detection import SECOND_RUN_SECONDS
 from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS
-from cedana_sched.store.leftovers import SECOND_RUN_SECONDS
-from cedana_sched.store.session_credentials import CredentialsRefusedError
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ CACHE_SECONDS = 6 * 3600.0
 """How often this node's cache is cleaned of snapshots that other nodes have removed."""
 
 
-class _NotOursError(Exception):
+class _NoCredentialsError(Exception):
     """This node has no more pods of the namespace, and gets no credentials for it."""
 
 
@@ -66,7 +66,7 @@ class Garbage:
         """Clean this node's cache periodically until `close`."""
         self._tidying = asyncio.create_task(self._keep_cache_tidy(), name="tidying of the node's cache")
 
-    def left_over(self, namespace: str) -> None:
+    def schedule_collection(self, namespace: str) -> None:
         """Schedule a collection after a removal; returns at once, and any number of removals share one collection."""
         self._left_over[namespace] = asyncio.get_running_loop().time()
         if namespace not in self._collecting:
@@ -85,24 +85,24 @@ class Garbage:
         try:
             await asyncio.sleep(self._every_seconds * self._chance())
             while (removed := self._left_over.pop(namespace, None)) is not None:
-                condemned = await self._run_after(namespace, removed)
+                condemned = await self._wait_for_run_after(namespace, removed)
                 await asyncio.sleep(self._second_run_seconds + self._every_seconds * self._chance())
-                await self._run_after(namespace, condemned + min(GRACE_SECONDS, self._second_run_seconds))
-        except _NotOursError as error:
+                await self._wait_for_run_after(namespace, condemned + min(GRACE_SECONDS, self._second_run_seconds))
+        except _NoCredentialsError as error:
             log.info("garbage is left to others", namespace=namespace, why=str(error.__cause__))
             self._left_over.pop(namespace, None)
         except CrowdedNamespaceError as error:  # needs an admin; the next removal retries
             log.warning("garbage not collected", namespace=namespace, problem=str(error))
             self._left_over.pop(namespace, None)
 
-    async def _run_after(self, namespace: str, moment: float) -> float:
+    async def _wait_for_run_after(self, namespace: str, moment: float) -> float:
         """Wait for a run, on any node, that began after `moment` and has ended; return its end."""
         loop = asyncio.get_running_loop()
         while True:
             try:
                 turn = await self._threads.background.run(self._store.collect_in_turn, namespace, self._every_seconds)
             except CredentialsRefusedError as error:
-                raise _NotOursError from error
+                raise _NoCredentialsError from error
             except CrowdedNamespaceError:
                 raise
             except CedanaSchedError as error:

@@ -38,7 +38,7 @@ class Lane:
 
     async def run(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         """Run a call in a thread. Cancellation releases the caller; a call that has begun runs on."""
-        await self._threads.admit(self)
+        await self._threads.wait_for_thread(self)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
 
@@ -52,7 +52,7 @@ class Lane:
 
         def tell(how: Callable[[T], None], what: T) -> None:
             def deliver() -> None:
-                self._threads.leave(self)
+                self._threads.free_thread(self)
                 if not answer.done():
                     how(what)
 
@@ -62,7 +62,7 @@ class Lane:
         try:
             threading.Thread(target=work, name=f"{self._threads.name} {call.__name__}", daemon=True).start()
         except RuntimeError:  # the process has no thread left
-            self._threads.leave(self)
+            self._threads.free_thread(self)
             raise
         return await answer
 
@@ -85,7 +85,7 @@ class StoreThreads:
         self._lanes = (urgent, self.staging, self.background)
         self.run = urgent.run
 
-    async def admit(self, lane: Lane) -> None:
+    async def wait_for_thread(self, lane: Lane) -> None:
         """Wait for a thread."""
         if self._has_room(lane) and not lane.waiting:
             lane.running += 1
@@ -96,10 +96,10 @@ class StoreThreads:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # its turn came just now: pass it on
-                self.leave(lane)
+                self.free_thread(lane)
             raise
 
-    def leave(self, lane: Lane) -> None:
+    def free_thread(self, lane: Lane) -> None:
         """Free the thread of a call that has returned."""
         lane.running -= 1
         for one in self._lanes:

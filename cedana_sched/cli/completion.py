@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cedana_sched.cli.command import STATE_DIRECTORY_VARIABLE
+from cedana_sched.cli.command_registration import STATE_DIRECTORY_VARIABLE
 from cedana_sched.model.errors import CedanaSchedError
 
 if TYPE_CHECKING:
@@ -20,19 +20,19 @@ PATIENCE_SECONDS = 0.5
 
 def job_names(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return job names with the prefix `incomplete`, each with its job's phase."""
-    return [(job.name, job.phase) for job in _jobs(context) if job.name.startswith(incomplete)]
+    return [(job.name, job.phase) for job in _fetch_jobs_or_nothing(context) if job.name.startswith(incomplete)]
 
 
 def snapshot_references(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return the newest snapshots of the engine's jobs with the prefix `incomplete`, each with its job's name."""
-    made = ((job.checkpoint.snapshot, job.name) for job in _jobs(context) if job.checkpoint)
+    made = ((job.checkpoint.snapshot, job.name) for job in _fetch_jobs_or_nothing(context) if job.checkpoint)
     return [(snapshot, name) for snapshot, name in made if snapshot and snapshot.startswith(incomplete)]
 
 
-def _jobs(context: typer.Context) -> list[JobView]:
+def _fetch_jobs_or_nothing(context: typer.Context) -> list[JobView]:
     # silent on failure: completion cannot show errors, and the command itself reports them
     try:
-        return asyncio.run(_ask(_state_directory(context)))
+        return asyncio.run(_fetch_jobs(_state_directory(context)))
     except (CedanaSchedError, TimeoutError, OSError):
         return []
 
@@ -43,7 +43,7 @@ def _state_directory(context: typer.Context) -> Path | None:
     return Path(chosen) if chosen else None
 
 
-async def _ask(state_directory: Path | None) -> list[JobView]:
+async def _fetch_jobs(state_directory: Path | None) -> list[JobView]:
     from cedana_sched.local.client import DEFAULT_STATE_DIRECTORY, EngineClient
 
     async with asyncio.timeout(PATIENCE_SECONDS), EngineClient(state_directory or DEFAULT_STATE_DIRECTORY) as client:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cedana_sched.cli import arguments, tables
-from cedana_sched.cli.command import command
+from cedana_sched.cli import arguments, job_tables
+from cedana_sched.cli.command_context import CommandContext
+from cedana_sched.cli.command_registration import command
 from cedana_sched.cli.errors import PermissionRefusedError
 from cedana_sched.cli.output import Output
-from cedana_sched.cli.session import Session
 from cedana_sched.model.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def logs(
-    session: Session,
+    session: CommandContext,
     job: arguments.Job,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job has ended.")] = False,
@@ -40,8 +40,8 @@ async def logs(
     async with session.client() as client:
         found = await client.job(job)
         path = Path(found.stderr if stderr else found.stdout)
-        write = _writer(session.output, found)
-        if follow and found.phase not in tables.ENDED:
+        write = _build_log_writer(session.output, found)
+        if follow and found.phase not in job_tables.ENDED:
             await _follow(client, found, path, write)
         else:
             _print_file(path, write, started=found.started_at is not None)
@@ -54,7 +54,7 @@ class Tail:
         self._path = path
         self._offset = 0
 
-    def blocks(self) -> Iterator[bytes]:
+    def read_new_blocks(self) -> Iterator[bytes]:
         """Yield data appended since the last call, in blocks of at most 64 KiB.
 
         Raises:
@@ -78,7 +78,7 @@ class Tail:
 async def _follow(client: EngineClient, job: JobView, path: Path, write: Write) -> None:
     from asyncinotify import Inotify, Mask
 
-    from cedana_sched.cli.waiting import wait_until
+    from cedana_sched.cli.job_watch import wait_until
 
     tail = Tail(path)
     with Inotify() as changes:
@@ -88,12 +88,12 @@ async def _follow(client: EngineClient, job: JobView, path: Path, write: Write) 
         async def copy_changes() -> None:
             async for change in changes:
                 if change.name is not None and change.name.name == path.name:
-                    _copy(tail, write)
+                    _write_new_blocks(tail, write)
 
-        _copy(tail, write)
+        _write_new_blocks(tail, write)
         copying = asyncio.create_task(copy_changes(), name=f"logs of {job.uid}")
         ended = asyncio.create_task(
-            wait_until(client, job, lambda now: now.phase in tables.ENDED), name=f"end of {job.uid}"
+            wait_until(client, job, lambda now: now.phase in job_tables.ENDED), name=f"end of {job.uid}"
         )
         try:
             await asyncio.wait((copying, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -104,25 +104,25 @@ async def _follow(client: EngineClient, job: JobView, path: Path, write: Write) 
             for task in (copying, ended):
                 task.cancel()
             await asyncio.wait((copying, ended))
-    _copy(tail, write)  # data from between the last event and the job's end
+    _write_new_blocks(tail, write)  # data from between the last event and the job's end
 
 
 def _print_file(path: Path, write: Write, *, started: bool) -> None:
     if started and not path.exists():
         raise NotFoundError("logs", str(path), "does not exist any more", remedy="the file was moved or removed")
-    _copy(Tail(path), write)
+    _write_new_blocks(Tail(path), write)
 
 
-def _copy(tail: Tail, write: Write) -> None:
-    for block in tail.blocks():
+def _write_new_blocks(tail: Tail, write: Write) -> None:
+    for block in tail.read_new_blocks():
         write(block)
 
 
-def _writer(output: Output, job: JobView) -> Write:
+def _build_log_writer(output: Output, job: JobView) -> Write:
     if output.is_json:
 
         def write_json(block: bytes) -> None:
-            output.record({"job": job.uid, "text": block.decode(errors="replace")}, "")
+            output.print_record({"job": job.uid, "text": block.decode(errors="replace")}, "")
 
         return write_json
 

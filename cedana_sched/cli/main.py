@@ -12,7 +12,7 @@ import typer
 
 from cedana_sched import __version__
 from cedana_sched.cli import engine, jobs, keys, logs, snapshots, store, submit, wait
-from cedana_sched.cli.command import GlobalOptions, OutputFormat, StateDirectory
+from cedana_sched.cli.command_registration import GlobalOptions, OutputFormat, StateDirectory
 from cedana_sched.cli.doctor import command as doctor
 from cedana_sched.cli.errors import CommandLineError
 from cedana_sched.cli.exit_codes import MEANINGS, ExitCode
@@ -72,10 +72,10 @@ def _report_bad_usage(error: typer.TyperException) -> None:
     path = context.command_path if context else "cedana-sched"
     said = getattr(error, "format_message", error.__str__)()
     remedy = f"see '{path} --help'"
-    Output(_format_of(sys.argv[1:])).problem(CommandLineError(said.rstrip("."), remedy=remedy))
+    Output(_requested_format(sys.argv[1:])).print_error(CommandLineError(said.rstrip("."), remedy=remedy))
 
 
-def _format_of(arguments: list[str]) -> Format:
+def _requested_format(arguments: list[str]) -> Format:
     """Return the output format of a command line that typer could not parse."""
     joined = " ".join(arguments).split(" -- ")[0]
     spellings = ("-o json", "-ojson", "--output json", "--output=json")

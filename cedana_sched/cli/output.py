@@ -66,7 +66,7 @@ class Output:
         return self.format is Format.JSON
 
     @property
-    def moves(self) -> bool:
+    def is_live_terminal(self) -> bool:
         """Whether stdout is a terminal that can show a live table."""
         return sys.stdout.isatty() and not self.is_json
 
@@ -75,7 +75,7 @@ class Output:
         """Whether stderr can show progress bars."""
         return sys.stderr.isatty() and not self.is_json
 
-    def data(self, value: Any, render: Callable[[], Table | str]) -> None:
+    def print_result(self, value: Any, render: Callable[[], Table | str]) -> None:
         """Print a result: `value` as JSON, or the table or text of `render`."""
         if self.is_json:
             print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
@@ -84,18 +84,18 @@ class Output:
         if isinstance(rendered, str):
             print(rendered)
         else:
-            self._table(rendered)
+            self._print_table(rendered)
 
-    def record(self, value: Any, line: str) -> None:
+    def print_record(self, value: Any, line: str) -> None:
         """Print one item of a stream: compact JSON on a line of its own, or `line`."""
         print(msgspec.json.encode(value).decode() if self.is_json else line, flush=True)
 
-    def note(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         """Print a note for the user on stderr, unless the output is JSON."""
         if not self.is_json:
             print(text, file=sys.stderr, flush=True)
 
-    def problem(self, error: CedanaSchedError) -> None:
+    def print_error(self, error: CedanaSchedError) -> None:
         """Print an error: message, evidence, remedy; as JSON in the form of the engine's API."""
         if self.is_json:
             named = error.field if isinstance(error, UsageError) else None
@@ -114,34 +114,34 @@ class Output:
         if error.remedy:
             print(f"remedy: {error.remedy}", file=sys.stderr)
 
-    def console(self, *, stderr: bool = False) -> Console:
+    def create_console(self, *, stderr: bool = False) -> Console:
         """Return a rich console for live output on a terminal."""
         from rich.console import Console
 
         return Console(stderr=stderr, highlight=False, no_color="NO_COLOR" in os.environ or None)
 
-    def _table(self, table: Table) -> None:
+    def _print_table(self, table: Table) -> None:
         if not table.rows:
-            self.note(table.empty)
+            self.print_note(table.empty)
         elif sys.stdout.isatty():
-            console = self.console()
-            console.print(rich_table(fitted(table, console.width)))
+            console = self.create_console()
+            console.print(rich_table(fit_to_width(table, console.width)))
         else:
             print(plain_table(table))
 
 
-def fitted(table: Table, width: int) -> Table:
+def fit_to_width(table: Table, width: int) -> Table:
     """Return the table without as many dispensable columns as necessary for `width` characters."""
     for name in table.dispensable:
         if len(max(plain_table(table).splitlines(), key=len)) <= width:
             break
         left_out = table.columns.index(name)
-        columns = _without(table.columns, left_out)
-        table = replace(table, columns=columns, rows=[_without(row, left_out) for row in table.rows])
+        columns = _remove_cell(table.columns, left_out)
+        table = replace(table, columns=columns, rows=[_remove_cell(row, left_out) for row in table.rows])
     return table
 
 
-def _without(cells: tuple[str, ...], index: int) -> tuple[str, ...]:
+def _remove_cell(cells: tuple[str, ...], index: int) -> tuple[str, ...]:
     return cells[:index] + cells[index + 1 :]
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
-from cedana_sched.cli import tables
+from cedana_sched.cli import job_tables
 from cedana_sched.cli.output import Output
 
 if TYPE_CHECKING:
@@ -22,18 +22,18 @@ Show = Callable[["CheckpointView"], None]
 @asynccontextmanager
 async def checkpoint_progress(client: EngineClient, job: JobView, output: Output) -> AsyncIterator[None]:
     """While the body runs, show each step of the checkpoint that the body requests of `job`."""
-    with _bar(output, job.name) if output.shows_progress else _lines(output, job.name) as show:
-        task = asyncio.create_task(_follow(client, job, show), name=f"progress of {job.uid}")
+    with _show_bar(output, job.name) if output.shows_progress else _show_lines(output, job.name) as show:
+        task = asyncio.create_task(_follow_checkpoint(client, job, show), name=f"progress of {job.uid}")
         try:
             yield
         finally:
             task.cancel()
             await asyncio.wait([task])
             if not task.cancelled() and (error := task.exception()):
-                output.note(f"progress could not be shown: {error}")
+                output.print_note(f"progress could not be shown: {error}")
 
 
-async def _follow(client: EngineClient, job: JobView, show: Show) -> None:
+async def _follow_checkpoint(client: EngineClient, job: JobView, show: Show) -> None:
     old = job.checkpoint.uid if job.checkpoint else None
     async with aclosing(client.watch()) as changes:
         async for change in changes:
@@ -43,20 +43,20 @@ async def _follow(client: EngineClient, job: JobView, show: Show) -> None:
 
 
 @contextmanager
-def _lines(output: Output, name: str) -> Iterator[Show]:
+def _show_lines(output: Output, name: str) -> Iterator[Show]:
     last = ""
 
     def show(checkpoint: CheckpointView) -> None:
         nonlocal last
         if checkpoint.step != last:
             last = checkpoint.step
-            output.note(f"{name}: {tables.progress_of(checkpoint)}")
+            output.print_note(f"{name}: {job_tables.progress_text(checkpoint)}")
 
     yield show
 
 
 @contextmanager
-def _bar(output: Output, name: str) -> Iterator[Show]:
+def _show_bar(output: Output, name: str) -> Iterator[Show]:
     with _transfer_bar(output) as progress:
         # the bar has no total, because CRIU does not announce the size of a dump
         task = progress.add_task(name, total=None)
@@ -82,4 +82,4 @@ def _transfer_bar(output: Output) -> Progress:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
-    return Progress(*columns, console=output.console(stderr=True), transient=True)
+    return Progress(*columns, console=output.create_console(stderr=True), transient=True)

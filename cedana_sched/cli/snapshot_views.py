@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cedana_sched.cli import units
+from cedana_sched.cli.job_tables import fields_text
 from cedana_sched.cli.output import Table
-from cedana_sched.cli.tables import fields_text
 
 if TYPE_CHECKING:
     from cedana_sched.model.manifest import Manifest, SnapshotSummary
@@ -98,11 +98,11 @@ def snapshots_table(snapshots: Iterable[SnapshotView], now: float) -> Table:
     rows: list[tuple[str, ...]] = [
         (
             view.snapshot,
-            units.age(view.committed_at, now),
-            units.size(view.read_bytes),
-            units.size(view.zero_bytes),
-            units.size(view.reused_bytes),
-            units.size(view.stored_bytes),
+            units.format_age(view.committed_at, now),
+            units.format_size(view.read_bytes),
+            units.format_size(view.zero_bytes),
+            units.format_size(view.reused_bytes),
+            units.format_size(view.stored_bytes),
             view.reason or units.ABSENT,
         )
         for view in snapshots
@@ -112,14 +112,15 @@ def snapshots_table(snapshots: Iterable[SnapshotView], now: float) -> Table:
 
 def inspect_text(view: InspectView, now: float) -> str:
     one = view.snapshot
-    timings = ", ".join(f"{name} {units.duration(seconds)}" for name, seconds in view.timings_seconds.items())
+    reused = units.format_size(one.reused_bytes)
+    timings = ", ".join(f"{name} {units.format_duration(seconds)}" for name, seconds in view.timings_seconds.items())
     return fields_text([
         ("Snapshot", one.snapshot),
-        ("Committed", f"{units.age(one.committed_at, now)} ago"),
+        ("Committed", f"{units.format_age(one.committed_at, now)} ago"),
         ("Reason", f"{one.reason or units.ABSENT}, by {one.adapter or units.ABSENT}"),
-        ("Size", f"{units.size(view.size_bytes)} in {len(view.streams_bytes)} streams, {view.chunks} chunks"),
-        ("Stored", f"{units.size(one.stored_bytes)} for {units.size(one.new_bytes)} that were new"),
-        ("Not stored", f"{units.size(one.zero_bytes)} zeros, {units.size(one.reused_bytes)} already there"),
+        ("Size", f"{units.format_size(view.size_bytes)} in {len(view.streams_bytes)} streams, {view.chunks} chunks"),
+        ("Stored", f"{units.format_size(one.stored_bytes)} for {units.format_size(one.new_bytes)} that were new"),
+        ("Not stored", f"{units.format_size(one.zero_bytes)} zeros, {reused} already there"),
         ("Does not continue", ", ".join(f"@{number}" for number in one.leaves) or units.ABSENT),
         ("Taken on", f"{view.architecture}, Linux {view.kernel}, CRIU {view.criu}"),
         ("Timings", timings or units.ABSENT),
@@ -128,6 +129,6 @@ def inspect_text(view: InspectView, now: float) -> str:
 
 def verified_line(report: VerifyReport) -> str:
     """Format the verification of a snapshot as one line."""
-    rate = units.rate(report.bytes_verified, report.seconds)
+    rate = units.format_rate(report.bytes_verified, report.seconds)
     state = "ok" if report.ok else f"DAMAGED: {report.damaged} of {report.chunks} chunks"
-    return f"{report.snapshot}  {state}  {units.size(report.bytes_verified)} at {rate}"
+    return f"{report.snapshot}  {state}  {units.format_size(report.bytes_verified)} at {rate}"

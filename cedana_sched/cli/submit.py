@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cedana_sched.cli import arguments, units
-from cedana_sched.cli.command import command
-from cedana_sched.cli.session import Session
+from cedana_sched.cli.command_context import CommandContext
+from cedana_sched.cli.command_registration import command
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE, validate_name
 
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def submit(
-    session: Session,
+    session: CommandContext,
     argv: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to run; write -- before it.")],
     *,
     group: Annotated[str, typer.Option("--group", "-g", help="The group whose quota pays.")],
@@ -63,16 +63,16 @@ async def submit(
 
     Options stand before the command, for example: submit --group bio --id md -- gmx mdrun -v
     """
-    from cedana_sched.cli.waiting import wait_for_end
+    from cedana_sched.cli.job_watch import wait_for_end
     from cedana_sched.local.views import Submission
 
-    variables = environment(env or [], os.environ)
+    variables = parse_environment(env or [], os.environ)
     patience = units.parse_duration("timeout", timeout) if timeout else None
     submission = Submission(
         argv=tuple(argv),
         group=group,
         name=name,
-        id=chosen_id(checkpoint_id, variables, os.environ),
+        id=choose_checkpoint_id(checkpoint_id, variables, os.environ),
         cpus=cpus,
         memory=memory,
         priority=priority,
@@ -87,12 +87,12 @@ async def submit(
     async with session.client() as client:
         job = await client.submit(submission)
         if wait:
-            session.output.note(f"submitted {job.name} ({job.uid})")
+            session.output.print_note(f"submitted {job.name} ({job.uid})")
             job = await wait_for_end(client, job, session.output, patience)
-    session.output.data(job, lambda: _outcome(job) if wait else job.uid)
+    session.output.print_result(job, lambda: _outcome_line(job) if wait else job.uid)
 
 
-def environment(assignments: list[str], caller: Mapping[str, str]) -> dict[str, str]:
+def parse_environment(assignments: list[str], caller: Mapping[str, str]) -> dict[str, str]:
     """Parse variables: `KEY=VALUE`, or `KEY` alone for the value in the caller's environment.
 
     Raises:
@@ -111,7 +111,7 @@ def environment(assignments: list[str], caller: Mapping[str, str]) -> dict[str, 
     return variables
 
 
-def chosen_id(option: str | None, variables: Mapping[str, str], caller: Mapping[str, str]) -> str | None:
+def choose_checkpoint_id(option: str | None, variables: Mapping[str, str], caller: Mapping[str, str]) -> str | None:
     """Return the checkpoint id: `--id` or the job's variable, which must be equal; else the caller's own variable.
 
     Raises:
@@ -126,7 +126,7 @@ def chosen_id(option: str | None, variables: Mapping[str, str], caller: Mapping[
     return validate_name("id", chosen) if chosen is not None else None
 
 
-def _outcome(job: JobView) -> str:
+def _outcome_line(job: JobView) -> str:
     lasted = job.ended_at - job.submitted_at if job.ended_at else time.time() - job.submitted_at
-    saved = f", {units.duration(job.work_saved_seconds)} of work saved" if job.work_saved_seconds else ""
-    return f"{job.name} {job.phase} after {units.duration(lasted)}{saved}"
+    saved = f", {units.format_duration(job.work_saved_seconds)} of work saved" if job.work_saved_seconds else ""
+    return f"{job.name} {job.phase} after {units.format_duration(lasted)}{saved}"

@@ -12,7 +12,7 @@ _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 ABSENT = "-"
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Format bytes with three significant digits: `0 B`, `17.3 MiB`, `2.00 GiB`."""
     value, unit = float(count), _SIZE_UNITS[0]
     for unit in _SIZE_UNITS:  # the loop ends at the result's unit
@@ -25,26 +25,26 @@ def size(count: float) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
-def rate(count: float, seconds: float) -> str:
+def format_rate(count: float, seconds: float) -> str:
     """Format bytes per second, or `-` if no time has passed."""
-    return f"{size(count / seconds)}/s" if seconds > 0 else ABSENT
+    return f"{format_size(count / seconds)}/s" if seconds > 0 else ABSENT
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Format a duration with at most two units: `350ms`, `4.2s`, `3m05s`, `2h15m`, `3d4h`; `-` for None."""
     if seconds is None:
         return ABSENT
     if seconds < 1:
         return f"{max(seconds, 0) * 1_000:.0f}ms"
-    return f"{seconds:.1f}s" if seconds < 10 else _whole(round(seconds))
+    return f"{seconds:.1f}s" if seconds < 10 else _format_whole_seconds(round(seconds))
 
 
-def age(since: float | None, now: float) -> str:
+def format_age(since: float | None, now: float) -> str:
     """Format the time since `since` in whole units: `0s`, `42s`, `3m05s`; `-` for None."""
-    return ABSENT if since is None else _whole(max(round(now - since), 0))
+    return ABSENT if since is None else _format_whole_seconds(max(round(now - since), 0))
 
 
-def _whole(seconds: int) -> str:
+def _format_whole_seconds(seconds: int) -> str:
     if seconds < _MINUTE:
         return f"{seconds}s"
     if seconds < _HOUR:
@@ -54,7 +54,7 @@ def _whole(seconds: int) -> str:
     return f"{seconds // _DAY}d{seconds % _DAY // _HOUR}h"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number without needless decimals: `2`, `0.5`."""
     return f"{value:g}"
 

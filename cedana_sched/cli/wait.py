@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cedana_sched.cli import arguments, tables, units
-from cedana_sched.cli.command import command
-from cedana_sched.cli.session import Session
+from cedana_sched.cli import arguments, job_tables, units
+from cedana_sched.cli.command_context import CommandContext
+from cedana_sched.cli.command_registration import command
 from cedana_sched.model.errors import UsageError
 
 PHASES = ("Queued", "Starting", "Running", "Preempting", "Suspended", "Succeeded", "Failed", "Cancelled")
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def wait(
-    session: Session,
+    session: CommandContext,
     job: arguments.Job,
     *,
     phase: Annotated[
@@ -28,7 +28,7 @@ async def wait(
     timeout: arguments.Timeout = None,
 ) -> None:
     """Wait until a job has ended. Exit code 1 when it did not succeed, 5 when the time is over."""
-    from cedana_sched.cli.waiting import PhaseReporter, failed, wait_for_end, wait_until
+    from cedana_sched.cli.job_watch import PhaseReporter, job_failed_error, wait_for_end, wait_until
 
     wanted = canonical_phase(phase) if phase else None
     patience = units.parse_duration("timeout", timeout) if timeout else None
@@ -40,13 +40,13 @@ async def wait(
             found = await wait_until(
                 client,
                 found,
-                lambda now: now.phase == wanted or now.phase in tables.ENDED,
+                lambda now: now.phase == wanted or now.phase in job_tables.ENDED,
                 timeout=patience,
-                seen=PhaseReporter(session.output),
+                on_change=PhaseReporter(session.output),
             )
             if found.phase != wanted:  # ended before it reached the phase
-                raise failed(found)
-    session.output.data(found, lambda: tables.job_line(found))
+                raise job_failed_error(found)
+    session.output.print_result(found, lambda: job_tables.job_line(found))
 
 
 def canonical_phase(text: str) -> str:

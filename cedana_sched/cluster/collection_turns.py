@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import validate_namespace
 
@@ -38,7 +38,7 @@ class CollectionTurns(msgspec.Struct, frozen=True):
     metadata: Metadata
     data: dict[str, str] = {}
 
-    def standing(self, now: float) -> tuple[CollectionTurn, ...]:
+    def unexpired_turns(self, now: float) -> tuple[CollectionTurn, ...]:
         """Return unexpired turns; none if the content cannot be read. `now` has the unit of `until`."""
         text = self.data.get(KEY, "")
         if not text:
@@ -51,6 +51,6 @@ class CollectionTurns(msgspec.Struct, frozen=True):
             return ()
 
 
-def written(turns: Iterable[CollectionTurn]) -> str:
+def encode_turns(turns: Iterable[CollectionTurn]) -> str:
     """Encode turns for the ConfigMap."""
     return msgspec.json.encode(tuple(turns)).decode()

@@ -12,15 +12,15 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from cedana_sched.agent.budget import BASE_BYTES, DUMPS_AT_ONCE, DUMPS_MEMORY_BYTES, DUMPS_MEMORY_BYTES_EACH
+from cedana_sched.agent.dump_budget import BASE_BYTES, DUMPS_AT_ONCE, DUMPS_MEMORY_BYTES, DUMPS_MEMORY_BYTES_EACH
+from cedana_sched.component.configuration import PodsConfiguration, Port, ServingConfiguration
 from cedana_sched.kube.lease import LeaseTiming
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.base import Written
+from cedana_sched.model.objects.base import UserWritten
 from cedana_sched.model.policy import StallSeconds
-from cedana_sched.runtime.signs import STALL_SECONDS
-from cedana_sched.service.configuration import PodsConfiguration, Port, ServingConfiguration
-from cedana_sched.store.location import S3Location, StorageConfig
-from cedana_sched.store.node_cache import CACHE_BYTES
+from cedana_sched.runtime_handler.progress_signs import STALL_SECONDS
+from cedana_sched.store.page_fingerprint_cache import CACHE_BYTES
+from cedana_sched.store.storage_config import S3Location, StorageConfig
 from cedana_sched.store.sts import SessionSource
 
 NODE_VARIABLE = "NODE_NAME"
@@ -28,7 +28,7 @@ NODE_VARIABLE = "NODE_NAME"
 Seconds = Annotated[float, Field(gt=0, le=3_600)]
 
 
-class LeaseConfiguration(Written):
+class LeaseConfiguration(UserWritten):
     """How soon another coordinator takes over; see `LeaseTiming`."""
 
     duration: Seconds = 15.0
@@ -36,7 +36,7 @@ class LeaseConfiguration(Written):
     renew_every: Seconds = 2.0
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_durations(self) -> Self:
         if not self.renew_every < self.renew_deadline < self.duration:
             raise ValueError("renewEvery must be less than renewDeadline, and that less than duration")
         return self
@@ -45,7 +45,7 @@ class LeaseConfiguration(Written):
         return LeaseTiming(duration=self.duration, renew_deadline=self.renew_deadline, renew_every=self.renew_every)
 
 
-class CredentialsConfiguration(Written):
+class CredentialsConfiguration(UserWritten):
     """Agents to which the coordinator issues credentials for namespaces' snapshots, and their source."""
 
     bucket: S3Location
@@ -82,7 +82,7 @@ class CoordinatorConfiguration(PodsConfiguration):
     """None: each agent has the keys of the whole store."""
 
 
-class DumpsConfiguration(Written):
+class DumpsConfiguration(UserWritten):
     """Limits of concurrent dumps on one node; see `DumpBudget`."""
 
     at_once: Annotated[int, Field(ge=1)] = DUMPS_AT_ONCE
@@ -121,19 +121,19 @@ class AgentConfiguration(ServingConfiguration):
     stall_seconds: StallSeconds = STALL_SECONDS
     """A dump or restore without progress for this long is killed and retried."""
     hold_port: Port = 10352
-    """Port of the node's `holds` pod; another listener on the port is reported."""
+    """Port of the node's `prestop-proxy` pod; another listener on the port is reported."""
     operations_port: Port = 10351
     """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
 
     @property
-    def hold_listeners(self) -> Path:
+    def hold_listeners_folder(self) -> Path:
         """The folder in which the keepers of this node's holds register their sockets."""
-        return self.state / "holds" / "listeners"
+        return self.state / "prestop-proxy" / "listeners"
 
     @property
     def hold_socket(self) -> Path:
         """Socket that the keeper of this node's holds calls."""
-        return self.state / "holds" / "agent.sock"
+        return self.state / "prestop-proxy" / "agent.sock"
 
     @staticmethod
     def node_name() -> str:

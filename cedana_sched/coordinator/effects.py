@@ -17,9 +17,9 @@ from cedana_sched.coordinator.core import (
     ReleaseFailed,
     ReleaseHold,
     Send,
-    record_of,
+    record_uid_of,
 )
-from cedana_sched.coordinator.core.book import Book
+from cedana_sched.coordinator.core.record_registry import RecordRegistry
 from cedana_sched.coordinator.ports import Agents, Clock
 from cedana_sched.coordinator.tasks import Tasks
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
@@ -47,10 +47,10 @@ def is_same(given: Order, order: Order) -> bool:
 
     The namespace uid is ignored too: it may have been corrected, and the agent reads it elsewhere.
     """
-    return _lasting(given) == _lasting(order)
+    return _without_time_budgets(given) == _without_time_budgets(order)
 
 
-def _lasting(order: Order) -> Order:
+def _without_time_budgets(order: Order) -> Order:
     if isinstance(order, FindSnapshot):
         return replace(order, newer_seconds=0.0)
     if isinstance(order, ApplyRetention | RemoveSnapshot | DiscardCancelled):
@@ -66,7 +66,7 @@ class Effects:
     def __init__(
         self,
         tasks: Tasks,
-        book: Book,
+        book: RecordRegistry,
         agents: Agents,
         adapters: Mapping[str, Adapter],
         clock: Clock,
@@ -84,7 +84,7 @@ class Effects:
     def run(self, effect: Effect) -> None:
         """Start the effect; idempotent while its task is running."""
         if isinstance(effect, Send):
-            self._send(effect.node, effect.order)
+            self._send_order(effect.node, effect.order)
             return
         adapter = self._adapters.get(effect.adapter)
         if adapter is None:
@@ -95,34 +95,34 @@ class Effects:
         elif isinstance(adapter, HoldsEvictions):
             self._tasks.start(f"hold {effect.signal.uid}", lambda: self._hold(adapter, effect.signal))
 
-    def _send(self, node: str, order: Order) -> None:
+    def _send_order(self, node: str, order: Order) -> None:
         """Send an order. An unanswered identical order is repeated to its agent; a changed order supersedes it."""
-        name = f"order {type(order).__name__} {record_of(order)}"
+        name = f"order {type(order).__name__} {record_uid_of(order)}"
         if (given := self._under_way.get(name)) is not None and is_same(given, order):
-            self._agents.repeat(node, given)
+            self._agents.repeat_order(node, given)
             return
-        self._tasks.free(name)
+        self._tasks.free_name(name)
         self._under_way[name] = order
-        self._tasks.start(name, lambda: self._order(name, node, order))
+        self._tasks.start(name, lambda: self._perform_order(name, node, order))
 
-    def _over(self, name: str, order: Order) -> None:
+    def _free_order_name(self, name: str, order: Order) -> None:
         """Free the order's task name after an answer or a loss, so that the next order may start."""
         if self._under_way.get(name) is order:
             del self._under_way[name]
-            self._tasks.free(name)
+            self._tasks.free_name(name)
 
-    async def _order(self, name: str, node: str, order: Order) -> None:
+    async def _perform_order(self, name: str, node: str, order: Order) -> None:
         """Post the agent's answers; an order without an answer is lost."""
-        record = self._book.get(record_of(order))
+        record = self._book.get(record_uid_of(order))
         preemption = record.signal_uid if isinstance(record, Checkpoint) else None
-        structlog.contextvars.bind_contextvars(preemption=preemption, record=record_of(order))
+        structlog.contextvars.bind_contextvars(preemption=preemption, record=record_uid_of(order))
         why = "its agent ended without an answer"
         answered = False
         try:
             async for outcome in self._agents.perform(node, order):
                 if not isinstance(outcome, Progress | StageProgress):
                     answered = True
-                    self._over(name, order)  # the next order need not wait for the agent's cleanup
+                    self._free_order_name(name, order)  # the next order need not wait for the agent's cleanup
                 self._post(outcome)
         except CedanaSchedError as error:
             why = str(error)
@@ -131,7 +131,7 @@ class Effects:
             why = repr(error)
             log.exception("order failed", order=type(order).__name__, node=node)
         if not answered:
-            self._over(name, order)
+            self._free_order_name(name, order)
             self._post(OrderLost(order, why))
 
     async def _hold(self, adapter: HoldsEvictions, signal: Signal) -> None:
@@ -150,7 +150,7 @@ class Effects:
                 self._post(HoldPlaced(signal.uid, until))
                 return
             await self._clock.wait_until(self._clock.now() + pause)
-            if not self._stands(signal.uid, HoldStep.HOLDING):
+            if not self._is_hold_in_steps(signal.uid, HoldStep.HOLDING):
                 return
 
     async def _release(self, adapter: Adapter, release: Release) -> None:
@@ -173,9 +173,9 @@ class Effects:
                 return
             self._post(ReleaseFailed(uid, why))
             await self._clock.wait_until(self._clock.now() + pause)
-            if not self._stands(uid, HoldStep.RELEASING, HoldStep.RELEASED):
+            if not self._is_hold_in_steps(uid, HoldStep.RELEASING, HoldStep.RELEASED):
                 return
 
-    def _stands(self, signal_uid: str, *steps: HoldStep) -> bool:
+    def _is_hold_in_steps(self, signal_uid: str, *steps: HoldStep) -> bool:
         hold = self._book.holds.get(signal_uid)
         return hold is not None and hold.step in steps

@@ -24,14 +24,14 @@ class Agents(Protocol):
         """
         ...
 
-    def repeat(self, node: str, order: Order) -> None:
+    def repeat_order(self, node: str, order: Order) -> None:
         """Ensure that the agent has an order that is unanswered while `perform` yields. Must not block.
 
         A no-op where the order cannot be lost while `perform` yields.
         """
         ...
 
-    def changes(self) -> AsyncIterator[NodeLost]:
+    def lost_nodes(self) -> AsyncIterator[NodeLost]:
         """Yield nodes that are permanently lost. A restarted agent resumes its orders itself, or they are lost."""
         ...
 
@@ -66,6 +66,6 @@ class Clock(Protocol):
 class EventListener(Protocol):
     """Consumer of published events: the engine's log, the CLI's live view, the cluster's Events and metrics."""
 
-    def on_event(self, tell: PublishEvent) -> None:
+    def on_event(self, event: PublishEvent) -> None:
         """Handle an event whose records are persisted. Runs in the coordinator's event loop: must not block."""
         ...

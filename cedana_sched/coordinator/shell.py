@@ -52,9 +52,9 @@ class Coordinator:
         clock: Clock,
         listener: EventListener,
         timing: Timing | None = None,
-        screen: Callable[[Report], Report] = lambda report: report,
+        amend_report: Callable[[Report], Report] = lambda report: report,
     ) -> None:
-        self._screen = screen
+        self._amend_report = amend_report
         """Completes reports of all adapters alike."""
         self._journal = journal
         self._adapters = adapters
@@ -73,7 +73,7 @@ class Coordinator:
         """Enqueue an event that does not come through a port, for example `NodeLost`."""
         self._queue.put_nowait(event)
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until the coordinator ends by itself, which happens only on an error.
 
         Raises:
@@ -129,16 +129,16 @@ class Coordinator:
         log.info("coordinator recovered", records=len(records), instructions=len(instructions))
         async with asyncio.TaskGroup() as group:
             self._tasks = Tasks(group)
-            effects = Effects(self._tasks, self._core.book, self._agents, self._adapters, self._clock, self.post)
+            effects = Effects(self._tasks, self._core.registry, self._agents, self._adapters, self._clock, self.post)
             await self._carry_out(instructions, effects)
             for name, adapter in self._adapters.items():
                 self._tasks.start(f"reports of {name}", lambda n=name, a=adapter: self._reports(n, a))  # type: ignore[misc]
             self._tasks.start("changes of nodes", self._node_changes)
             self._serving.set()
             while True:
-                await self._take(await self._queue.get(), effects)
+                await self._run_turn(await self._queue.get(), effects)
 
-    async def _take(self, event: Event, effects: Effects) -> None:
+    async def _run_turn(self, event: Event, effects: Effects) -> None:
         """Run one turn: handle this event and those queued behind it, persist once, then execute the instructions."""
         instructions = list(self._handle(event))
         for _ in range(min(self._queue.qsize(), EVENTS_A_TURN - 1)):
@@ -169,7 +169,7 @@ class Coordinator:
             await self._save(Persist(tuple(records.values()), tuple(forgotten.values())))
         for other in others:
             if isinstance(other, PublishEvent):
-                self._told(other)
+                self._publish_event(other)
             else:
                 effects.run(other)
         self._set_alarm()
@@ -189,7 +189,7 @@ class Coordinator:
             else:
                 return
 
-    def _told(self, tell: PublishEvent) -> None:
+    def _publish_event(self, tell: PublishEvent) -> None:
         log.info(tell.text, kind=tell.kind, severity=str(tell.severity), preemption=tell.signal_uid)
         try:
             self._listener.on_event(tell)
@@ -204,9 +204,9 @@ class Coordinator:
         self._tasks.cancel("alarm")
         self._alarm_at = at
         if at is not None:
-            self._tasks.start("alarm", lambda: self._alarm(at))
+            self._tasks.start("alarm", lambda: self._post_tick_at(at))
 
-    async def _alarm(self, at: float) -> None:
+    async def _post_tick_at(self, at: float) -> None:
         await self._clock.wait_until(at)
         self._alarm_at = None
         self.post(Tick())
@@ -217,7 +217,7 @@ class Coordinator:
         while True:
             try:
                 async for report in adapter.reports():
-                    self.post(Reported(name, self._screen(report)))
+                    self.post(Reported(name, self._amend_report(report)))
                     backoff.reset()
             except CedanaSchedError as error:
                 log.warning("reports broke off", adapter=name, problem=str(error))
@@ -232,7 +232,7 @@ class Coordinator:
         backoff = Backoff(WATCHES)
         while True:
             try:
-                async for change in self._agents.changes():
+                async for change in self._agents.lost_nodes():
                     self.post(change)
                     backoff.reset()
             except RetryableError as error:

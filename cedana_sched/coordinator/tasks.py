@@ -29,7 +29,7 @@ class Tasks:
         if task is not None:
             task.cancel()
 
-    def free(self, name: str) -> None:
+    def free_name(self, name: str) -> None:
         """Free the name of a task that has its result, while the task finishes."""
         self._running.pop(name, None)
 

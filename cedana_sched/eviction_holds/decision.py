@@ -20,18 +20,18 @@ class Decision(msgspec.Struct, frozen=True):
     refused: str | None = None
 
 
-def held(reason: str, left: float) -> Decision:
+def decide_held_eviction(reason: str, left: float) -> Decision:
     """Refuse an eviction whose hold lasts `left` more seconds."""
-    return Decision("held", _sentence(reason, left))
+    return Decision("held", _format_hold_message(reason, left))
 
 
-def unheld(waited_seconds: float) -> Decision:
+def decide_unheld_eviction(waited_seconds: float) -> Decision:
     """Refuse an eviction without a hold until it has waited for `UNANNOUNCED_SECONDS`, then allow it."""
     left = UNANNOUNCED_SECONDS - waited_seconds
     if left > 0:
-        return Decision(NOT_HELD, _sentence("the coordinator has not taken the eviction up yet", left))
+        return Decision(NOT_HELD, _format_hold_message("the coordinator has not taken the eviction up yet", left))
     return Decision("nobody-holds")
 
 
-def _sentence(reason: str, left: float) -> str:
+def _format_hold_message(reason: str, left: float) -> str:
     return f"Held for checkpoint by cedana: {reason}, at most {math.ceil(left)} s more"

@@ -35,10 +35,10 @@ class FirstRequests:
         self._since: OrderedDict[Hashable, float] = OrderedDict()
         self._last: dict[Hashable, float] = {}
 
-    def waited(self, key: Hashable, *, remember: bool = True) -> float:
+    def seconds_since_first(self, key: Hashable, *, remember: bool = True) -> float:
         """Return the seconds since the key's first request; 0 if none is recorded."""
         now = self._clock()
-        self._forget(now)
+        self._forget_expired(now)
         if now - self._last.get(key, now) > self._longest_gap_seconds:
             del self._since[key], self._last[key]
         since = self._since.get(key, now)
@@ -52,7 +52,7 @@ class FirstRequests:
     def __len__(self) -> int:
         return len(self._since)
 
-    def _forget(self, now: float) -> None:
+    def _forget_expired(self, now: float) -> None:
         while self._since and now - next(iter(self._since.values())) > self._kept_seconds:
             self._drop_oldest()
 

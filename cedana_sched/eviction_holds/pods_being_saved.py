@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from datetime import UTC, datetime, timedelta
 
-from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
+from cedana_sched.kube.own_kinds.cached_hold import PreemptionHold
 from cedana_sched.model.records import HoldStep
 
 Key = tuple[str, str]
@@ -29,20 +29,20 @@ class PodsBeingSaved:
         self._begun: list[tuple[datetime, int, Key]] = []
         self._ending: list[tuple[datetime, int, Key]] = []
 
-    def note(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
+    def on_hold_change(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
         """Sink of an informer."""
         if before is not None:
-            self._current.pop(_name_of(before), None)
+            self._current.pop(_hold_key_of(before), None)
         if now is None or now.spec.held_object_ref is not None:
             return
         self._noted += 1
-        name = _name_of(now)
+        name = _hold_key_of(now)
         self._current[name] = self._noted
-        heapq.heappush(self._ending, (_ends_at(now), self._noted, name))
+        heapq.heappush(self._ending, (_hold_ends_at(now), self._noted, name))
         if now.spec.creation_time:
             heapq.heappush(self._begun, (datetime.fromisoformat(now.spec.creation_time), self._noted, name))
 
-    def since(self, now: datetime) -> datetime | None:
+    def oldest_begin(self, now: datetime) -> datetime | None:
         """Return when the oldest in-flight hold began; None if there is none."""
         while self._ending and (self._ending[0][0] <= now or not self._is_current(self._ending[0])):
             over = heapq.heappop(self._ending)
@@ -56,14 +56,14 @@ class PodsBeingSaved:
         return self._current.get(entry[2]) == entry[1]
 
 
-def _name_of(hold: PreemptionHold) -> Key:
+def _hold_key_of(hold: PreemptionHold) -> Key:
     return hold.metadata.namespace, hold.metadata.name
 
 
-def _ends_at(hold: PreemptionHold) -> datetime:
+def _hold_ends_at(hold: PreemptionHold) -> datetime:
     """Return when the hold is over if nothing changes."""
-    over_at = hold.over_at or _NEVER
+    over_at = hold.expires_at or _NEVER
     if hold.status.step is HoldStep.HOLDING:
-        return hold.ends_at or over_at
+        return hold.capped_deadline or over_at
     released = hold.status.release_time
     return min(datetime.fromisoformat(released) + EVICTION_TAKES, over_at) if released is not None else over_at

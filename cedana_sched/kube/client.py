@@ -65,7 +65,7 @@ class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class _Version(msgspec.Struct, frozen=True, rename="camel"):
+class _ServerVersion(msgspec.Struct, frozen=True, rename="camel"):
     git_version: str = ""
 
 
@@ -106,7 +106,7 @@ class Api:
 
     async def version(self) -> str:
         """Return the API server's version, such as `v1.36.2`; cloud providers append a suffix."""
-        return decoded(f"GET {_VERSION_PATH}", await self._call("GET", _VERSION_PATH), _Version).git_version
+        return decoded(f"GET {_VERSION_PATH}", await self._call("GET", _VERSION_PATH), _ServerVersion).git_version
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T:
         path = resource.path(namespace, name)
@@ -132,18 +132,20 @@ class Api:
     async def create(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         """Create an object; raises AlreadyExistsError if the name is taken."""
         path = resource.path(body["metadata"].get("namespace"))
-        return decoded(f"POST {path}", await self._call("POST", path, self._typed(resource, body)), into)
+        return decoded(f"POST {path}", await self._call("POST", path, self._with_type_fields(resource, body)), into)
 
     async def create_dry(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         """What would be stored, after admission; nothing is."""
         path, query = resource.path(body["metadata"].get("namespace")), {"dryRun": "All"}
-        return decoded(f"POST {path}", await self._call("POST", path, self._typed(resource, body), query=query), into)
+        return decoded(
+            f"POST {path}", await self._call("POST", path, self._with_type_fields(resource, body), query=query), into
+        )
 
     async def update(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         """Replace an object. With `metadata.resourceVersion` set, raises ConflictError if another writer was first."""
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"])
-        return decoded(f"PUT {path}", await self._call("PUT", path, self._typed(resource, body)), into)
+        return decoded(f"PUT {path}", await self._call("PUT", path, self._with_type_fields(resource, body)), into)
 
     async def patch(
         self,
@@ -171,7 +173,7 @@ class Api:
         path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
         _check_preconditions(f"PATCH {path}", body)
         query = {"fieldManager": manager, "force": "true"}
-        await self._call("PATCH", path, self._typed(resource, body), content_type=_APPLY, query=query)
+        await self._call("PATCH", path, self._with_type_fields(resource, body), content_type=_APPLY, query=query)
 
     async def delete(
         self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None
@@ -230,7 +232,7 @@ class Api:
                 limit = max(1, limit // _STEP)
                 asked.pop("resourceVersion", None)  # the API server's watch cache serves every list unpaged
                 continue
-            shown = _shown(path, body, see)
+            shown = _pass_page_objects(path, body, see)
             if not shown.continue_:
                 return shown.resource_version
             asked["continue"] = shown.continue_
@@ -265,9 +267,9 @@ class Api:
         except (aiohttp.ClientError, OSError) as error:
             raise ApiUnavailableError(f"watch of {path} broke off: {error!r}") from error
         finally:
-            _abort(answer)
+            _abort_response(answer)
 
-    def _typed(self, resource: Resource, body: Object) -> Object:
+    def _with_type_fields(self, resource: Resource, body: Object) -> Object:
         return {"apiVersion": resource.group_version, "kind": resource.kind, **body}
 
     async def _call(
@@ -307,7 +309,7 @@ class Api:
             async for chunk in answer.content.iter_any():
                 body += chunk
                 if len(body) > most_bytes:
-                    _abort(answer)
+                    _abort_response(answer)
                     return None
         except (aiohttp.ClientError, OSError) as error:
             raise ApiUnavailableError(f"GET {path}: its answer broke off: {error!r}") from error
@@ -331,10 +333,10 @@ class Api:
             try:
                 headers = {"Accept": accept, "Content-Type": content_type}
                 await self._client.update_params_for_auth(headers, [], ["BearerToken"])
-                sent = SERVER_TIME.sent()
+                sent = SERVER_TIME.request_start_time()
                 answer = await self._session.request(method, url, headers=headers, data=data, timeout=timeout)
                 if _AUDIT_ID in answer.headers:
-                    SERVER_TIME.answered(answer.headers.get("Date"), sent)
+                    SERVER_TIME.record_response(answer.headers.get("Date"), sent)
                 if answer.status < 400:
                     return answer
                 error = error_of(call, answer.status, await answer.read())
@@ -377,7 +379,7 @@ def _proxy(configuration: Configuration) -> str | None:
     return None if proxy_bypass(asked.hostname or "") else getproxies().get(asked.scheme)
 
 
-def _shown(path: str, body: bytes, see: Callable[[msgspec.Raw], None]) -> _ListMeta:
+def _pass_page_objects(path: str, body: bytes, see: Callable[[msgspec.Raw], None]) -> _ListMeta:
     """Pass each object of a page to `see`; no part of the page stays in memory afterwards.
 
     Raises:
@@ -392,7 +394,7 @@ def _shown(path: str, body: bytes, see: Callable[[msgspec.Raw], None]) -> _ListM
     return page.metadata
 
 
-def _abort(answer: aiohttp.ClientResponse) -> None:
+def _abort_response(answer: aiohttp.ClientResponse) -> None:
     """Abort a stream at once: a TLS shutdown may outlive the event loop."""
     connection = answer.connection
     if connection is not None and connection.transport is not None:

@@ -35,14 +35,14 @@ async def load_credentials(configuration: Configuration, kubeconfig: str | None)
     """
     is_pod = kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
     try:
-        return _mounted(configuration) if is_pod else await _written(configuration, kubeconfig)
+        return _load_service_account(configuration) if is_pod else await _load_kubeconfig(configuration, kubeconfig)
     except config.ConfigException as error:
         remedy = "name a kubeconfig, or run in a pod with a ServiceAccount"
         named = kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION
         raise UsageError("kubeconfig", named, f"cannot be used: {error}", remedy=remedy) from error
 
 
-def _mounted(configuration: Configuration) -> Renew:
+def _load_service_account(configuration: Configuration) -> Renew:
     loader = InClusterConfigLoader(f"{SERVICE_ACCOUNT}/token", f"{SERVICE_ACCOUNT}/ca.crt")
     loader.load_and_set(configuration)
 
@@ -52,7 +52,7 @@ def _mounted(configuration: Configuration) -> Renew:
     return renew
 
 
-async def _written(configuration: Configuration, kubeconfig: str | None) -> Renew:
+async def _load_kubeconfig(configuration: Configuration, kubeconfig: str | None) -> Renew:
     async def renew() -> None:
         await config.load_kube_config(kubeconfig, client_configuration=configuration)
 

@@ -13,11 +13,11 @@ import structlog
 
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError
-from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import EVENTS, Resource
+from cedana_sched.kube.response_decoding import Unreadable
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.work_queue import WorkQueue
-from cedana_sched.model.segments import LONGEST_OBJECT_NAME
+from cedana_sched.model.path_segment_validation import LONGEST_OBJECT_NAME
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class ObjectEvent(msgspec.Struct, frozen=True):
     warning: bool = False
 
 
-class _Waiting(msgspec.Struct):
+class _QueuedEvent(msgspec.Struct):
     """A queued Event with its count; `others` counts the Events merged into it."""
 
     event: ObjectEvent
@@ -75,38 +75,38 @@ class EventRecorder:
     def __init__(self, api: Api, component: str) -> None:
         self._api = api
         self._component = component
-        self._normal: OrderedDict[_Key, _Waiting] = OrderedDict()
-        self._warnings: OrderedDict[_Key, _Waiting] = OrderedDict()
+        self._normal: OrderedDict[_Key, _QueuedEvent] = OrderedDict()
+        self._warnings: OrderedDict[_Key, _QueuedEvent] = OrderedDict()
         self._writing_normal: WorkQueue[_Key] = WorkQueue("Event", self._write_normal)
         self._writing_warnings: WorkQueue[_Key] = WorkQueue("Event of a warning", self._write_warning)
         self._told: OrderedDict[_Key, tuple[str, int, float]] = OrderedDict()
 
-    def tell(self, event: ObjectEvent) -> None:
+    def record_event(self, event: ObjectEvent) -> None:
         """Queue an Event; returns at once."""
-        event = _bounded(event)
-        key = _key(event)
+        event = _truncate_texts(event)
+        key = _deduplication_key(event)
         waiting = self._warnings if event.warning else self._normal
         if (known := waiting.get(key)) is not None:
             known.count += 1
         elif len(waiting) < KEPT:
-            self._add(key, _Waiting(event, time.monotonic()))
+            self._add(key, _QueuedEvent(event, time.monotonic()))
         elif not event.warning:
             _, dropped = waiting.popitem(last=False)
             log.warning("event dropped", reason=dropped.event.reason, message=dropped.event.message)
-            self._add(key, _Waiting(event, time.monotonic()))
+            self._add(key, _QueuedEvent(event, time.monotonic()))
         else:
-            self._join(event)
+            self._merge_warning(event)
 
-    def _join(self, event: ObjectEvent) -> None:
+    def _merge_warning(self, event: ObjectEvent) -> None:
         """Merge warnings of one namespace and reason."""
         log.warning("event joined with others", reason=event.reason, message=event.message)
         key = "joined", event.involved.get("namespace", ""), event.reason
         if (known := self._warnings.get(key)) is not None:
             known.others += 1
         else:
-            self._add(key, _Waiting(event, time.monotonic()))
+            self._add(key, _QueuedEvent(event, time.monotonic()))
 
-    def _add(self, key: _Key, waiting: _Waiting) -> None:
+    def _add(self, key: _Key, waiting: _QueuedEvent) -> None:
         if waiting.event.warning:
             self._warnings[key] = waiting
             self._writing_warnings.add(key)
@@ -114,11 +114,13 @@ class EventRecorder:
             self._normal[key] = waiting
             self._writing_normal.add(key)
 
-    def unreadable(self, resource: Resource, one: Unreadable) -> None:
+    def record_unreadable(self, resource: Resource, one: Unreadable) -> None:
         """Queue an Event that the object cannot be decoded."""
         metadata = one.metadata
         involved = resource.reference(metadata.name, metadata.namespace, metadata.uid)
-        self.tell(ObjectEvent(involved, UNREADABLE, f"cedana-sched leaves it alone: {one.problem}", warning=True))
+        self.record_event(
+            ObjectEvent(involved, UNREADABLE, f"cedana-sched leaves it alone: {one.problem}", warning=True)
+        )
 
     async def run(self) -> None:
         """Write queued Events, forever."""
@@ -153,20 +155,20 @@ class EventRecorder:
         else:
             del self._warnings[key]
 
-    async def _write(self, waiting: _Waiting) -> None:
-        event = _with_others(waiting)
+    async def _write(self, waiting: _QueuedEvent) -> None:
+        event = _with_merged_count(waiting)
         namespace = event.involved.get("namespace") or NAMESPACE_OF_OTHERS
         now = SERVER_TIME.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        known = self._told.pop(_key(event), None)
+        known = self._told.pop(_deduplication_key(event), None)
         if known is not None and time.monotonic() - known[2] < SAME_SECONDS:
             name, count, _ = known
             patch: Object = {"count": count + max(waiting.count, 1), "lastTimestamp": now}
             await self._api.patch(EVENTS, name, namespace, patch)
         else:
-            name, count = f"{_name_of(event)}.{uuid.uuid4().hex[:16]}", 0
+            name, count = f"{_event_name_prefix(event)}.{uuid.uuid4().hex[:16]}", 0
             body = self._body(event, name, namespace, now) | {"count": max(waiting.count, 1)}
             await self._api.create(EVENTS, body, into=dict)
-        self._told[_key(event)] = (name, count + max(waiting.count, 1), time.monotonic())
+        self._told[_deduplication_key(event)] = (name, count + max(waiting.count, 1), time.monotonic())
         while len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
 
@@ -185,18 +187,18 @@ class EventRecorder:
         }
 
 
-def _bounded(event: ObjectEvent) -> ObjectEvent:
+def _truncate_texts(event: ObjectEvent) -> ObjectEvent:
     """Return the Event with its texts cut to their bounds: users write some of them, of any length."""
     involved = {key: value[:LONGEST_OBJECT_NAME] for key, value in event.involved.items()}
     return msgspec.structs.replace(event, involved=involved, message=event.message[:LONGEST_MESSAGE])
 
 
-def _name_of(event: ObjectEvent) -> str:
+def _event_name_prefix(event: ObjectEvent) -> str:
     """Return the prefix of the Event's own name; no object has to have that name."""
     return _NO_NAME.sub("-", event.involved["name"].lower())[:200].strip("-.") or "object"
 
 
-def _with_others(waiting: _Waiting) -> ObjectEvent:
+def _with_merged_count(waiting: _QueuedEvent) -> ObjectEvent:
     event = waiting.event
     message = event.message
     if waiting.others > 0:
@@ -207,6 +209,6 @@ def _with_others(waiting: _Waiting) -> ObjectEvent:
     return msgspec.structs.replace(event, message=message.encode(errors="replace").decode())
 
 
-def _key(event: ObjectEvent) -> tuple[str, ...]:
+def _deduplication_key(event: ObjectEvent) -> tuple[str, ...]:
     involved = event.involved
     return involved.get("uid", ""), involved["kind"], involved["name"], event.reason, event.message

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AlreadyExistsError, ApiError, ConflictError
-from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import LEASES
 from cedana_sched.model.errors import CedanaSchedError
 
@@ -74,10 +74,10 @@ class LeaderElection:
             for one in (task, renewing):
                 one.cancel()
             await asyncio.wait({task, renewing})
-            if _ended_in_order(renewing):
-                await self._give_back()
-        if not _ended_in_order(renewing):
-            _ended_in_order(task)  # asyncio logs errors that are never retrieved; the loss is their cause
+            if _has_ended_normally(renewing):
+                await self._release_lease()
+        if not _has_ended_normally(renewing):
+            _has_ended_normally(task)  # asyncio logs errors that are never retrieved; the loss is their cause
             await renewing
         await task
 
@@ -124,7 +124,7 @@ class LeaderElection:
                     lease = await self._api.update(LEASES, self._body(lease), into=Lease)
                 renewed_at = began
             except ConflictError:
-                lease = await self._ours_still(lease, renewed_at)
+                lease = await self._reread_own_lease(lease, renewed_at)
             except (ApiError, TimeoutError) as error:
                 if time.monotonic() - renewed_at >= self._timing.renew_deadline:
                     raise LeadershipLostError(
@@ -133,7 +133,7 @@ class LeaderElection:
                     ) from error
                 log.warning("lease not renewed, trying again", problem=str(error) or repr(error))
 
-    async def _ours_still(self, lease: Lease, renewed_at: float) -> Lease:
+    async def _reread_own_lease(self, lease: Lease, renewed_at: float) -> Lease:
         """Read the Lease after a conflict: our own renewal, considered failed, may have reached the API server."""
         try:
             async with asyncio.timeout(max(renewed_at + self._timing.renew_deadline - time.monotonic(), 0.0)):
@@ -144,7 +144,7 @@ class LeaderElection:
             raise LeadershipLostError(f"{current.spec.holder_identity or 'nobody'} holds the lease {self._name} now")
         return current
 
-    async def _give_back(self) -> None:
+    async def _release_lease(self) -> None:
         """Release the Lease, so that the next candidate need not wait for it to expire."""
         try:
             async with asyncio.timeout(self._timing.renew_every):
@@ -175,6 +175,6 @@ class LeaderElection:
         return {"metadata": metadata, "spec": spec}
 
 
-def _ended_in_order(task: asyncio.Future[None]) -> bool:
+def _has_ended_normally(task: asyncio.Future[None]) -> bool:
     """Return whether the task was cancelled or succeeded."""
     return task.cancelled() or task.exception() is None

@@ -13,7 +13,7 @@ _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _FRACTIONS: Final = {"m": -3, "u": -6, "n": -9}
 
 
-def amount(quantity: str) -> Decimal:
+def parse_quantity(quantity: str) -> Decimal:
     """Parse a quantity; 0 if it is invalid, which an API server refuses."""
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
@@ -28,12 +28,12 @@ def amount(quantity: str) -> Decimal:
 
 
 @functools.lru_cache(maxsize=4096)
-def whole(quantity: str) -> int:
+def parse_whole(quantity: str) -> int:
     """Parse a quantity, rounded up as by `Quantity.Value`."""
-    return math.ceil(amount(quantity))
+    return math.ceil(parse_quantity(quantity))
 
 
 @functools.lru_cache(maxsize=4096)
-def thousandths(quantity: str) -> int:
+def parse_thousandths(quantity: str) -> int:
     """Parse a quantity in thousandths, rounded up as by `Quantity.MilliValue`."""
-    return math.ceil(amount(quantity) * 1000)
+    return math.ceil(parse_quantity(quantity) * 1000)

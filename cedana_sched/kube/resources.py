@@ -33,7 +33,7 @@ class Resource:
         base = "/apis/" if "/" in self.group_version else "/api/"
         parts = ["namespaces", namespace] if namespace else []
         parts += [part for part in (self.plural, name, subresource) if part]
-        return "/".join((f"{base}{self.group_version}", *map(_segment, parts)))
+        return "/".join((f"{base}{self.group_version}", *map(_quote_segment, parts)))
 
     def reference(self, name: str, namespace: str | None = None, uid: str = "") -> dict[str, str]:
         """Return an ObjectReference, as in Events."""
@@ -41,7 +41,7 @@ class Resource:
         return reference | {key: value for key, value in {"namespace": namespace, "uid": uid}.items() if value}
 
 
-def _segment(word: str) -> str:
+def _quote_segment(word: str) -> str:
     """Quote a path segment; an owner reference's name, for one, is arbitrary text."""
     if word in {".", ".."}:  # HTTP clients resolve both, quoted or not
         raise AbsentError(f"no object is called {word!r}", status=404, reason="NotFound")

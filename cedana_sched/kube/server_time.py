@@ -34,7 +34,7 @@ Bounds = tuple[float, float]
 """Bounds of the server's time at this machine's boot, in epoch seconds."""
 
 
-def _elapsed() -> float:
+def _seconds_since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -46,7 +46,9 @@ class ServerTime:
         elapsed: seconds since this machine's boot, independent of the wall clock.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = _elapsed) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = _seconds_since_boot
+    ) -> None:
         self._clock = clock
         self._elapsed = elapsed
         self._least, self._most = float("-inf"), float("inf")
@@ -58,11 +60,11 @@ class ServerTime:
         """Bounds by the latest responses that contradict the earlier ones."""
         self._agreeing = 0
 
-    def sent(self) -> float:
-        """Return the moment at which a request is sent, for `answered`."""
+    def request_start_time(self) -> float:
+        """Return the moment at which a request is sent, for `record_response`."""
         return self._elapsed()
 
-    def answered(self, date: str | None, sent: float) -> None:
+    def record_response(self, date: str | None, sent: float) -> None:
         """Record a response that arrived now, to a request of the moment `sent`; an invalid `Date` is ignored."""
         try:
             told = parsedate_to_datetime(date or "").timestamp()
@@ -70,14 +72,14 @@ class ServerTime:
             return
         # `Date` was written between then and now, its fraction of a second truncated
         bounds = told - self._elapsed(), told + 1.0 - sent
-        was_set = self._was_set()
+        was_set = self._has_own_clock_jumped()
         least, most = max(self._least, bounds[0]), min(self._most, bounds[1])
         if least <= most:
-            self._take((least, most))
-        elif least - most <= SUDDEN_SECONDS or (was_set and self._nearest(bounds) == self._own):
-            self._take(bounds)
+            self._adopt_bounds((least, most))
+        elif least - most <= SUDDEN_SECONDS or (was_set and self._clamped(bounds) == self._own):
+            self._adopt_bounds(bounds)
         else:
-            self._doubt(bounds)
+            self._record_doubtful_bounds(bounds)
 
     def seconds(self) -> float:
         """Return the current time in epoch seconds."""
@@ -87,23 +89,23 @@ class ServerTime:
         """Return the current time in UTC."""
         return datetime.fromtimestamp(self.seconds(), tz=UTC)
 
-    def _was_set(self) -> bool:
+    def _has_own_clock_jumped(self) -> bool:
         """Return whether our own clock was set since the last response."""
         before, self._own = self._own, self._clock() - self._elapsed()
         return abs(self._own - before) > TOLERANCE_SECONDS
 
-    def _nearest(self, bounds: Bounds) -> float:
+    def _clamped(self, bounds: Bounds) -> float:
         """Return our own clock's value if it is within the bounds and tolerance, else the nearest bound."""
         if bounds[0] - self._own > TOLERANCE_SECONDS:
             return bounds[0]
         return bounds[1] if self._own - bounds[1] > TOLERANCE_SECONDS else self._own
 
-    def _take(self, bounds: Bounds) -> None:
+    def _adopt_bounds(self, bounds: Bounds) -> None:
         self._least, self._most = bounds
-        self._epoch = self._nearest(bounds)
+        self._epoch = self._clamped(bounds)
         self._doubtful, self._agreeing = None, 0
 
-    def _doubt(self, bounds: Bounds) -> None:
+    def _record_doubtful_bounds(self, bounds: Bounds) -> None:
         """Wait for further responses to confirm a step."""
         known = self._doubtful or bounds
         both = max(known[0], bounds[0]), min(known[1], bounds[1])
@@ -112,7 +114,7 @@ class ServerTime:
         self._agreeing = self._agreeing + 1 if agrees else 1
         if self._agreeing >= CONFIRMED_BY:
             log.warning("the API server's clock was set", seconds=round(self._doubtful[0] - self._least, 1))
-            self._take(self._doubtful)
+            self._adopt_bounds(self._doubtful)
 
 
 SERVER_TIME: Final = ServerTime()

@@ -66,16 +66,18 @@ class TokenAccess:
         if not token or len(token) > LONGEST_TOKEN:
             return HTTPStatus.UNAUTHORIZED
         digest = hashlib.sha256(token.encode(errors="replace")).digest()
-        if (known := self._known(digest)) is not None:
+        if (known := self._cached_status(digest)) is not None:
             return known
         if self._waiting >= MOST_WAITING:
             return HTTPStatus.TOO_MANY_REQUESTS
         self._waiting += 1
         try:
             async with self._turn:
-                if (known := self._known(digest)) is None:  # else another request has reviewed the token meanwhile
-                    known = await self._ask(token)
-                    self._keep(digest, known)
+                if (
+                    known := self._cached_status(digest)
+                ) is None:  # else another request has reviewed the token meanwhile
+                    known = await self._review_access(token)
+                    self._cache_status(digest, known)
                 return known
         except ApiError as error:
             log.warning("readers of metrics cannot be authorized", problem=error.message, remedy=error.remedy)
@@ -83,7 +85,7 @@ class TokenAccess:
         finally:
             self._waiting -= 1
 
-    async def _ask(self, token: str) -> HTTPStatus:
+    async def _review_access(self, token: str) -> HTTPStatus:
         reviewed = await review_token(self._api, token)
         if not reviewed.authenticated:
             return HTTPStatus.UNAUTHORIZED
@@ -98,11 +100,11 @@ class TokenAccess:
         judged = await self._api.create(ACCESS_REVIEWS, {"metadata": {}, "spec": spec}, into=_AccessReview)
         return HTTPStatus.OK if judged.status.allowed else HTTPStatus.FORBIDDEN
 
-    def _known(self, digest: bytes) -> HTTPStatus | None:
+    def _cached_status(self, digest: bytes) -> HTTPStatus | None:
         until, said = self._kept.get(digest, (-math.inf, HTTPStatus.UNAUTHORIZED))
         return said if self._clock() < until else None
 
-    def _keep(self, digest: bytes, said: HTTPStatus) -> None:
+    def _cache_status(self, digest: bytes, said: HTTPStatus) -> None:
         self._kept.pop(digest, None)
         self._kept[digest] = self._clock() + KEPT_SECONDS, said
         while len(self._kept) > MOST_KEPT:

@@ -14,12 +14,20 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, GoneError, RefusedByServerError
-from cedana_sched.kube.objects import Metadata, PartialObject
-from cedana_sched.kube.reading import Unreadable, UnreadableSink, explained, read, read_error, read_line, read_metadata
 from cedana_sched.kube.resources import ESSENTIAL, Resource
-from cedana_sched.model.served import EVERYWHERE, Served
+from cedana_sched.kube.response_decoding import (
+    Unreadable,
+    UnreadableSink,
+    explain_watch_error,
+    read,
+    read_error,
+    read_line,
+    read_metadata,
+)
+from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
 from cedana_sched.retrying import WATCHES, Backoff
 
 log = structlog.get_logger(__name__)
@@ -109,7 +117,7 @@ class Watch(Generic[T]):
         labels: str = "",
         fields: str = "",
         only_metadata: bool = False,
-        within: Served = EVERYWHERE,
+        within: ServedNamespaces = EVERYWHERE,
     ) -> None:
         self._api = api
         self.resource = resource
@@ -147,7 +155,7 @@ class Watch(Generic[T]):
                     if time.monotonic() - absent_since > ABSENT_SECONDS:
                         raise
                 pause, self.problem = backoff.next_pause(), error
-                problem = explained(error, self.resource)
+                problem = explain_watch_error(error, self.resource)
                 log.warning("watch broken", kind=self.resource.kind, problem=problem, pause_seconds=pause)
                 await asyncio.sleep(pause)
 
@@ -189,7 +197,7 @@ class Watch(Generic[T]):
                     silent_seconds=SILENT_SECONDS,
                     only_metadata=self._only_metadata,
                 ):
-                    version, change = self._told(line)
+                    version, change = self._decode_line(line)
                     heard, refused, self.problem = True, 0, None
                     backoff.reset()
                     yield change
@@ -207,7 +215,7 @@ class Watch(Generic[T]):
         if seconds < SHORT_SECONDS:
             raise ApiUnavailableError(f"watch of {self.resource.plural} ended at once", status=200)
 
-    def _told(self, line: bytes) -> tuple[str, Changed[T] | Deleted | Unreadable | None]:
+    def _decode_line(self, line: bytes) -> tuple[str, Changed[T] | Deleted | Unreadable | None]:
         """Return the resource version and the change of one line of a watch."""
         told = read_line(self.resource, line)
         if told.type == "ERROR":
@@ -248,19 +256,19 @@ class Informer(Generic[T]):
         self.synced = asyncio.Event()
 
     @property
-    def awaited(self) -> str | None:
+    def unsynced_reason(self) -> str | None:
         """Why the informer is not synced yet, for `/readyz`; None once it is."""
         if self.synced.is_set():
             return None
         resource, problem = self._watch.resource, self._watch.problem
-        return f"{resource.plural} are being listed" if problem is None else explained(problem, resource)
+        return f"{resource.plural} are being listed" if problem is None else explain_watch_error(problem, resource)
 
     @property
-    def refused(self) -> str | None:
+    def refusal_reason(self) -> str | None:
         """Why the API server refuses the watch (401, 403, 404), synced before or not; None while it works."""
         problem = self._watch.problem
         is_refused = isinstance(problem, RefusedByServerError | AbsentError)
-        return explained(problem, self._watch.resource) if problem is not None and is_refused else None
+        return explain_watch_error(problem, self._watch.resource) if problem is not None and is_refused else None
 
     def get(self, name: str, namespace: str = "") -> T | None:
         return self._objects.get((namespace, name))
@@ -278,9 +286,9 @@ class Informer(Generic[T]):
     def unsubscribe(self, sink: Callable[[T | None, T | None], None]) -> None:
         self._sinks.remove(sink)
 
-    def within(self, served: Served) -> Informer[T]:
+    def view_of_namespaces(self, served: ServedNamespaces) -> Informer[T]:
         """Return a view of these namespaces; running this informer updates the view."""
-        return _Part(self._watch, self, served)
+        return _NamespaceView(self._watch, self, served)
 
     async def run(self) -> None:
         """Follow the watch forever; see `Watch.changes`."""
@@ -294,31 +302,31 @@ class Informer(Generic[T]):
                 case Deleted():
                     self._drop(change.object)
                 case Unreadable():
-                    self._leave(change)
+                    self._keep_last_version(change)
 
     def _replace(self, objects: tuple[T, ...], unreadable: tuple[Unreadable, ...] = ()) -> None:
-        current = {name_of(one) for one in objects} | {name_of(one) for one in unreadable}
+        current = {object_key_of(one) for one in objects} | {object_key_of(one) for one in unreadable}
         for key, gone in tuple(self._objects.items()):
             if key not in current:
                 self._drop(gone)
         for one in objects:
-            known = self._objects.get(name_of(one))
+            known = self._objects.get(object_key_of(one))
             if known is None or known.metadata.resource_version != one.metadata.resource_version:
                 self._put(one)
         for left in unreadable:
-            self._leave(left)
+            self._keep_last_version(left)
 
     def _put(self, now: T) -> None:
-        before = self._objects.get(name_of(now))
+        before = self._objects.get(object_key_of(now))
         if before is not None and before.metadata.uid != now.metadata.uid:  # deleted and recreated, unseen
-            self._tell(before, None)
+            self._notify_subscribers(before, None)
             before = None
-        self._objects[name_of(now)] = now
-        self._tell(before, now)
+        self._objects[object_key_of(now)] = now
+        self._notify_subscribers(before, now)
 
-    def _leave(self, one: Unreadable) -> None:
+    def _keep_last_version(self, one: Unreadable) -> None:
         """Report an undecodable object and keep its last version; an older object of that name is deleted."""
-        known = self._objects.get(name_of(one))
+        known = self._objects.get(object_key_of(one))
         if known is not None and known.metadata.uid != one.metadata.uid:
             self._drop(known)
         kind, metadata = self._watch.resource.kind, one.metadata
@@ -329,11 +337,11 @@ class Informer(Generic[T]):
             self._unreadable(self._watch.resource, one)
 
     def _drop(self, gone: HasName) -> None:
-        before = self._objects.pop(name_of(gone), None)
+        before = self._objects.pop(object_key_of(gone), None)
         if before is not None:
-            self._tell(before, None)
+            self._notify_subscribers(before, None)
 
-    def _tell(self, before: T | None, now: T | None) -> None:
+    def _notify_subscribers(self, before: T | None, now: T | None) -> None:
         for sink in tuple(self._sinks):
             try:
                 sink(before, now)
@@ -342,18 +350,18 @@ class Informer(Generic[T]):
                 log.exception("subscriber failed", kind=self._watch.resource.kind, names=names)
 
 
-class _Part(Informer[T]):
+class _NamespaceView(Informer[T]):
     """A view of an informer; see `Informer.within`."""
 
-    def __init__(self, watch: Watch[T], whole: Informer[T], served: Served) -> None:
+    def __init__(self, watch: Watch[T], whole: Informer[T], served: ServedNamespaces) -> None:
         super().__init__(watch)
         self._served = served
         self.synced = whole.synced
         for one in whole:
-            self._heard(None, one)
-        whole.subscribe(self._heard)
+            self._on_object_change(None, one)
+        whole.subscribe(self._on_object_change)
 
-    def _heard(self, before: T | None, now: T | None) -> None:
+    def _on_object_change(self, before: T | None, now: T | None) -> None:
         one = now if now is not None else before
         if one is None or not self._served.includes(one.metadata.namespace):
             return
@@ -363,11 +371,11 @@ class _Part(Informer[T]):
             self._drop(one)
 
 
-def awaited(*informers: Informer[Any]) -> str | None:
+def first_unsynced_reason(*informers: Informer[Any]) -> str | None:
     """Return what the first unsynced informer waits for, for `/readyz`."""
-    return next((what for one in informers if (what := one.awaited) is not None), None)
+    return next((what for one in informers if (what := one.unsynced_reason) is not None), None)
 
 
-def name_of(one: HasName) -> Key:
+def object_key_of(one: HasName) -> Key:
     """Return the key under which an informer caches the object."""
     return one.metadata.namespace, one.metadata.name

@@ -59,11 +59,11 @@ class WorkQueue(Generic[K]):
                 await self._perform(key)
                 self._backoffs.pop(key, None)
             except CedanaSchedError as error:
-                pause = self._pause(key)
+                pause = self._next_pause(key)
                 log.warning("failed, tried again", what=self._name, key=key, problem=str(error), pause_seconds=pause)
                 loop.call_later(pause, self.add, key)
             except Exception:  # a defect shown by one key must not affect the others
-                pause = self._pause(key)
+                pause = self._next_pause(key)
                 log.exception("failed, tried again", what=self._name, key=key, pause_seconds=pause)
                 loop.call_later(pause, self.add, key)
             finally:
@@ -71,5 +71,5 @@ class WorkQueue(Generic[K]):
                 if key in self._waiting:
                     self._ready.put_nowait(key)
 
-    def _pause(self, key: K) -> float:
+    def _next_pause(self, key: K) -> float:
         return self._backoffs.setdefault(key, Backoff(WATCHES)).next_pause()

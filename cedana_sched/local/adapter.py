@@ -26,7 +26,7 @@ class SchedulerBackend(Protocol):
         """Stop reports to `sink`."""
         ...
 
-    async def released(self, release: Release) -> None:
+    async def apply_release(self, release: Release) -> None:
         """Apply the verdicts. Idempotent.
 
         Raises:
@@ -57,7 +57,7 @@ class EmbeddedAdapter:
 
     async def release(self, release: Release) -> None:
         """Release a held preemption; see `Adapter.release`."""
-        await self._backend.released(release)
+        await self._backend.apply_release(release)
 
     async def hold(self, signal: Signal) -> float | None:  # noqa: ARG002  # every signal is held already
         """Do nothing: the preemption is held without limit."""

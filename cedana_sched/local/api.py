@@ -33,7 +33,7 @@ class _RestoreBody(msgspec.Struct, forbid_unknown_fields=True):
 class Service(Protocol):
     """The service behind the API. `key` is a job's uid, uid prefix, name or checkpoint id."""
 
-    def view(self) -> EngineView: ...
+    def engine_view(self) -> EngineView: ...
     def jobs(self) -> list[JobView]: ...
     def job(self, key: str) -> JobView: ...
     async def submit(self, submission: Submission) -> JobView: ...
@@ -62,7 +62,7 @@ async def serve(service: Service, state_directory: Path) -> AsyncIterator[Path]:
 
 def _application(service: Service) -> web.Application:
     async def engine(_: web.Request) -> web.Response:
-        return _json(service.view())
+        return _json(service.engine_view())
 
     async def jobs(_: web.Request) -> web.Response:
         return _json(service.jobs())
@@ -96,7 +96,7 @@ def _application(service: Service) -> web.Application:
                     await response.write(msgspec.json.encode(change) + b"\n")
         return response
 
-    application = web.Application(middlewares=[_problems])
+    application = web.Application(middlewares=[_error_middleware])
     application.add_routes(
         [
             web.get("/v1/engine", engine),
@@ -114,7 +114,7 @@ def _application(service: Service) -> web.Application:
 
 
 @web.middleware
-async def _problems(
+async def _error_middleware(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     try:

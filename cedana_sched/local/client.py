@@ -85,11 +85,11 @@ class EngineClient:
         Raises:
             NotFoundError: no job matches.
         """
-        return await self._call("GET", f"/v1/jobs/{_segment(key)}", JobView)
+        return await self._call("GET", f"/v1/jobs/{_encode_path_segment(key)}", JobView)
 
     async def preempt(self, key: str) -> JobView:
         """Preempt the job as the scheduler would; the job is requeued. Returns once the preemption is under way."""
-        return await self._call("POST", f"/v1/jobs/{_segment(key)}/preempt", JobView)
+        return await self._call("POST", f"/v1/jobs/{_encode_path_segment(key)}/preempt", JobView)
 
     async def checkpoint(self, key: str, *, leave_running: bool) -> JobView:
         """Take a snapshot: the job keeps running, or is suspended until `restore`. Returns once the snapshot is taken.
@@ -99,14 +99,16 @@ class EngineClient:
             EngineRefusedError: the job is in a phase without processes to freeze.
         """
         body = {"leave_running": leave_running}
-        return await self._call("POST", f"/v1/jobs/{_segment(key)}/checkpoint", JobView, body=body)
+        return await self._call("POST", f"/v1/jobs/{_encode_path_segment(key)}/checkpoint", JobView, body=body)
 
     async def restore(self, key: str, generation: int | None = None) -> JobView:
         """Requeue an ended or suspended job, to be restored from its newest snapshot or from `generation`."""
-        return await self._call("POST", f"/v1/jobs/{_segment(key)}/restore", JobView, body={"generation": generation})
+        return await self._call(
+            "POST", f"/v1/jobs/{_encode_path_segment(key)}/restore", JobView, body={"generation": generation}
+        )
 
     async def cancel(self, key: str) -> JobView:
-        return await self._call("POST", f"/v1/jobs/{_segment(key)}/cancel", JobView)
+        return await self._call("POST", f"/v1/jobs/{_encode_path_segment(key)}/cancel", JobView)
 
     async def watch(self) -> AsyncGenerator[Change, None]:
         """Yield the current state of every job, then each change, until the engine stops.
@@ -115,7 +117,7 @@ class EngineClient:
             EngineUnreachableError: no engine serves, or the engine was killed during the watch.
         """
         try:
-            async with self._open("GET", "/v1/watch") as response:
+            async with self._open_request("GET", "/v1/watch") as response:
                 await _raise_for_problem(response)
                 async for line in response.content:
                     yield msgspec.json.decode(line, type=Change)
@@ -125,13 +127,13 @@ class EngineClient:
     async def _call(self, method: str, path: str, expected: type[T], body: Any = None) -> T:
         data = None if body is None else msgspec.json.encode(body)
         try:
-            async with self._open(method, path, data=data) as response:
+            async with self._open_request(method, path, data=data) as response:
                 await _raise_for_problem(response)
                 return msgspec.json.decode(await response.read(), type=expected)
         except aiohttp.ClientConnectionError as error:
             raise self._unreachable() from error
 
-    def _open(self, method: str, path: str, data: bytes | None = None) -> Any:
+    def _open_request(self, method: str, path: str, data: bytes | None = None) -> Any:
         if self._session is None:
             raise RuntimeError("use EngineClient as an async context manager")
         return self._session.request(method, f"http://engine{path}", data=data)
@@ -143,7 +145,7 @@ class EngineClient:
         )
 
 
-def _segment(key: str) -> str:
+def _encode_path_segment(key: str) -> str:
     """Return a user's input, percent-encoded as one path segment."""
     return quote(key, safe="")
 
@@ -154,11 +156,11 @@ async def _raise_for_problem(response: aiohttp.ClientResponse) -> None:
     problem = msgspec.json.decode(await response.read(), type=Problem)
     if problem.field is not None:
         kind = {"NotFoundError": NotFoundError, "RefusedError": RefusedError}.get(problem.kind, UsageError)
-        raise kind.restored(problem.field, problem.message, remedy=problem.remedy)
-    raise _kind(problem.kind)(problem.message, remedy=problem.remedy, evidence=problem.evidence)
+        raise kind.from_wire_message(problem.field, problem.message, remedy=problem.remedy)
+    raise _error_class(problem.kind)(problem.message, remedy=problem.remedy, evidence=problem.evidence)
 
 
-def _kind(name: str) -> type[CedanaSchedError]:
+def _error_class(name: str) -> type[CedanaSchedError]:
     """Return the error class that the engine raised if the model has it, else `EngineRefusedError`."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, CedanaSchedError) and not issubclass(kind, UsageError):

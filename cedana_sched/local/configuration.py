@@ -38,19 +38,25 @@ from pydantic_core import PydanticCustomError
 
 from cedana_sched.local.quantities import parse_cpus, parse_memory
 from cedana_sched.local.scheduler.resources import Limits, Resource, Resources, in_words
-from cedana_sched.local.scheduler.state import Cohort, Group, PreemptionPolicy, QueueingStrategy, ShareStrategy
+from cedana_sched.local.scheduler.scheduling_types import (
+    Cohort,
+    Group,
+    PreemptionPolicy,
+    QueueingStrategy,
+    ShareStrategy,
+)
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import validate_name
 from cedana_sched.model.policy import CheckpointPolicy, StallSeconds
-from cedana_sched.runtime.signs import STALL_SECONDS
+from cedana_sched.runtime_handler.progress_signs import STALL_SECONDS
 
 
-def _refusal(problem: str, remedy: str, **part: object) -> PydanticCustomError:
+def _validation_error(problem: str, remedy: str, **part: object) -> PydanticCustomError:
     """Return an error that pydantic reports with its location; `field` and `value` name a part of the location."""
     return PydanticCustomError("refused", "{problem}", {"problem": problem, "remedy": remedy, **part})
 
 
-def _checked(read: Any) -> Any:
+def _validator_of(read: Any) -> Any:
     """Return a validator that wraps a parser which raises `UsageError`."""
 
     def validate(value: Any) -> Any:
@@ -58,17 +64,17 @@ def _checked(read: Any) -> Any:
             return read(value)
         except UsageError as error:
             problem = error.message.removeprefix(f"{error.field}: {error.value!r} ")
-            raise _refusal(problem, error.remedy) from error
+            raise _validation_error(problem, error.remedy) from error
 
     return BeforeValidator(validate)
 
 
-Cpus = Annotated[int, _checked(lambda value: parse_cpus("cpu", value))]
-Memory = Annotated[int, _checked(lambda value: parse_memory("memory", value))]
-Name = Annotated[str, _checked(lambda value: validate_name("name", str(value)))]
+Cpus = Annotated[int, _validator_of(lambda value: parse_cpus("cpu", value))]
+Memory = Annotated[int, _validator_of(lambda value: parse_memory("memory", value))]
+Name = Annotated[str, _validator_of(lambda value: validate_name("name", str(value)))]
 
 
-class _Written(BaseModel):
+class _ConfigurationTable(BaseModel):
     """Base of the file's tables: camelCase names; unknown fields are rejected."""
 
     model_config = ConfigDict(
@@ -76,7 +82,7 @@ class _Written(BaseModel):
     )
 
 
-class Quota(_Written):
+class Quota(_ConfigurationTable):
     """An amount of every resource."""
 
     cpu: Cpus
@@ -87,7 +93,7 @@ class Quota(_Written):
         return Resources(self.cpu, self.memory)
 
 
-class QuotaLimit(_Written):
+class QuotaLimit(_ConfigurationTable):
     """An upper bound of each resource; None is no bound."""
 
     cpu: Cpus | None = None
@@ -98,14 +104,14 @@ class QuotaLimit(_Written):
         return Limits(self.cpu, self.memory)
 
 
-class BorrowWithinCohort(_Written):
+class BorrowWithinCohort(_ConfigurationTable):
     """Whether a job whose group borrows may preempt jobs of other groups, and up to which priority."""
 
     policy: Literal["Never", "LowerPriority"] = "Never"
     max_priority_threshold: int | None = None
 
 
-class PreemptionRules(_Written):
+class PreemptionRules(_ConfigurationTable):
     """Kueue's `ClusterQueue.spec.preemption`."""
 
     reclaim_within_cohort: Literal["Never", "LowerPriority", "Any"] = "Never"
@@ -113,9 +119,9 @@ class PreemptionRules(_Written):
     borrow_within_cohort: BorrowWithinCohort = BorrowWithinCohort()
 
     @model_validator(mode="after")
-    def _borrowing_needs_reclaim(self) -> Self:
+    def _check_borrowing_needs_reclaim(self) -> Self:
         if self.reclaim_within_cohort == "Never" and self.borrow_within_cohort.policy != "Never":
-            raise _refusal(
+            raise _validation_error(
                 "has no effect while reclaimWithinCohort is Never",
                 "change one of them",
                 field="borrowWithinCohort",
@@ -124,13 +130,13 @@ class PreemptionRules(_Written):
         return self
 
 
-class GroupSharing(_Written):
+class GroupSharing(_ConfigurationTable):
     """Kueue's `ClusterQueue.spec.fairSharing`."""
 
     weight: Annotated[float, Field(ge=0, le=1_000_000)] = 1.0
 
 
-class GroupConfiguration(_Written):
+class GroupConfiguration(_ConfigurationTable):
     """One group (Kueue: a ClusterQueue)."""
 
     name: Name
@@ -145,11 +151,11 @@ class GroupConfiguration(_Written):
     checkpoint_policy: CheckpointPolicy = CheckpointPolicy()
 
     @model_validator(mode="after")
-    def _lends_what_it_has(self) -> Self:
+    def _check_lending_limit(self) -> Self:
         for resource in Resource:
             limit, nominal = self.lending_limit.limits[resource], self.nominal_quota.resources[resource]
             if limit is not None and limit > nominal:
-                raise _refusal(
+                raise _validation_error(
                     f"is above nominalQuota.{resource}",
                     "lower it, or leave it out",
                     field=f"lendingLimit.{resource}",
@@ -181,15 +187,15 @@ _STRATEGIES = (
 )
 
 
-class FairSharing(_Written):
+class FairSharing(_ConfigurationTable):
     """Kueue's `Configuration.fairSharing`."""
 
     preemption_strategies: tuple[ShareStrategy, ...] = _STRATEGIES[-1]
 
     @model_validator(mode="after")
-    def _known_order(self) -> Self:
+    def _check_strategy_order(self) -> Self:
         if self.preemption_strategies not in _STRATEGIES:
-            raise _refusal(
+            raise _validation_error(
                 "are in no order that has a meaning",
                 "write one of them, or LessThanOrEqualToFinalShare before LessThanInitialShare",
                 field="preemptionStrategies",
@@ -198,7 +204,7 @@ class FairSharing(_Written):
         return self
 
 
-class Configuration(_Written):
+class Configuration(_ConfigurationTable):
     """The whole file."""
 
     capacity: Quota
@@ -208,22 +214,24 @@ class Configuration(_Written):
     """Seconds without progress after which a dump or restore is aborted; a store may be silent for twice as long."""
 
     @model_validator(mode="after")
-    def _promises_can_be_kept(self) -> Self:
+    def _check_groups_and_capacity(self) -> Self:
         names = [group.name for group in self.groups]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise _refusal("is the name of two groups", "give each its own", field="groups.name", value=twice[0])
+            raise _validation_error(
+                "is the name of two groups", "give each its own", field="groups.name", value=twice[0]
+            )
         for resource in Resource:
             promised = sum(group.nominal_quota.resources[resource] for group in self.groups)
             there = self.capacity.resources[resource]
             if promised > there:
-                raise _refusal(
+                raise _validation_error(
                     f"is what all groups are promised, and the capacity is {in_words(resource, there)}",
                     f"lower the quotas, or set capacity.{resource}",
                     field=f"groups.nominalQuota.{resource}",
                     value=in_words(resource, promised),
                 )
         if self.fair_sharing and any(g.preemption.borrow_within_cohort.policy != "Never" for g in self.groups):
-            raise _refusal(
+            raise _validation_error(
                 "does not go with fairSharing",
                 "leave one of them out, as in Kueue",
                 field="groups.preemption.borrowWithinCohort",

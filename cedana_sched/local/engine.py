@@ -23,31 +23,31 @@ from pathlib import Path
 import psutil
 import structlog
 
-from cedana_sched.agent.node import NodeAgent
+from cedana_sched.agent.node_agent import NodeAgent
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.local.adapter import EmbeddedAdapter
 from cedana_sched.local.api import serve
+from cedana_sched.local.api_service import EngineFacts, EngineService, terminal_snapshots_of_running_jobs
 from cedana_sched.local.client import socket_path
 from cedana_sched.local.configuration import Configuration, machine_capacity
 from cedana_sched.local.hub import Hub
 from cedana_sched.local.jobs.journal import SqliteJournal
 from cedana_sched.local.jobs.loop import SchedulingLoop
-from cedana_sched.local.machine import NODE, LocalAgents, Machine, tell_of_runs
-from cedana_sched.local.records import Records
+from cedana_sched.local.local_node import NODE, BackgroundRunControl, LocalAgents, forward_run_events
+from cedana_sched.local.record_cache import RecordCache
 from cedana_sched.local.runs.job_restorer import JobRestorer
-from cedana_sched.local.runs.job_task import JobSpec
+from cedana_sched.local.runs.launch_spec import LaunchSpec
 from cedana_sched.local.runs.runtime import LocalRuntime
-from cedana_sched.local.sealed_start import require_keys
-from cedana_sched.local.service import About, EngineService, settled_snapshots
-from cedana_sched.local.state_directory import locked
+from cedana_sched.local.sealed_store_check import require_keys
+from cedana_sched.local.state_directory_lock import lock_state_directory
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import CheckpointStep, Record, Restore
-from cedana_sched.snapshot.toolchain import OLDER_REMEDY, Origin, Toolchain, default_cache_dir, ensure_toolchain
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.mark import NOTES
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.snapshot.criu_toolchain import OLDER_REMEDY, Origin, Toolchain, default_cache_dir, ensure_toolchain
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
+from cedana_sched.store.store_presence import NOTES
 
 log = structlog.get_logger(__name__)
 
@@ -72,13 +72,13 @@ def run(options: EngineOptions) -> None:
         CedanaSchedError: the engine cannot run, for instance because its journal is corrupt.
     """
     try:
-        with contextlib.suppress(KeyboardInterrupt), locked(options.state_directory):
-            asyncio.run(_until_told_to_stop(options))
+        with contextlib.suppress(KeyboardInterrupt), lock_state_directory(options.state_directory):
+            asyncio.run(_run_until_signal(options))
     except BaseExceptionGroup as group:
-        raise _first_of_ours(group) or group from group
+        raise _first_product_error(group) or group from group
 
 
-def _first_of_ours(group: BaseExceptionGroup[BaseException]) -> CedanaSchedError | None:
+def _first_product_error(group: BaseExceptionGroup[BaseException]) -> CedanaSchedError | None:
     """Return the first `CedanaSchedError`, which a user can resolve; None if any other error is in the group."""
     error: BaseException = group
     if group.split(CedanaSchedError)[1] is not None:
@@ -88,12 +88,12 @@ def _first_of_ours(group: BaseExceptionGroup[BaseException]) -> CedanaSchedError
     return error if isinstance(error, CedanaSchedError) else None
 
 
-async def _until_told_to_stop(options: EngineOptions) -> None:
+async def _run_until_signal(options: EngineOptions) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     toolchain = await _toolchain()
-    async with running(options, toolchain) as socket:
+    async with running_engine(options, toolchain) as socket:
         log.info("engine serves", socket=str(socket), store=str(options.store))
         await stop.wait()
         log.info("engine stops; jobs keep running")
@@ -107,16 +107,16 @@ async def _toolchain() -> Toolchain:
 
 
 @contextlib.asynccontextmanager
-async def running(options: EngineOptions, toolchain: Toolchain) -> AsyncIterator[Path]:
-    """Run an engine inside the block; yields its socket's path. Precondition: the state directory is `locked`."""
+async def running_engine(options: EngineOptions, toolchain: Toolchain) -> AsyncIterator[Path]:
+    """Run an engine inside the block; yields its socket's path. The state directory must be locked."""
     state = options.state_directory
     socket_path(state)
     configuration = read_configuration(options.config)
-    store = await asyncio.to_thread(_required_store, options.store, state / NOTES)
+    store = await asyncio.to_thread(_open_store, options.store, state / NOTES)
     await require_keys(store, {group.namespace for group in configuration.groups})
     async with SqliteJournal.open(state) as journal, asyncio.TaskGroup() as tasks:
         engine = _Engine(options, configuration, journal, toolchain, tasks)
-        async with engine.running() as socket:
+        async with engine.start_and_serve() as socket:
             yield socket
         engine.stop()
 
@@ -127,7 +127,7 @@ def read_configuration(path: Path | None) -> Configuration:
     return Configuration.read(path, machine) if path else Configuration.single_group(machine)
 
 
-def _required_store(storage: StorageConfig, notes: Path) -> SnapshotStore:
+def _open_store(storage: StorageConfig, notes: Path) -> SnapshotStore:
     """Open the store; fails on permanent errors only, because an unavailable store may become available again."""
     return SnapshotStore.open(storage, notes=notes)
 
@@ -147,8 +147,8 @@ class _Engine:
         self._state = state
         self._tasks = tasks
         self._owned: set[asyncio.Task[None]] = set()
-        self._runtime = LocalRuntime(state, toolchain, self._job_of, stall_seconds=configuration.stall_seconds)
-        self._machine = Machine(self._runtime)
+        self._runtime = LocalRuntime(state, toolchain, self._job_spec_of, stall_seconds=configuration.stall_seconds)
+        self._machine = BackgroundRunControl(self._runtime)
         clock = SystemClock()
         self._loop = SchedulingLoop(
             configuration,
@@ -158,10 +158,10 @@ class _Engine:
             outputs=state / "output",
             now=clock.now,
         )
-        self._records = Records(journal, self._recorded)
-        about = About(os.getpid(), time.time(), state, options.store, toolchain.version)
+        self._records = RecordCache(journal, self._on_records_saved)
+        about = EngineFacts(os.getpid(), time.time(), state, options.store, toolchain.version)
         self._service = EngineService(about, self._loop, self._records, Hub())
-        self._loop.watch(self._service)
+        self._loop.set_watcher(self._service)
         self._agent = NodeAgent(
             runtime=self._runtime,
             restorer=JobRestorer(self._runtime),
@@ -174,24 +174,29 @@ class _Engine:
         self._coordinator = Coordinator(
             journal=self._records,
             adapters={EmbeddedAdapter.name: EmbeddedAdapter(self._loop)},
-            agents=LocalAgents(self._agent, self._service.progressed),
+            agents=LocalAgents(self._agent, self._service.on_progress),
             clock=clock,
             listener=self._service,
         )
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Path]:
+    async def start_and_serve(self) -> AsyncIterator[Path]:
         await self._loop.load()
-        alive = await self._runtime.adopt()
+        alive = await self._runtime.adopt_previous_runs()
         log.info("engine recovered", jobs=len(self._loop.jobs), runs=len(alive))
         try:
             async with self._agent, self._coordinator:
-                self._own(self._coordinator.ended(), "coordinator")
-                self._own(self._tidy(), "tidying")
-                self._recorded(self._records.all())  # the previous engine may have died before it processed them
-                self._own(tell_of_runs(self._runtime, self._loop, self._records.restore_of), "what happens to runs")
-                self._own(self._loop.run(), "scheduling loop")
-                await self._loop.resume()
+                self._start_background_task(self._coordinator.wait_ended(), "coordinator")
+                self._start_background_task(self._remove_leftovers(), "tidying")
+                self._on_records_saved(
+                    self._records.all()
+                )  # the previous engine may have died before it processed them
+                self._start_background_task(
+                    forward_run_events(self._runtime, self._loop, self._records.newest_restore_of),
+                    "what happens to runs",
+                )
+                self._start_background_task(self._loop.run(), "scheduling loop")
+                await self._loop.resume_after_restart()
                 async with serve(self._service, self._state) as socket:
                     yield socket
         finally:
@@ -203,23 +208,23 @@ class _Engine:
         for task in tuple(self._owned):
             task.cancel()
 
-    def _own(self, work: Coroutine[None, None, None], name: str) -> None:
+    def _start_background_task(self, work: Coroutine[None, None, None], name: str) -> None:
         task = self._tasks.create_task(work, name=name)
         self._owned.add(task)
         task.add_done_callback(self._owned.discard)
 
-    async def _tidy(self) -> None:
+    async def _remove_leftovers(self) -> None:
         live = {record.uid for record in self._records.all() if isinstance(record, Restore) and not record.running_at}
         try:
-            await self._agent.tidy(live)
+            await self._agent.remove_stale_staging(live)
         except OSError as error:
             log.warning("what a killed engine left was not removed", problem=str(error))
 
-    async def _job_of(self, workload: WorkloadRef) -> JobSpec:
-        job, run_ = self._loop.run_of(workload.uid)
+    async def _job_spec_of(self, workload: WorkloadRef) -> LaunchSpec:
+        job, run_ = self._loop.find_active_run(workload.uid)
         description = job.description
-        stdout, stderr = description.output(run_.index)
-        return JobSpec(
+        stdout, stderr = description.output_paths(run_.index)
+        return LaunchSpec(
             argv=description.argv,
             stdout=Path(stdout),
             stderr=Path(stderr),
@@ -230,10 +235,10 @@ class _Engine:
             memory_bytes=description.request.memory,
         )
 
-    def _recorded(self, records: tuple[Record, ...]) -> None:
-        self._service.recorded(records)
-        for checkpoint in settled_snapshots(records):
+    def _on_records_saved(self, records: tuple[Record, ...]) -> None:
+        self._service.on_records_saved(records)
+        for checkpoint in terminal_snapshots_of_running_jobs(records):
             committed = checkpoint.step is CheckpointStep.READY
-            if self._records.settled(checkpoint.signal_uid) is not None:
-                settled = self._loop.snapshot_settled(checkpoint.signal_uid, committed=committed)
-                self._own(settled, f"snapshot {checkpoint.signal_uid} settled")
+            if self._records.checkpoints_if_terminal(checkpoint.signal_uid) is not None:
+                settled = self._loop.on_snapshot_terminal(checkpoint.signal_uid, committed=committed)
+                self._start_background_task(settled, f"snapshot {checkpoint.signal_uid} settled")

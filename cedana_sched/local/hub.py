@@ -18,7 +18,7 @@ class Hub:
         self._queues: set[asyncio.Queue[Change | None]] = set()
 
     @property
-    def watched(self) -> bool:
+    def has_watchers(self) -> bool:
         """Whether there is a watcher."""
         return bool(self._queues)
 

@@ -6,18 +6,18 @@ from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.local.configuration import Configuration
 from cedana_sched.local.jobs.job import PLACED_PHASES, Job, JobPhase, Run
-from cedana_sched.local.records import Records
+from cedana_sched.local.record_cache import RecordCache
 from cedana_sched.local.scheduler.ledger import Ledger
 from cedana_sched.local.views import CheckpointView, EventView, GroupView, JobView, RestoreView, RunView
 from cedana_sched.model.records import Checkpoint, Restore
 
 
-def job_view(job: Job, records: Records) -> JobView:
+def job_view(job: Job, records: RecordCache) -> JobView:
     """Return the view of a job, with its newest checkpoint and its newest start."""
     description = job.description
     began = [run.began_at for run in job.runs if run.began_at is not None]
-    checkpoint = records.checkpoint_of(frozenset(run.uid for run in job.runs))
-    restore = records.restore_of(job.runs[-1].uid) if job.runs else None
+    checkpoint = records.newest_checkpoint_of(frozenset(run.uid for run in job.runs))
+    restore = records.newest_restore_of(job.runs[-1].uid) if job.runs else None
     return JobView(
         uid=job.uid,
         name=description.name,
@@ -95,7 +95,7 @@ def _restore_view(restore: Restore) -> RestoreView:
 
 def group_views(configuration: Configuration, jobs: tuple[Job, ...]) -> tuple[GroupView, ...]:
     """Return each group's quota and usage, by the scheduler's own accounting."""
-    placed = [(job.description.group, job.request) for job in jobs if job.phase in PLACED_PHASES]
+    placed = [(job.description.group, job.gang_request) for job in jobs if job.phase in PLACED_PHASES]
     quota = Ledger(configuration.cohort, placed)
     views = []
     for name, group in configuration.cohort.groups.items():
@@ -110,7 +110,7 @@ def group_views(configuration: Configuration, jobs: tuple[Job, ...]) -> tuple[Gr
                 used_memory_bytes=used.memory,
                 borrowed_cpus=borrowed.cpu / 1000,
                 weight=group.weight,
-                weighted_share=quota.share(name)[1],
+                weighted_share=quota.dominant_share_of(name)[1],
                 running=sum(job.phase in PLACED_PHASES for job in own),
                 pending=sum(job.phase is JobPhase.QUEUED for job in own),
             )

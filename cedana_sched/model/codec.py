@@ -44,7 +44,7 @@ def encode_with(hook: Callable[[Any], Any], value: msgspec.Struct) -> bytes:
     try:
         return msgspec.json.encode(value, enc_hook=hook)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_legible(msgspec.to_builtins(value, enc_hook=hook)))
+        return msgspec.json.encode(_replace_lone_surrogates(msgspec.to_builtins(value, enc_hook=hook)))
 
 
 def decode(data: bytes | str, expected: type[T]) -> T:
@@ -58,15 +58,15 @@ def decode(data: bytes | str, expected: type[T]) -> T:
 
 def to_builtins(value: msgspec.Struct) -> Any:
     """Convert to plain dictionaries and lists, for embedding in other JSON."""
-    return _legible(msgspec.to_builtins(value, enc_hook=_encode_hook))
+    return _replace_lone_surrogates(msgspec.to_builtins(value, enc_hook=_encode_hook))
 
 
-def _legible(value: Any) -> Any:
+def _replace_lone_surrogates(value: Any) -> Any:
     """Replace each lone surrogate in texts by U+FFFD."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_legible(key): _legible(one) for key, one in value.items()}
+        return {_replace_lone_surrogates(key): _replace_lone_surrogates(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_legible(one) for one in value]
+        return [_replace_lone_surrogates(one) for one in value]
     return value

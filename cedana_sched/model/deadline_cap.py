@@ -9,7 +9,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.policy import DEADLINES, CheckpointPolicy
 
 
-def capped(policy: CheckpointPolicy, longest_seconds: float) -> CheckpointPolicy:
+def cap_deadlines(policy: CheckpointPolicy, longest_seconds: float) -> CheckpointPolicy:
     """Return the policy with every deadline capped."""
     above = {field: longest_seconds for field in DEADLINES if getattr(policy, field) > longest_seconds}
     return policy.model_copy(update=above) if above else policy

@@ -55,7 +55,7 @@ class UsageError(CedanaSchedError):
         self.value = value
 
     @classmethod
-    def restored(cls, field: str, message: str, *, remedy: str) -> Self:
+    def from_wire_message(cls, field: str, message: str, *, remedy: str) -> Self:
         """Recreate the error on the client side of a wire that carries only the message."""
         error = cls(field, None, "", remedy=remedy)
         error.message = message
@@ -125,7 +125,7 @@ class IllegalTransitionError(CedanaSchedError):
     """An event that the transition table does not allow; the evidence is the record's history."""
 
 
-def may_pass(error: BaseException) -> bool:
+def may_succeed_on_retry(error: BaseException) -> bool:
     """Return whether a retry may succeed before a deadline, including errors under manual repair.
 
     Keys and permissions are replaced node by node, and server by server; clocks are corrected.

@@ -1,7 +1,7 @@
 """Identity of a workload's snapshots: `namespace / id / index / container`; snapshots never cross namespaces.
 
 A namespace is more than its name: it may be deleted and recreated, and another cluster may have one of the same name. A
-store therefore keys it by name and uid (`namespace_of_uid`).
+store therefore keys it by name and uid (`namespace_store_key`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHECKPOINT_VARIABLE = "CEDANA_CHECKPOINT"
 """Environment variable with a workload's checkpoint id, as in Cedana."""
 
 ALL_NAMESPACES = "*"
-"""Shares every name; see `is_shared`."""
+"""Shares every name; see `is_keyed_by_name`."""
 
 _SHOWN, _LONGEST = 20, 300
 """Characters of invalid input that an error quotes."""
@@ -41,11 +41,11 @@ def validate_name(field: str, value: str) -> str:
 
 
 def validate_namespace(value: str) -> str:
-    """Validate a namespace: a plain name, or the form of `namespace_of_uid`."""
+    """Validate a namespace: a plain name, or the form of `namespace_store_key`."""
     return value if _NAMESPACE.fullmatch(value) else validate_name("namespace", value)
 
 
-def namespace_of_uid(name: str, uid: str) -> str:
+def namespace_store_key(name: str, uid: str) -> str:
     """Return a store's key for the namespace with this uid; Kubernetes namespace names contain no dots.
 
     Raises:
@@ -62,15 +62,15 @@ def is_namespace_uid(word: str) -> bool:
     return _NAMESPACE_UID.fullmatch(word) is not None
 
 
-def may_be_one_namespace(uid: str, other: str) -> bool:
+def may_be_same_namespace(uid: str, other: str) -> bool:
     """Return whether two uids recorded for namespaces of one name can be the same namespace's.
 
-    An empty uid matches any: it was not recorded (older versions), or the name is shared (`is_shared`).
+    An empty uid matches any: it was not recorded (older versions), or the name is shared (`is_keyed_by_name`).
     """
     return not uid or not other or uid == other
 
 
-def is_shared(name: str, shared: Collection[str]) -> bool:
+def is_keyed_by_name(name: str, shared: Collection[str]) -> bool:
     """Return whether a store keys a namespace by its name alone.
 
     Args:
@@ -105,13 +105,13 @@ def read_index(field: str, text: str) -> int:
     Raises:
         UsageError: naming `field`; the text is no number from 0 to `LARGEST_INDEX`.
     """
-    if (found := _number(text, LARGEST_INDEX)) is None:
+    if (found := _parse_bounded_number(text, LARGEST_INDEX)) is None:
         remedy = f"number replicas from 0 to {LARGEST_INDEX}"
         raise UsageError(field, text[:_SHOWN], "is no number of a replica", remedy=remedy)
     return found
 
 
-def _number(text: str, largest: int) -> int | None:
+def _parse_bounded_number(text: str, largest: int) -> int | None:
     """Parse plain decimal digits up to `largest`; None for anything else."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(largest))):
         return None
@@ -146,7 +146,7 @@ class Identity(msgspec.Struct, frozen=True, order=True):
             UsageError: the text has another form.
         """
         parts = text.split("/")
-        index = _number(parts[2], LARGEST_INDEX) if len(parts) > 2 else 0
+        index = _parse_bounded_number(parts[2], LARGEST_INDEX) if len(parts) > 2 else 0
         if not 2 <= len(parts) <= 4 or index is None:
             remedy = "write namespace/id, namespace/id/index or namespace/id/index/container"
             raise UsageError("identity", text[:_LONGEST], "cannot be read", remedy=remedy)
@@ -170,7 +170,7 @@ class SnapshotRef(msgspec.Struct, frozen=True, order=True):
             UsageError: the text has another form.
         """
         identity, at, generation = text.rpartition("@")
-        number = _number(generation, _LARGEST_GENERATION)
+        number = _parse_bounded_number(generation, _LARGEST_GENERATION)
         if not at or not number:
             raise UsageError("snapshot", text[:_LONGEST], "cannot be read", remedy="write namespace/id@generation")
         return cls(Identity.parse(identity), number)

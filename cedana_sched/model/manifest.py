@@ -78,7 +78,7 @@ class SnapshotSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Lineages that this one does not continue, newest first; inherited by following generations."""
 
     @property
-    def leaves(self) -> SnapshotRef | None:
+    def abandoned_snapshot(self) -> SnapshotRef | None:
         """The generation that was abandoned when this snapshot was taken, if any."""
         newest = self.abandons[0] if self.abandons else None
         is_first = newest is not None and newest.since == self.taken_at

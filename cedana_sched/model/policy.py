@@ -51,7 +51,7 @@ class Retention(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    # at most half of the generations read per workload (`store.generations.MOST_GENERATIONS`): others are abandoned
+    # at most half of the generations read per workload (`generation_names.MOST_GENERATIONS`): others are abandoned
     keep_last: Annotated[int, Field(ge=1, le=500, alias="keepLast"), BeforeValidator(_at_most_500)] = 3
     max_age_seconds: Annotated[float | None, Field(gt=0, alias="maxAgeSeconds")] = None
     """Generations older than this are removed, whatever `keep_last` is; None: no age limit."""

@@ -30,7 +30,7 @@ class WorkloadRef(msgspec.Struct, frozen=True, order=True):
     name: str
     node: str
     namespace_uid: str = ""
-    """Distinguishes namespaces that have, or had, this name; empty: see `identity.may_be_one_namespace`."""
+    """Distinguishes namespaces that have, or had, this name; empty: see `identity.may_be_same_namespace`."""
 
 
 class HeldObject(msgspec.Struct, frozen=True):

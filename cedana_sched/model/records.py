@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import AfterCommit, HeldObject, Verdict, WorkloadRef
-from cedana_sched.model.texts import LONGEST_TEXT, cut
+from cedana_sched.model.texts import LONGEST_TEXT, truncate_text
 
 LONGEST_REASONS = 100_000
 """Total characters of a hold's reasons; an object has room for about 1.5 MB."""
@@ -130,7 +130,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return self.step in TERMINAL_CHECKPOINT_STEPS
 
     @property
-    def stops(self) -> bool:
+    def is_stopped_after_commit(self) -> bool:
         """Whether its workload executes nothing after the commit."""
         return self.after_commit is AfterCommit.STOP and not self.eviction_cancelled
 
@@ -226,7 +226,7 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     identity's previous restore."""
 
     @property
-    def set_aside(self) -> frozenset[SnapshotRef]:
+    def quarantined_snapshots(self) -> frozenset[SnapshotRef]:
         """Quarantined snapshots: their program failed too often soon after a restore."""
         return frozenset(
             ref for ref in self.quick_failures if self.quick_failures.count(ref) >= self.policy.quick_failure_threshold
@@ -235,14 +235,14 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     @property
     def passed_over(self) -> frozenset[SnapshotRef]:
         """Snapshots that this restore skips in favour of an older one."""
-        return self.set_aside.union(self.damaged)
+        return self.quarantined_snapshots.union(self.damaged)
 
 
 Record = Checkpoint | PreemptionHold | Restore
 R = TypeVar("R", bound=Record)
 
 
-def of_namespace(record: Record, uid: str) -> Record:
+def with_namespace_uid(record: Record, uid: str) -> Record:
     """Return the record with this namespace uid; empty matches any namespace of the name."""
     if isinstance(record, PreemptionHold):
         return replace(record, namespace_uid=uid)
@@ -250,11 +250,13 @@ def of_namespace(record: Record, uid: str) -> Record:
     return replace(record, workload=workload)
 
 
-def bounded(record: R) -> R:
+def truncate_record_texts(record: R) -> R:
     """Return the record with foreign texts cut; an older version, or a defect, may have stored longer ones."""
     if not isinstance(record, PreemptionHold):
         failure = record.failure
-        return record if failure is None or (kept := cut(failure)) == failure else replace(record, failure=kept)
+        return (
+            record if failure is None or (kept := truncate_text(failure)) == failure else replace(record, failure=kept)
+        )
     longest = max(min(LONGEST_TEXT, LONGEST_REASONS // max(len(record.reasons), 1)), 1)
-    reasons = {uid: cut(reason, longest) for uid, reason in record.reasons.items()}
+    reasons = {uid: truncate_text(reason, longest) for uid, reason in record.reasons.items()}
     return record if reasons == record.reasons else replace(record, reasons=reasons)

@@ -9,7 +9,7 @@ LONGEST_TEXT: Final = 1_000
 _ELLIPSIS: Final = "…"
 
 
-def cut(text: str, longest: int = LONGEST_TEXT) -> str:
+def truncate_text(text: str, longest: int = LONGEST_TEXT) -> str:
     """Truncate to valid JSON text; an ellipsis marks the cut.
 
     Args:

@@ -7,5 +7,6 @@
     namespaces  the mount namespace a job must live in                   rewind      files that grew since the snapshot
     gpus        NVIDIA's, by a process of its own
 
-Independent of the streams' destination: the store implements `stream.StreamSink`, and the agent connects the two.
+Independent of the streams' destination: the store implements `image_stream_receiver.ImageSink`, and the agent connects
+the two.
 """

@@ -63,12 +63,12 @@ class Cgroup:
         return {name: str(path) for name, path in self.directories.items()}
 
     @property
-    def freezer(self) -> Path:
+    def freezer_directory(self) -> Path:
         """The directory that freezes all of them: v1 freezer, or v2."""
         return self.directories[UNIFIED if self.version == 2 else FREEZER]
 
     @property
-    def paths(self) -> tuple[Path, ...]:
+    def unique_directories(self) -> tuple[Path, ...]:
         """Each directory once, the freezer first; hosts may mount several v1 controllers together."""
         names = sorted(self.directories, key=lambda name: name != FREEZER)
         return tuple(dict.fromkeys(self.directories[name] for name in names))
@@ -79,15 +79,15 @@ class Cgroup:
         Raises:
             CgroupError: the kernel refused; names the directory and the reason.
         """
-        for path in self.paths:
-            _make(path, self._controllers)
+        for path in self.unique_directories:
+            _create_cgroup(path, self._controllers)
 
-    def join(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         """Move a process into the groups."""
-        for path in self.paths:
+        for path in self.unique_directories:
             _write(path / "cgroup.procs", str(pid))
 
-    def create_with(self, pid: int) -> None:
+    def create_and_join(self, pid: int) -> None:
         """Create the groups and move a process into them. Another engine may remove them while they are empty.
 
         Raises:
@@ -97,25 +97,29 @@ class Cgroup:
         for _ in range(_TRIES):
             self.create()
             try:
-                self.join(pid)
+                self.add_process(pid)
             except OSError as error:
                 if error.errno in _REMOVED:
                     continue
                 raise
             return
-        raise CgroupError(f"{self.paths[0]} vanishes again and again", remedy="run one engine only")
+        raise CgroupError(f"{self.unique_directories[0]} vanishes again and again", remedy="run one engine only")
 
-    def limit(self, limits: Limits) -> list[str]:
+    def apply_limits(self, limits: Limits) -> list[str]:
         """Apply the limits; return descriptions of those that this machine does not support. Memory excludes swap."""
         settings = (_v2_settings if self.version == 2 else _v1_settings)(limits)
-        problems = [self._set(*setting) for setting in settings]
+        problems = [self._write_control_file(*setting) for setting in settings]
         return [problem for problem in problems if problem]
 
-    def usage(self) -> Usage:
+    def resource_usage(self) -> Usage:
         """CPU seconds and memory bytes of all its processes, 0 where the controller is missing."""
         if self.version == 2:
-            cpu = _table(self.freezer / "cpu.stat").get("usage_usec", 0) / 1e6
-            return Usage(cpu, _number(self.freezer / "memory.current"), _number(self.freezer / "memory.peak"))
+            cpu = _read_key_values(self.freezer_directory / "cpu.stat").get("usage_usec", 0) / 1e6
+            return Usage(
+                cpu,
+                _read_integer(self.freezer_directory / "memory.current"),
+                _read_integer(self.freezer_directory / "memory.peak"),
+            )
         nanoseconds = self._read_number("cpuacct", "cpuacct.usage")
         now, peak = (self._read_number("memory", f"memory.{n}usage_in_bytes") for n in ("", "max_"))
         return Usage(nanoseconds / 1e9, now, peak)
@@ -123,13 +127,9 @@ class Cgroup:
     def oom_kills(self) -> int:
         """How many of its processes the kernel killed at the memory limit."""
         if self.version == 2:
-            return _table(self.freezer / "memory.events").get("oom_kill", 0)
+            return _read_key_values(self.freezer_directory / "memory.events").get("oom_kill", 0)
         memory = self.directories.get("memory")
-        return _table(memory / "memory.oom_control").get("oom_kill", 0) if memory else 0
-
-    def members(self) -> set[int]:
-        """Return the PIDs in any of the groups."""
-        return {pid for path in self.paths for pid in _members(path)}
+        return _read_key_values(memory / "memory.oom_control").get("oom_kill", 0) if memory else 0
 
     def kill(self) -> None:
         """Kill every process, also frozen ones, and wait for their end. A frozen one executes no further instruction.
@@ -137,7 +137,7 @@ class Cgroup:
         Raises:
             FreezerError: some processes do not end within 10 s (they wait for a device, or CRIU holds them).
         """
-        freezer.kill(self.freezer)
+        freezer.kill(self.freezer_directory)
 
     def remove(self) -> None:
         """Remove the groups; they must be empty. Idempotent.
@@ -145,10 +145,10 @@ class Cgroup:
         Raises:
             CgroupError: there are processes in one.
         """
-        for path in self.paths:
+        for path in self.unique_directories:
             _remove(path)
 
-    def _set(self, name: str, value: str, what: str) -> str | None:
+    def _write_control_file(self, name: str, value: str, what: str) -> str | None:
         controller = UNIFIED if self.version == 2 else name.split(".", maxsplit=1)[0]
         directory = self.directories.get(controller)
         if directory is None or not (directory / name).exists():
@@ -161,10 +161,10 @@ class Cgroup:
 
     def _read_number(self, controller: str, name: str) -> int:
         directory = self.directories.get(controller)
-        return _number(directory / name) if directory else 0
+        return _read_integer(directory / name) if directory else 0
 
 
-def abandoned(parent: Path) -> list[Path]:
+def find_abandoned_groups(parent: Path) -> list[Path]:
     """Return the groups below another one that are older than a minute.
 
     A younger one may be waiting for its first process, of this program or another one on this machine.
@@ -207,7 +207,7 @@ def find_roots(mountinfo: Iterable[str]) -> dict[str, Path]:
 def _v1_settings(limits: Limits) -> Iterable[tuple[str, str, str]]:
     if limits.cpus is not None:
         yield "cpu.shares", str(max(2, round(limits.cpus * 1024))), "no CPU weight"
-        yield "cpu.cfs_quota_us", str(_quota(limits.cpus)), "no CPU limit"
+        yield "cpu.cfs_quota_us", str(_cpu_quota_microseconds(limits.cpus)), "no CPU limit"
     if limits.memory_bytes is not None:
         yield "memory.limit_in_bytes", str(limits.memory_bytes), "no memory limit"
         yield "memory.memsw.limit_in_bytes", str(limits.memory_bytes), _NO_SWAP
@@ -219,7 +219,7 @@ def _v2_settings(limits: Limits) -> Iterable[tuple[str, str, str]]:
     if limits.cpus is not None:
         weight = min(10_000, max(1, round(limits.cpus * 100)))  # 100 is the kernel's default, as 1024 is in v1
         yield "cpu.weight", str(weight), "no CPU weight"
-        yield "cpu.max", f"{_quota(limits.cpus)} {_PERIOD_MICROSECONDS}", "no CPU limit"
+        yield "cpu.max", f"{_cpu_quota_microseconds(limits.cpus)} {_PERIOD_MICROSECONDS}", "no CPU limit"
     if limits.memory_bytes is not None:
         yield "memory.max", str(limits.memory_bytes), "no memory limit"
         yield "memory.swap.max", "0", _NO_SWAP
@@ -236,26 +236,26 @@ def _remove(path: Path) -> None:
         except FileNotFoundError:
             return
         except OSError as error:
-            if error.errno == errno.EBUSY and not _members(path) and time.monotonic() < deadline:
+            if error.errno == errno.EBUSY and not _pids_in_cgroup(path) and time.monotonic() < deadline:
                 time.sleep(_LEAVING_SECONDS / 200)
                 continue
-            remedy = f"end its processes: {_listed(_members(path))}"
+            remedy = f"end its processes: {_format_pids(_pids_in_cgroup(path))}"
             raise CgroupError(f"{path} cannot be removed: {error.strerror}", remedy=remedy) from error
         return
 
 
-def _quota(cpus: float) -> int:
+def _cpu_quota_microseconds(cpus: float) -> int:
     return max(1000, round(cpus * _PERIOD_MICROSECONDS))  # the kernel refuses less than a millisecond
 
 
-def _make(path: Path, controllers: tuple[str, ...]) -> None:
+def _create_cgroup(path: Path, controllers: tuple[str, ...]) -> None:
     """Create `parent/path`; another engine may be removing the empty parent at the same time."""
     for _ in range(_TRIES):
         try:
             path.parent.mkdir(exist_ok=True)
             if controllers:
-                _delegate(path.parent.parent, controllers)
-                _delegate(path.parent, controllers)
+                _delegate_controllers(path.parent.parent, controllers)
+                _delegate_controllers(path.parent, controllers)
             path.mkdir(exist_ok=True)
         except FileNotFoundError:
             continue
@@ -268,7 +268,7 @@ def _make(path: Path, controllers: tuple[str, ...]) -> None:
     raise CgroupError(f"{path} cannot be made: its parent vanishes again and again", remedy="run one engine only")
 
 
-def _delegate(directory: Path, controllers: tuple[str, ...]) -> None:
+def _delegate_controllers(directory: Path, controllers: tuple[str, ...]) -> None:
     """Delegate these controllers to the children of a v2 group, as far as the group itself has them.
 
     A container's v2 root has processes, and a group with processes cannot delegate: they move to a leaf first.
@@ -285,26 +285,26 @@ def _delegate(directory: Path, controllers: tuple[str, ...]) -> None:
             raise
         leaf = directory / "init"
         leaf.mkdir(exist_ok=True)
-        for pid in _members(directory):
-            _move(pid, leaf)
+        for pid in _pids_in_cgroup(directory):
+            _move_process(pid, leaf)
         _write(directory / "cgroup.subtree_control", wanted)
 
 
-def _move(pid: int, group: Path) -> None:
+def _move_process(pid: int, group: Path) -> None:
     try:
         _write(group / "cgroup.procs", str(pid))
     except ProcessLookupError:
         return  # ended meanwhile
 
 
-def _members(path: Path) -> list[int]:
+def _pids_in_cgroup(path: Path) -> list[int]:
     found: list[int] = []
-    with freezer.while_it_exists():
+    with freezer.suppress_missing_cgroup():
         found += map(int, (path / "cgroup.procs").read_text().split())
     return found
 
 
-def _listed(pids: Iterable[int]) -> str:
+def _format_pids(pids: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(pids)[:10])) or "none"
 
 
@@ -313,18 +313,18 @@ def _write(path: Path, value: str) -> None:
         file.write(value.encode())
 
 
-def _number(path: Path) -> int:
-    text = _text(path)
+def _read_integer(path: Path) -> int:
+    text = _read_text(path)
     return int(text) if text else 0
 
 
-def _table(path: Path) -> dict[str, int]:
-    pairs: list[Any] = [line.split() for line in _text(path).splitlines()]
+def _read_key_values(path: Path) -> dict[str, int]:
+    pairs: list[Any] = [line.split() for line in _read_text(path).splitlines()]
     return {name: int(value) for name, value in pairs}
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     found: list[str] = []
-    with freezer.while_it_exists():
+    with freezer.suppress_missing_cgroup():
         found.append(path.read_text())
     return "".join(found)

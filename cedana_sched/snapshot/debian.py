@@ -53,14 +53,14 @@ class Package:
     """Path in the archive, such as `pool/main/c/criu/criu_4.2.1-1_amd64.deb`."""
     sha256: str
 
-    def file_in(self, folder: Path) -> Path:
+    def download_path_in(self, folder: Path) -> Path:
         """Return where `download_from` puts the file."""
         return folder / PurePosixPath(self.file).name
 
-    def is_in(self, folder: Path) -> bool:
+    def is_downloaded_in(self, folder: Path) -> bool:
         """Return whether the file is in a folder, with the expected content."""
         try:
-            return hashlib.sha256(self.file_in(folder).read_bytes()).hexdigest() == self.sha256
+            return hashlib.sha256(self.download_path_in(folder).read_bytes()).hexdigest() == self.sha256
         except FileNotFoundError:
             return False
 
@@ -84,28 +84,28 @@ class DebianSuite:
         self._update()
 
     @property
-    def date(self) -> datetime:
+    def index_date(self) -> datetime:
         """Return the index's own date (UTC)."""
         [release] = (self._folder / "state" / "lists").glob("*Release")
         [said] = re.findall(r"^Date: (.+) (?:UTC|GMT|[+]0000)$", release.read_text(encoding="utf-8"), re.MULTILINE)
         return datetime.strptime(said, "%a, %d %b %Y %H:%M:%S").replace(tzinfo=UTC)
 
-    def closure(self, *names: str) -> list[str]:
+    def names_with_dependencies(self, *names: str) -> list[str]:
         """Return the names of `names` and of all their dependencies.
 
         Raises:
             DebianPackagesError: one of `names` or a dependency is not served.
         """
-        plan = self._apt("apt-get", "install", "--simulate", "--yes", *names)
+        plan = self._run_apt("apt-get", "install", "--simulate", "--yes", *names)
         return sorted(line.split()[1] for line in plan.splitlines() if line.startswith("Inst "))
 
-    def packages(self, *names: str) -> list[Package]:
+    def look_up_packages(self, *names: str) -> list[Package]:
         """Return version and digest of each, from the signed index.
 
         Raises:
             DebianPackagesError: naming those that the suite does not serve.
         """
-        records = self._apt("apt-cache", "show", "--no-all-versions", *names, tolerate_failure=True)
+        records = self._run_apt("apt-cache", "show", "--no-all-versions", *names, tolerate_failure=True)
         found = [_parse_record(record) for record in records.split("\n\n") if record.strip()]
         missing = set(names) - {package.name for package in found}
         if missing:
@@ -122,7 +122,7 @@ class DebianSuite:
             DebianPackagesError: naming the file that is unavailable or does not match.
         """
         into.mkdir(parents=True, exist_ok=True)
-        self._apt("apt-get", "download", *(f"{p.name}={p.version}" for p in packages), cwd=into)
+        self._run_apt("apt-get", "download", *(f"{p.name}={p.version}" for p in packages), cwd=into)
         return [_checked_file(package, into) for package in packages]
 
     def _write_configuration(self) -> None:
@@ -156,7 +156,7 @@ class DebianSuite:
                 f"Architectures: {architecture}\nSigned-By: {archive_keyring()}\n"
             )
             try:
-                self._apt("apt-get", "update")
+                self._run_apt("apt-get", "update")
             except DebianPackagesError as error:
                 failures.extend(error.evidence)
             else:
@@ -168,7 +168,7 @@ class DebianSuite:
             evidence=tuple(failures),
         )
 
-    def _apt(self, *command: str, cwd: Path | None = None, tolerate_failure: bool = False) -> str:
+    def _run_apt(self, *command: str, cwd: Path | None = None, tolerate_failure: bool = False) -> str:
         return _run(*command, environment=self._environment, cwd=cwd, tolerate_failure=tolerate_failure)
 
 
@@ -198,7 +198,7 @@ def machine_architecture() -> str:
     return _run("dpkg", "--print-architecture").strip()
 
 
-def plain_addresses(mirrors: Iterable[str]) -> list[str]:
+def expand_mirror_lists(mirrors: Iterable[str]) -> list[str]:
     """Return base URLs for files: a list of mirrors in a file is replaced by its entries.
 
     Raises:
@@ -207,7 +207,7 @@ def plain_addresses(mirrors: Iterable[str]) -> list[str]:
     addresses: dict[str, None] = {}
     for mirror in mirrors:
         if mirror.startswith(_MIRROR_LIST):
-            addresses |= dict.fromkeys(_listed_in(Path(mirror.removeprefix(_MIRROR_LIST).rstrip("/"))))
+            addresses |= dict.fromkeys(_read_mirror_list(Path(mirror.removeprefix(_MIRROR_LIST).rstrip("/"))))
         else:
             addresses[mirror] = None
     return list(addresses)
@@ -224,24 +224,28 @@ def download_from(archive: str, packages: Sequence[Package], into: Path) -> list
     into.mkdir(parents=True, exist_ok=True)
     wanted: list[str] = []
     for package in packages:
-        wanted += (f"{archive.rstrip('/')}/{package.file}", str(package.file_in(into)), f"SHA256:{package.sha256}")
+        wanted += (
+            f"{archive.rstrip('/')}/{package.file}",
+            str(package.download_path_in(into)),
+            f"SHA256:{package.sha256}",
+        )
     failures: list[str] = []
     try:
         _run(_APT_HELPER, *_DOWNLOAD_OPTIONS, "download-file", *wanted, environment=os.environ | _ENGLISH)
     except DebianPackagesError as error:
         failures = [line for line in error.evidence if line.startswith(_FETCH_FAILED)] or [error.message]
     for package in packages:
-        if not package.is_in(into):
-            package.file_in(into).unlink(missing_ok=True)  # the partial download
+        if not package.is_downloaded_in(into):
+            package.download_path_in(into).unlink(missing_ok=True)  # the partial download
     return failures
 
 
-def extract(package_file: Path, into: Path) -> None:
+def extract_package(package_file: Path, into: Path) -> None:
     """Unpack a package's files below `into`; nothing of the package is run."""
     _run("dpkg-deb", "--extract", str(package_file), str(into))
 
 
-def _listed_in(file: Path) -> list[str]:
+def _read_mirror_list(file: Path) -> list[str]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:

@@ -28,18 +28,18 @@ from typing import BinaryIO
 import msgspec
 
 from cedana_sched.model.errors import DumpError, RetryableError, SnapshotError
-from cedana_sched.runtime.signs import STALL_SECONDS
-from cedana_sched.snapshot import remaps, stored_gzip
-from cedana_sched.snapshot.aftermath import undo_killed_dump
-from cedana_sched.snapshot.explain import explain
-from cedana_sched.snapshot.freezer import members, request_freeze, thaw
-from cedana_sched.snapshot.in_flight import can_be_left_out
+from cedana_sched.runtime_handler.progress_signs import STALL_SECONDS
+from cedana_sched.snapshot import link_remap_check, stored_gzip_install
+from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.snapshot.explain import explain_criu_exit
+from cedana_sched.snapshot.freezer import pids_in_cgroup, request_freeze, thaw
+from cedana_sched.snapshot.image_stream_receiver import ImageSink, StreamReceiver
+from cedana_sched.snapshot.killed_dump_cleanup import undo_killed_dump
+from cedana_sched.snapshot.pending_connections import can_skip_pending_connections
 from cedana_sched.snapshot.preflight import find_tracers
 from cedana_sched.snapshot.processes import process_tree
-from cedana_sched.snapshot.progress import Progress, Stall
+from cedana_sched.snapshot.stall_detection import Stall, StallDetector
 from cedana_sched.snapshot.stopped import make_stops_pending, stop_again
-from cedana_sched.snapshot.stream import StreamReceiver, StreamSink
-from cedana_sched.snapshot.toolchain import Toolchain
 
 LOG_NAME = "dump.log"
 _SOCKETS = Path("/run/cedana-sched/streams")
@@ -62,7 +62,7 @@ class DumpRequest(msgspec.Struct, frozen=True):
     freeze_cgroup: Path | None = None
     """The cgroup (v1 freezer or v2) of the whole tree, and nothing else; frozen by the caller."""
     externals: tuple[str, ...] = ()
-    """`--external` items, for instance `Externals.items()`."""
+    """`--external` items, for instance `Externals.criu_external_values()`."""
     root: Path = Path("/")
     """The tree's root directory, if CRIU cannot find it."""
     ext_unix_sk: bool = False
@@ -90,7 +90,7 @@ class DumpResult(msgspec.Struct, frozen=True):
 class Dump:
     """One dump. `run` blocks; `cancel` is thread-safe, at any time."""
 
-    def __init__(self, toolchain: Toolchain, request: DumpRequest, sink: StreamSink) -> None:
+    def __init__(self, toolchain: Toolchain, request: DumpRequest, sink: ImageSink) -> None:
         self._toolchain = toolchain
         self._request = request
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
@@ -98,7 +98,7 @@ class Dump:
         self._images = _socket_directory()
         self._why_stopped = ""
         self._stall: Stall | None = None
-        self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop, keep=remaps.IMAGES)
+        self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop, keep=link_remap_check.IMAGES)
 
     def __del__(self) -> None:
         os.close(self._stop)
@@ -130,7 +130,7 @@ class Dump:
     def _run(self) -> DumpResult:
         began = time.monotonic()
         self._receiver.start()
-        self._ready_processes()
+        self._prepare_processes()
         with (self._request.workdir / "criu.stderr").open("wb") as stderr:
             criu = self._start_criu(stderr)
             status = self._wait(criu)
@@ -140,9 +140,9 @@ class Dump:
         if status or self._receiver.failure or self._why_stopped:
             if not status:
                 self._clean_up(status)
-            raise self._error(status) from self._receiver.failure
+            raise self._dump_error_for(status) from self._receiver.failure
         try:
-            remaps.refuse_lost_names(
+            link_remap_check.require_restorable_remaps(
                 self._toolchain, self._receiver.kept, saves_shared_memory=self._request.saves_shared_memory
             )
         except SnapshotError:
@@ -156,7 +156,7 @@ class Dump:
             log=self._request.workdir / LOG_NAME,
         )
 
-    def _ready_processes(self) -> None:
+    def _prepare_processes(self) -> None:
         """Put the frozen processes into a state in which CRIU can seize them.
 
         Raises:
@@ -164,7 +164,7 @@ class Dump:
         """
         if self._request.freeze_cgroup is None:
             return
-        pids = members(self._request.freeze_cgroup)
+        pids = pids_in_cgroup(self._request.freeze_cgroup)
         if traced := find_tracers(pids):
             self._receiver.finish(complete=False)
             thaw(self._request.freeze_cgroup)
@@ -174,8 +174,8 @@ class Dump:
     def _start_criu(self, output: BinaryIO) -> subprocess.Popen[bytes]:
         try:
             criu = subprocess.Popen(
-                [*self._request.launcher, self._toolchain.criu, *self._arguments()],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._environment(),
+                [*self._request.launcher, self._toolchain.criu, *self._criu_arguments()],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._prepare_criu_environment(),
                 start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -185,12 +185,12 @@ class Dump:
         spare_from_oom_killer(criu.pid)
         return criu
 
-    def _environment(self) -> dict[str, str]:
-        environment = self._toolchain.environment()
-        stored_gzip.install(self._images, self._toolchain.gzip)
+    def _prepare_criu_environment(self) -> dict[str, str]:
+        environment = self._toolchain.criu_environment()
+        stored_gzip_install.install_gzip(self._images, self._toolchain.gzip)
         return environment | {"PATH": f"{self._images}:{environment.get('PATH', os.defpath)}"}
 
-    def _arguments(self) -> list[str]:
+    def _criu_arguments(self) -> list[str]:
         request = self._request
         arguments = ["dump", "--stream", "--tree", str(request.root_pid), "--leave-running"]  # or frozen, if it was
         arguments += ["--images-dir", str(self._images), "--work-dir", str(request.workdir)]
@@ -202,7 +202,7 @@ class Dump:
         arguments += ["--tcp-established", "--file-locks", "--link-remap"]  # the last one: see `remaps`
         if request.ext_unix_sk:
             arguments.append("--ext-unix-sk")
-        if can_be_left_out(request.root_pid):
+        if can_skip_pending_connections(request.root_pid):
             arguments.append("--skip-in-flight")
         for item in request.externals:
             arguments += ["--external", item]
@@ -217,7 +217,7 @@ class Dump:
         waiter = select.poll()
         waiter.register(ended, select.POLLIN)
         waiter.register(self._stop, select.POLLIN)
-        ready = self._poll(waiter, criu.pid)
+        ready = self._wait_with_watchdog(waiter, criu.pid)
         if ended not in ready:
             waiter.unregister(self._stop)
             if not waiter.poll(_ORDERLY_SECONDS * 1000):
@@ -230,28 +230,28 @@ class Dump:
         os.killpg(criu.pid, signal.SIGKILL)
         return criu.wait()
 
-    def _poll(self, waiter: select.poll, criu: int) -> dict[int, int]:
+    def _wait_with_watchdog(self, waiter: select.poll, criu: int) -> dict[int, int]:
         """Wait for events. Cancels the dump at its deadline, or without progress."""
         request = self._request
         deadline = time.monotonic() + request.timeout_seconds
-        progress = Progress(
+        progress = StallDetector(
             criu, request.workdir / LOG_NAME, self._pids, stream=self._receiver, stall_seconds=request.stall_seconds
         )
         while True:
             left = deadline - time.monotonic()
-            if ready := dict(waiter.poll(max(0.0, min(left, progress.interval)) * 1000)):
+            if ready := dict(waiter.poll(max(0.0, min(left, progress.check_interval_seconds)) * 1000)):
                 return ready
             if time.monotonic() >= deadline:
                 self.cancel(f"the dump did not end within {request.timeout_seconds:g} s")
                 return {}
-            if stall := progress.look():
+            if stall := progress.find_stall():
                 self._stall = stall
                 self.cancel(stall.why)
                 return {}
 
     def _pids(self) -> list[int]:
         request = self._request
-        return members(request.freeze_cgroup) if request.freeze_cgroup else process_tree(request.root_pid)
+        return pids_in_cgroup(request.freeze_cgroup) if request.freeze_cgroup else process_tree(request.root_pid)
 
     def _clean_up(self, status: int) -> None:
         request = self._request
@@ -261,8 +261,8 @@ class Dump:
         if request.freeze_cgroup:
             thaw(request.freeze_cgroup)
 
-    def _error(self, status: int) -> DumpError:
-        found = explain(self._request.workdir / LOG_NAME, status, self._request.workdir / "criu.stderr")
+    def _dump_error_for(self, status: int) -> DumpError:
+        found = explain_criu_exit(self._request.workdir / LOG_NAME, status, self._request.workdir / "criu.stderr")
         if self._receiver.failure:
             message = f"the snapshot could not be stored: {self._receiver.failure}"
             return DumpError(message, remedy="the processes run on", evidence=found.evidence)
@@ -289,6 +289,6 @@ def _socket_directory() -> Path:
     return Path(tempfile.mkdtemp(dir=_SOCKETS))
 
 
-def dump(toolchain: Toolchain, request: DumpRequest, sink: StreamSink) -> DumpResult:
+def dump(toolchain: Toolchain, request: DumpRequest, sink: ImageSink) -> DumpResult:
     """Dump the tree into the sink; see `Dump.run`."""
     return Dump(toolchain, request, sink).run()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cedana_sched.model.errors import EVIDENCE_LINES
-from cedana_sched.snapshot.failures import FAILURES
+from cedana_sched.snapshot.criu_failures import FAILURES
 
 _NOISE = re.compile(
     r"rlimit: Can't setup RLIMIT_NOFILE"  # harmless: CRIU requests more descriptors than permitted
@@ -34,7 +34,7 @@ class Explanation:
     """Whether the failure is transient: a retry may succeed without any change."""
 
 
-def explain(log: Path, status: int, stderr: Path | None = None) -> Explanation:
+def explain_criu_exit(log: Path, status: int, stderr: Path | None = None) -> Explanation:
     """Explain how CRIU ended.
 
     Args:
@@ -42,19 +42,19 @@ def explain(log: Path, status: int, stderr: Path | None = None) -> Explanation:
         status: its exit status as in `subprocess`, negative for a signal.
         stderr: its standard error, which has the errors from before the log is open.
     """
-    lines = _tail(log) + (_tail(stderr) if stderr else [])
+    lines = _read_tail(log) + (_read_tail(stderr) if stderr else [])
     return explain_lines(lines, status)
 
 
 def explain_lines(lines: list[str], status: int) -> Explanation:
-    """Explain a log that is already read; see `explain`."""
+    """Explain a log that is already read; see `explain_criu_exit`."""
     errors = [line for line in lines if re.search(r"\bError\b", line) and not _NOISE.search(line)]
     evidence = tuple((errors + [line for line in lines[-4:] if line not in errors])[:EVIDENCE_LINES])
     # the first match in the order of the table: causes precede the errors that follow from them
     text = "\n".join(errors)
     for failure in FAILURES:
         if found := failure.pattern.search(text):
-            return Explanation(failure.say(found), failure.remedy, evidence, failure.passes)
+            return Explanation(failure.format_sentence(found), failure.remedy, evidence, failure.passes)
     if status < 0:
         name = signal.Signals(-status).name
         remedy = "look for the out-of-memory killer in the kernel's log, then try again"
@@ -65,10 +65,10 @@ def explain_lines(lines: list[str], status: int) -> Explanation:
 
 def last_lines(log: Path) -> tuple[str, ...]:
     """Return the end of a log, as evidence for causes unknown to CRIU itself."""
-    return tuple(_tail(log)[-EVIDENCE_LINES:])
+    return tuple(_read_tail(log)[-EVIDENCE_LINES:])
 
 
-def _tail(path: Path) -> list[str]:
+def _read_tail(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from cedana_sched.snapshot.rlimits import has_cap_sys_resource, rlimit_facts
-from cedana_sched.snapshot.toolchain import Toolchain, default_cache_dir
+from cedana_sched.snapshot.criu_toolchain import Toolchain, default_cache_dir
+from cedana_sched.snapshot.rlimit_workaround import describe_rlimit_access, has_cap_sys_resource
 
 _CHECK_SECONDS = 30
 
@@ -47,7 +47,7 @@ def check_features(toolchain: Toolchain) -> list[Fact]:
     """Check CRIU's features; takes a fraction of a second. Run as root."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         checked = pool.map(lambda name: _check_feature(toolchain, name), _FEATURES)
-        return [_check_basics(toolchain), _check_limits(toolchain), *checked]
+        return [_check_basics(toolchain), _check_rlimit_access(toolchain), *checked]
 
 
 def _check_basics(toolchain: Toolchain) -> Fact:
@@ -59,9 +59,9 @@ def _check_basics(toolchain: Toolchain) -> Fact:
     return Fact("criu", good=False, sentence=f"CRIU {toolchain.version} does not work here: {reason}", needed=True)
 
 
-def _check_limits(toolchain: Toolchain) -> Fact:
+def _check_rlimit_access(toolchain: Toolchain) -> Fact:
     good = has_cap_sys_resource() or toolchain.preload is not None
-    return Fact("other-users", good=good, sentence=rlimit_facts(default_cache_dir()))
+    return Fact("other-users", good=good, sentence=describe_rlimit_access(default_cache_dir()))
 
 
 def _check_feature(toolchain: Toolchain, name: str) -> Fact:
@@ -74,7 +74,7 @@ def _run_check(toolchain: Toolchain, *words: str) -> tuple[int, list[str]]:
     try:
         done = subprocess.run(
             [toolchain.criu, "check", "-v1", *words], capture_output=True, text=True, check=False,
-            env=toolchain.environment(), timeout=_CHECK_SECONDS, cwd=Path("/"),
+            env=toolchain.criu_environment(), timeout=_CHECK_SECONDS, cwd=Path("/"),
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, [f"Error {error}"]

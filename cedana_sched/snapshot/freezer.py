@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cedana_sched.model.errors import SnapshotError
-from cedana_sched.snapshot.connections import silence_connections
+from cedana_sched.snapshot.tcp_repair import enter_repair_mode
 from cedana_sched.snapshot.vfork import held_by_vfork
 
 _NAMED = 3  # control groups in a sentence
@@ -42,7 +42,7 @@ class FreezerError(SnapshotError):
 
 
 @contextlib.contextmanager
-def while_it_exists() -> Iterator[None]:
+def suppress_missing_cgroup() -> Iterator[None]:
     """Suppress errors of a cgroup that is removed meanwhile: it has no members."""
     try:
         yield
@@ -54,15 +54,15 @@ def while_it_exists() -> Iterator[None]:
 def is_frozen(cgroup: Path) -> bool:
     """Return whether every process in the cgroup is frozen (also if it has none, or is gone)."""
     frozen = True
-    with while_it_exists():
+    with suppress_missing_cgroup():
         if _is_v2(cgroup):
-            frozen = _events(cgroup).get("frozen") == "1"
+            frozen = _read_cgroup_events(cgroup).get("frozen") == "1"
         else:
             frozen = (cgroup / "freezer.state").read_text().strip() == "FROZEN"
     return frozen
 
 
-def members(cgroup: Path) -> list[int]:
+def pids_in_cgroup(cgroup: Path) -> list[int]:
     """Return the PIDs in the cgroup and below."""
     found: list[int] = []
     for folder, _, _ in os.walk(cgroup):  # skips what is removed meanwhile
@@ -89,7 +89,7 @@ def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> N
     while True:
         try:
             late = _freeze_all(cgroups, deadline)
-            held = [] if late else held_by_vfork([pid for cgroup in cgroups for pid in members(cgroup)])
+            held = [] if late else held_by_vfork([pid for cgroup in cgroups for pid in pids_in_cgroup(cgroup)])
         except BaseException:
             thaw_together(cgroups)
             raise
@@ -103,15 +103,15 @@ def freeze_together(cgroups: Sequence[Path], timeout_seconds: float = 10.0) -> N
         else:
             time.sleep(_VFORK_SECONDS)  # no notification exists of the child's exec
             continue
-        places = _named(late or cgroups)
+        places = _format_cgroup_names(late or cgroups)
         raise FreezerError(
             f"the processes in {places} did not freeze within {timeout_seconds:g} s; they run on",
             remedy=remedy,
-            evidence=tuple(_describe(pid) for cgroup in late or cgroups for pid in members(cgroup)),
+            evidence=tuple(_describe_process(pid) for cgroup in late or cgroups for pid in pids_in_cgroup(cgroup)),
         )
 
 
-def _named(cgroups: Sequence[Path]) -> str:
+def _format_cgroup_names(cgroups: Sequence[Path]) -> str:
     """Return the first few names; a pod may have any number of containers."""
     more = len(cgroups) - _NAMED
     return ", ".join(map(str, cgroups[:_NAMED])) + (f" and {more} more" if more > 0 else "")
@@ -119,7 +119,7 @@ def _named(cgroups: Sequence[Path]) -> str:
 
 def request_freeze(cgroup: Path) -> None:
     """Request a freeze without waiting: processes held elsewhere, as by ptrace, freeze when they are released."""
-    with while_it_exists():
+    with suppress_missing_cgroup():
         if _is_v2(cgroup):
             _write(cgroup / "cgroup.freeze", "1")
         else:
@@ -128,7 +128,7 @@ def request_freeze(cgroup: Path) -> None:
 
 def thaw(cgroup: Path) -> None:
     """Thaw a cgroup. Idempotent; no effect if it is gone."""
-    with while_it_exists():
+    with suppress_missing_cgroup():
         if _is_v2(cgroup):
             _write(cgroup / "cgroup.freeze", "0")
         else:
@@ -145,15 +145,15 @@ def kill(cgroup: Path, timeout_seconds: float = 10.0) -> None:
     """SIGKILL every process of the cgroup, frozen or not, and return when all have gone.
 
     A frozen process executes no instruction in between, and its TCP connections vanish silently: a restored incarnation
-    resumes them (see `connections`). Zombies whose parent has not waited count as gone.
+    resumes them (see `tcp_repair`). Zombies whose parent has not waited count as gone.
 
     Raises:
         FreezerError: some process did not end in time.
     """
     deadline = time.monotonic() + timeout_seconds
-    if members(cgroup) and is_frozen(cgroup):
-        silence_connections(members(cgroup))
-    while pids := members(cgroup):
+    if pids_in_cgroup(cgroup) and is_frozen(cgroup):
+        enter_repair_mode(pids_in_cgroup(cgroup))
+    while pids := pids_in_cgroup(cgroup):
         # signals before the thaw; several rounds, because a running process may fork between the read and the kill
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -163,7 +163,7 @@ def kill(cgroup: Path, timeout_seconds: float = 10.0) -> None:
             raise FreezerError(
                 f"processes in {cgroup} are still there {timeout_seconds:g} s after SIGKILL",
                 remedy="they are held in the kernel (state D); a reboot may be needed",
-                evidence=tuple(_describe(pid) for pid in pids),
+                evidence=tuple(_describe_process(pid) for pid in pids),
             )
         _await_exit(pids, deadline)
 
@@ -226,7 +226,7 @@ def _is_v2(cgroup: Path) -> bool:
     return not (cgroup / "freezer.state").exists()
 
 
-def _events(cgroup: Path) -> dict[str, str]:
+def _read_cgroup_events(cgroup: Path) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in (cgroup / "cgroup.events").read_text().splitlines())
 
 
@@ -234,7 +234,7 @@ def _write(path: Path, value: str) -> None:
     path.write_text(value)
 
 
-def _describe(pid: int) -> str:
+def _describe_process(pid: int) -> str:
     try:
         return " ".join(Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[0].split("(", 1)) + ")"
     except OSError:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from cedana_sched.model.gpus import MOST_GPUS, MOST_MIG_DEVICES, Gpu, Gpus, MigDevice
-from cedana_sched.snapshot.launch import module_environment
+from cedana_sched.snapshot.launch import interpreter_environment
 
 LOOK_SECONDS = 5.0
 _KILLED_SECONDS = 1.0
@@ -27,7 +27,7 @@ DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))
 """One of these exists where the kernel has the driver, in containers as well."""
 HANGS = "the driver hangs: a process waits in it and cannot be killed"
 """The problem after which another query would leave another process."""
-_COMMAND = (sys.executable, "-P", "-m", "cedana_sched.snapshot.nvml")
+_COMMAND = (sys.executable, "-P", "-m", "cedana_sched.snapshot.nvml_query")
 
 
 class _HangsError(Exception):
@@ -44,16 +44,16 @@ async def find_gpus(root: Path = Path("/"), seconds: float = LOOK_SECONDS) -> Gp
     try:
         if not any(path.exists() for path in DRIVER):
             return Gpus()
-        return _bounded(await _answer(root, seconds))
+        return _sanitize_gpus(await _run_query_process(root, seconds))
     except _HangsError:
         return Gpus(problem=HANGS)
     except TimeoutError:
         return Gpus(problem=f"the driver did not answer within {seconds:g} s")
     except Exception as error:  # noqa: BLE001 - informational: no failure may end who looks
-        return Gpus(problem=_text(f"the driver could not be queried: {error}", _LONGEST_PROBLEM))
+        return Gpus(problem=_printable_text(f"the driver could not be queried: {error}", _LONGEST_PROBLEM))
 
 
-async def _answer(root: Path, seconds: float) -> Gpus:
+async def _run_query_process(root: Path, seconds: float) -> Gpus:
     """Run the program.
 
     Raises:
@@ -63,19 +63,19 @@ async def _answer(root: Path, seconds: float) -> Gpus:
         ValueError, RecursionError: its output is no answer.
     """
     process = await asyncio.create_subprocess_exec(
-        *_COMMAND, str(root), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, env=module_environment(),
+        *_COMMAND, str(root), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, env=interpreter_environment(),
         start_new_session=True,
     )  # fmt: skip
     try:
         async with asyncio.timeout(seconds):
-            said = await _read(process)
+            said = await _read_output(process)
             status = await process.wait()
     except TimeoutError as error:
-        if not await _end(process):
+        if not await _kill_process(process):
             raise _HangsError from error
         raise
     except BaseException:
-        await _end(process)
+        await _kill_process(process)
         raise
     if status and not said:
         how = f"signal {-status} ended it" if status < 0 else f"exit status {status}"
@@ -83,7 +83,7 @@ async def _answer(root: Path, seconds: float) -> Gpus:
     return msgspec.json.decode(said, type=Gpus)
 
 
-async def _read(process: Process) -> bytes:
+async def _read_output(process: Process) -> bytes:
     assert process.stdout is not None  # noqa: S101  # it is a pipe
     try:
         await process.stdout.readexactly(_ANSWER_BYTES)
@@ -92,7 +92,7 @@ async def _read(process: Process) -> bytes:
     raise ValueError("it does not end")
 
 
-async def _end(process: Process) -> bool:
+async def _kill_process(process: Process) -> bool:
     """Kill the process and those that it has started; False: it waits in the kernel, and is left behind."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
@@ -103,23 +103,30 @@ async def _end(process: Process) -> bool:
     return process.returncode is not None
 
 
-def _bounded(gpus: Gpus) -> Gpus:
+def _sanitize_gpus(gpus: Gpus) -> Gpus:
     return Gpus(
         devices=tuple(
-            Gpu(*_facts(gpu), mig_devices=tuple(MigDevice(*_facts(mig)) for mig in gpu.mig_devices[:MOST_MIG_DEVICES]))
+            Gpu(
+                *_sanitized_fields_of(gpu),
+                mig_devices=tuple(MigDevice(*_sanitized_fields_of(mig)) for mig in gpu.mig_devices[:MOST_MIG_DEVICES]),
+            )
             for gpu in gpus.devices[:MOST_GPUS]
         ),
-        driver=_text(gpus.driver),
-        cuda=_text(gpus.cuda),
-        problem=_text(gpus.problem, _LONGEST_PROBLEM),
+        driver=_printable_text(gpus.driver),
+        cuda=_printable_text(gpus.cuda),
+        problem=_printable_text(gpus.problem, _LONGEST_PROBLEM),
     )
 
 
-def _facts(device: MigDevice) -> tuple[str, str, int | None]:
+def _sanitized_fields_of(device: MigDevice) -> tuple[str, str, int | None]:
     size = device.memory_bytes
-    return _text(device.name), _text(device.uuid), size if size is not None and 0 <= size <= _LARGEST_BYTES else None
+    return (
+        _printable_text(device.name),
+        _printable_text(device.uuid),
+        size if size is not None and 0 <= size <= _LARGEST_BYTES else None,
+    )
 
 
-def _text(text: str, longest: int = _LONGEST) -> str:
+def _printable_text(text: str, longest: int = _LONGEST) -> str:
     """Return printable ASCII of a bounded length."""
     return "".join(one if one.isascii() and one.isprintable() else "?" for one in text[:longest])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cedana_sched.model.errors import SnapshotError
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 
 ReadImage = Callable[[str], bytes]
 """Returns an image by its name; raises FileNotFoundError or KeyError if the snapshot has none of that name."""
@@ -46,9 +46,9 @@ class Images:
 
     def __init__(self, toolchain: Toolchain, read: ReadImage) -> None:
         self._read = read
-        self._codec = _codec(toolchain.pycriu)
+        self._codec = _import_pycriu(toolchain.pycriu)
 
-    def entries(self, name: str, *, readable: bool = False) -> list[Entry]:
+    def read_entries(self, name: str, *, readable: bool = False) -> list[Entry]:
         """Return the entries of an image; none if the snapshot has no such image.
 
         Args:
@@ -58,11 +58,11 @@ class Images:
         Raises:
             SnapshotError: the image exists but cannot be decoded.
         """
-        content = self.content(name, readable=readable)
+        content = self.read_image(name, readable=readable)
         entries: list[Entry] = content["entries"] if content else []
         return entries
 
-    def content(self, name: str, *, readable: bool = False) -> Entry | None:
+    def read_image(self, name: str, *, readable: bool = False) -> Entry | None:
         """Return a whole image, with its kind and entries; None if the snapshot has no such image.
 
         Raises:
@@ -74,14 +74,14 @@ class Images:
             return None
         try:
             content: Entry = self._codec.loads(data, readable)
-            self._check(name, content)
+            self._validate_and_complete(name, content)
         except Exception as error:  # pycriu raises bare Exception, struct.error and protobuf's own
             raise SnapshotError(
                 f"image {name} cannot be decoded: {error}", remedy="verify the snapshot in its store"
             ) from error
         return content
 
-    def _check(self, name: str, content: Entry) -> None:
+    def _validate_and_complete(self, name: str, content: Entry) -> None:
         """Check an image's kind and required fields, on which readers rely; complete its repeated fields."""
         kind = _KINDS.get(name.removesuffix(".img").rstrip("-0123456789"))
         if kind is None:
@@ -115,13 +115,13 @@ def _check_fields(message: Any, entry: Entry) -> None:
 
 def _without_empty_lists(entry: Entry) -> Entry:
     """Drop empty repeated fields, as pycriu's own decoder does: its encoder does not support them."""
-    return {name: _kept(value) for name, value in entry.items() if value != []}
+    return {name: _drop_nested_empty_lists(value) for name, value in entry.items() if value != []}
 
 
-def _kept(value: Any) -> Any:
+def _drop_nested_empty_lists(value: Any) -> Any:
     if isinstance(value, dict):
         return _without_empty_lists(value)
-    return [_kept(one) for one in value] if isinstance(value, list) else value
+    return [_drop_nested_empty_lists(one) for one in value] if isinstance(value, list) else value
 
 
 def folder_reader(folder: Path) -> ReadImage:
@@ -129,7 +129,7 @@ def folder_reader(folder: Path) -> ReadImage:
     return lambda name: (folder / name).read_bytes()
 
 
-def _codec(pycriu: Path) -> Any:
+def _import_pycriu(pycriu: Path) -> Any:
     if str(pycriu) not in sys.path:
         sys.path.append(str(pycriu))  # at the end: hides nothing of the environment's own
     return importlib.import_module("pycriu.images")

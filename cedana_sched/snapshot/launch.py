@@ -15,7 +15,7 @@ import msgspec
 
 from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot import syscalls
-from cedana_sched.snapshot.namespaces import Externals
+from cedana_sched.snapshot.external_mounts import Externals
 
 _FAILED = 125  # as in `env` and `timeout`: could not even start
 
@@ -41,7 +41,7 @@ class Job(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[int, ...] = ()
 
 
-class Restorer(msgspec.Struct, frozen=True):
+class RestorerPlacement(msgspec.Struct, frozen=True):
     """Where a CRIU can restore a job: in the job's cgroups, and with a root for the job's mounts."""
 
     mount_point: str | None
@@ -61,7 +61,7 @@ def start(job: Job) -> int:
     pid = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC)
     if pid == 0:
         os.close(reader)
-        _become(job, writer)
+        _exec_job(job, writer)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         failure = pipe.read()
@@ -71,13 +71,13 @@ def start(job: Job) -> int:
     return pid
 
 
-def module_environment() -> dict[str, str]:
+def interpreter_environment() -> dict[str, str]:
     """Return an environment in which a fresh interpreter imports this same package."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def enter_root(mount_point: str, externals: Externals) -> None:
-    """Set up the mounts that `namespaces` describes, in this process's own namespaces, and pivot into them."""
+def pivot_to_job_root(mount_point: str, externals: Externals) -> None:
+    """Set up the mounts that `mount_namespace` describes, in this process's own namespaces, and pivot into them."""
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.mount("/", mount_point, flags=syscalls.MS_BIND)
     safe = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
@@ -96,12 +96,12 @@ def enter_root(mount_point: str, externals: Externals) -> None:
     os.chdir("/")
 
 
-def _become(job: Job, failures: int) -> None:
+def _exec_job(job: Job, failures: int) -> None:
     try:
         os.setsid()
-        _join(job.cgroups)
-        enter_root(job.mount_point, job.externals)
-        _redirect(job)
+        _join_cgroups(job.cgroups)
+        pivot_to_job_root(job.mount_point, job.externals)
+        _redirect_standard_streams(job)
         os.chdir(job.directory)
         tini = os.open(job.tini, os.O_PATH | os.O_CLOEXEC)  # its folder may be inaccessible to the job's user
         os.setgroups(job.groups)
@@ -115,21 +115,21 @@ def _become(job: Job, failures: int) -> None:
         os._exit(_FAILED)
 
 
-def enter_restorer(task: Restorer) -> None:
-    """Set up the process that then execs CRIU (see `Restorer`)."""
-    _join(task.cgroups)
+def prepare_restorer_process(task: RestorerPlacement) -> None:
+    """Set up the process that then execs CRIU (see `RestorerPlacement`)."""
+    _join_cgroups(task.cgroups)
     if task.mount_point:
         syscalls.unshare(syscalls.CLONE_NEWNS)  # CRIU's mounts vanish with the namespace in any case
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("/", task.mount_point, flags=syscalls.MS_BIND)
 
 
-def _join(cgroups: tuple[str, ...]) -> None:
+def _join_cgroups(cgroups: tuple[str, ...]) -> None:
     for cgroup in cgroups:
         Path(cgroup, "cgroup.procs").write_text("0")  # 0 is the writer itself
 
 
-def _redirect(job: Job) -> None:
+def _redirect_standard_streams(job: Job) -> None:
     appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     for number, path, flags in ((0, "/dev/null", os.O_RDONLY), (1, job.stdout, appending), (2, job.stderr, appending)):
         descriptor = os.open(path, flags, 0o644)

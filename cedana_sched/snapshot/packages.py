@@ -17,11 +17,11 @@ from cedana_sched.snapshot.debian import (
     Package,
     debian_mirrors,
     download_from,
+    expand_mirror_lists,
     machine_architecture,
-    plain_addresses,
     require_tools,
 )
-from cedana_sched.snapshot.pins import Pins, read_pins
+from cedana_sched.snapshot.package_pins import PackagePins, read_pins
 
 SUITE = "testing"
 _PROGRAMS = ("criu", "nftables", "tini-static")
@@ -31,14 +31,14 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Obtained:
+class ObtainedPackages:
     """Package files with their packages."""
 
     packages: Sequence[Package]
     files: Sequence[Path]
 
 
-def obtain_packages(work: Path, progress: Progress, *, only_pinned: bool) -> Obtained:
+def obtain_packages(work: Path, progress: Progress, *, only_pinned: bool) -> ObtainedPackages:
     """Download the packages for this machine's architecture into a folder, which is created.
 
     Args:
@@ -51,15 +51,15 @@ def obtain_packages(work: Path, progress: Progress, *, only_pinned: bool) -> Obt
     """
     require_tools()
     try:
-        return _pinned(work / "pinned", progress)
+        return _obtain_pinned(work / "pinned", progress)
     except DebianPackagesError as error:
         if only_pinned:
             raise
         progress(f"{error.message}: what Debian {SUITE} has today is taken, verified by Debian's signatures")
-    return _served(work, progress)
+    return _obtain_current(work, progress)
 
 
-def fetch_pinned(pins: Pins, mirrors: Sequence[str], into: Path) -> Obtained:
+def fetch_pinned(pins: PackagePins, mirrors: Sequence[str], into: Path) -> ObtainedPackages:
     """Download pinned packages from the first of the mirrors that has them, else from the archive.
 
     Raises:
@@ -69,28 +69,28 @@ def fetch_pinned(pins: Pins, mirrors: Sequence[str], into: Path) -> Obtained:
     for mirror in mirrors:
         if missing:
             said += download_from(mirror, missing, into)
-            missing = [package for package in missing if not package.is_in(into)]
+            missing = [package for package in missing if not package.is_downloaded_in(into)]
     for package in missing:  # one by one: an unavailable archive costs one timeout, not thirty
         refused = download_from(pins.archive, [package], into)
-        if not package.is_in(into):
-            raise _neither_has(
+        if not package.is_downloaded_in(into):
+            raise _missing_package_error(
                 package, pins, [line for line in said + refused if f"/{package.name}_" in line] or refused
             )
-    return Obtained(pins.packages, [package.file_in(into) for package in pins.packages])
+    return ObtainedPackages(pins.packages, [package.download_path_in(into) for package in pins.packages])
 
 
-def served_packages(suite: DebianSuite) -> list[Package]:
+def current_packages_of(suite: DebianSuite) -> list[Package]:
     """Return all packages for CRIU, as a suite has them today.
 
     Raises:
         DebianPackagesError: naming those that the suite does not serve.
     """
-    packages = suite.packages(*_PROGRAMS, "python3-pycriu")  # first, to name what is not served
-    libraries = [name for name in suite.closure(*_PROGRAMS) if name.startswith("lib")]
-    return packages + suite.packages(*libraries)
+    packages = suite.look_up_packages(*_PROGRAMS, "python3-pycriu")  # first, to name what is not served
+    libraries = [name for name in suite.names_with_dependencies(*_PROGRAMS) if name.startswith("lib")]
+    return packages + suite.look_up_packages(*libraries)
 
 
-def _pinned(work: Path, progress: Progress) -> Obtained:
+def _obtain_pinned(work: Path, progress: Progress) -> ObtainedPackages:
     architecture = machine_architecture()
     pins = read_pins(architecture)
     if pins is None:
@@ -99,18 +99,18 @@ def _pinned(work: Path, progress: Progress) -> Obtained:
             remedy="pin them on such a machine, with 'make pin'",
         )
     progress(f"downloading CRIU and its libraries ({len(pins.packages)} packages)")
-    return fetch_pinned(pins, plain_addresses(debian_mirrors()), work)
+    return fetch_pinned(pins, expand_mirror_lists(debian_mirrors()), work)
 
 
-def _served(work: Path, progress: Progress) -> Obtained:
+def _obtain_current(work: Path, progress: Progress) -> ObtainedPackages:
     progress(f"reading the package index of Debian {SUITE}")
     suite = DebianSuite(SUITE, work / "apt")
-    packages = served_packages(suite)
+    packages = current_packages_of(suite)
     progress(f"downloading CRIU and its libraries ({len(packages)} packages)")
-    return Obtained(packages, suite.download(packages, work / "served"))
+    return ObtainedPackages(packages, suite.download(packages, work / "served"))
 
 
-def _neither_has(package: Package, pins: Pins, said: Sequence[str]) -> DebianPackagesError:
+def _missing_package_error(package: Package, pins: PackagePins, said: Sequence[str]) -> DebianPackagesError:
     return DebianPackagesError(
         f"package {package.name} {package.version}, which is pinned, can be had neither from this machine's Debian "
         f"mirror nor from {pins.archive}",

@@ -54,7 +54,7 @@ _DESCRIPTORS = (
 )
 
 
-class _Look:
+class _CheckBudget:
     """The bounds of one check: its duration and its number of processes."""
 
     def __init__(self, seconds: float, processes: int) -> None:
@@ -63,7 +63,7 @@ class _Look:
         self._processes = processes
         self._seen = 0
 
-    def begin(self) -> None:
+    def count_process(self) -> None:
         """Count one process.
 
         Raises:
@@ -72,9 +72,9 @@ class _Look:
         self._seen += 1
         if self._seen > self._processes:
             raise CutShortError(f"there are more than {self._processes} processes to look at")
-        self.go_on()
+        self.require_time_left()
 
-    def go_on(self) -> None:
+    def require_time_left(self) -> None:
         """Check the time before each read.
 
         Raises:
@@ -92,19 +92,21 @@ def find_obstacles(
     Raises:
         CutShortError: nothing was found, and not everything was checked.
     """
-    return _find(pids, _look_at, _Look(seconds, processes))
+    return _find(pids, _obstacles_of, _CheckBudget(seconds, processes))
 
 
 def find_tracers(pids: Iterable[int]) -> list[Obstacle]:
     """Find only debuggers: one may have attached since `find_obstacles`."""
-    return _find(pids, _tracers, _Look(float("inf"), sys.maxsize))
+    return _find(pids, _tracer_obstacles_of, _CheckBudget(float("inf"), sys.maxsize))
 
 
-def _find(pids: Iterable[int], look_at: Callable[[int, _Look], Iterator[Obstacle]], look: _Look) -> list[Obstacle]:
+def _find(
+    pids: Iterable[int], look_at: Callable[[int, _CheckBudget], Iterator[Obstacle]], look: _CheckBudget
+) -> list[Obstacle]:
     found: dict[tuple[int, str], Obstacle] = {}
     try:
         for pid in pids:
-            look.begin()
+            look.count_process()
             with suppress(FileNotFoundError, ProcessLookupError):
                 for obstacle in look_at(pid, look):
                     found.setdefault((obstacle.pid, obstacle.problem), obstacle)
@@ -114,67 +116,67 @@ def _find(pids: Iterable[int], look_at: Callable[[int, _Look], Iterator[Obstacle
     return list(found.values())
 
 
-def _tracers(pid: int, look: _Look) -> Iterator[Obstacle]:
+def _tracer_obstacles_of(pid: int, look: _CheckBudget) -> Iterator[Obstacle]:
     """Yield the debuggers of a process, of which any thread may be traced alone."""
     folder = Path(f"/proc/{pid}")
-    for task in _entries(folder / "task", look):
+    for task in _folder_entries(folder / "task", look):
         with suppress(FileNotFoundError, ProcessLookupError):  # ended
             tracer = _TRACER.search((task / "status").read_bytes())
             if tracer:
                 number = tracer.group(1).decode()
-                by = f"process {number} ({_command(Path('/proc', number))})"
-                yield Obstacle(pid, _command(folder), f"is traced by {by}", "end the debugger (gdb, strace)")
+                by = f"process {number} ({_command_name_of(Path('/proc', number))})"
+                yield Obstacle(pid, _command_name_of(folder), f"is traced by {by}", "end the debugger (gdb, strace)")
 
 
-def _entries(folder: Path, look: _Look) -> Iterator[Path]:
+def _folder_entries(folder: Path, look: _CheckBudget) -> Iterator[Path]:
     """Yield the entries of a folder of /proc one by one: there may be a million."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            look.go_on()
+            look.require_time_left()
             yield Path(entry.path)
 
 
-def _command(folder: Path) -> str:
+def _command_name_of(folder: Path) -> str:
     try:
         return (folder / "comm").read_text(errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):
         return "ended"
 
 
-def _look_at(pid: int, look: _Look) -> Iterator[Obstacle]:
+def _obstacles_of(pid: int, look: _CheckBudget) -> Iterator[Obstacle]:
     folder = Path(f"/proc/{pid}")
-    command = _command(folder)
-    yield from _tracers(pid, look)
+    command = _command_name_of(folder)
+    yield from _tracer_obstacles_of(pid, look)
     leases: set[bytes] = set()
-    for path in _entries(folder / "fd", look):
+    for path in _folder_entries(folder / "fd", look):
         try:
             target = str(path.readlink())
             if target.startswith("/"):  # a file, of whatever kind
-                leases |= _leases(folder / "fdinfo" / path.name)
+                leases |= _leased_files(folder / "fdinfo" / path.name)
         except (FileNotFoundError, ProcessLookupError):
             continue  # closed meanwhile
         for pattern, problem, remedy in _DESCRIPTORS:
             if re.match(pattern, target):
                 yield Obstacle(pid, command, problem, remedy)
-    if leases and (mapped := _mapped(folder, leases, look)):
+    if leases and (mapped := _find_mapped_file(folder, leases, look)):
         yield Obstacle(pid, command, f"has a lease on a file that it has mapped ({mapped})", "give one of them up")
 
 
-def _leases(fdinfo: Path) -> set[bytes]:
+def _leased_files(fdinfo: Path) -> set[bytes]:
     """Return devices and inodes of the files with a lease by this descriptor (proc_pid_fdinfo(5))."""
     with fdinfo.open("rb") as file:
         lines = (line.split() for line in file.read(_FDINFO_BYTES).split(b"\n") if line.startswith(b"lock:"))
         return {words[6] for words in lines if len(words) > 6 and words[2] == b"LEASE"}
 
 
-def _mapped(folder: Path, files: set[bytes], look: _Look) -> str | None:
+def _find_mapped_file(folder: Path, files: set[bytes], look: _CheckBudget) -> str | None:
     """Return one of these files that is mapped: CRIU opens it again for the mapping, and breaks the lease.
 
     Its name may be any bytes; the kernel escapes only newlines.
     """
     with suppress(FileNotFoundError, ProcessLookupError), (folder / "maps").open("rb") as mappings:
         for line in mappings:
-            look.go_on()
+            look.require_time_left()
             _, _, _, device, inode, *path = line.removesuffix(b"\n").split(maxsplit=5)
             if b"%b:%b" % (device, inode) in files:
                 return (path[0] if path else inode).decode(errors="replace")

@@ -20,14 +20,18 @@ from pathlib import Path
 import msgspec
 
 from cedana_sched.model.errors import RestoreError, RetryableError
-from cedana_sched.runtime.held import HoldError, held, write_script
-from cedana_sched.runtime.locks import PosixLock, take_locks
-from cedana_sched.runtime.signs import STALL_SECONDS
+from cedana_sched.runtime_handler.held_processes import (
+    RestoredProcessesError,
+    restored_processes,
+    write_action_script,
+)
+from cedana_sched.runtime_handler.posix_lock_restore import PosixLock, retake_process_locks
+from cedana_sched.runtime_handler.progress_signs import STALL_SECONDS
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.explain import explain, last_lines
-from cedana_sched.snapshot.launch import Restorer, enter_restorer, module_environment
-from cedana_sched.snapshot.progress import Progress
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.snapshot.explain import explain_criu_exit, last_lines
+from cedana_sched.snapshot.launch import RestorerPlacement, interpreter_environment, prepare_restorer_process
+from cedana_sched.snapshot.stall_detection import StallDetector
 
 LOG_NAME = "restore.log"
 _NOT_ENTERED = 125
@@ -51,7 +55,7 @@ class RestoreRequest(msgspec.Struct, frozen=True):
     cgroups: tuple[Path, ...] = ()
     """Directories of the target cgroups; new and empty. On failure, the first with a freezer is emptied."""
     locks: tuple[PosixLock, ...] = ()
-    """Locks that `take_out_posix_locks` removed from the images: the processes acquire them before their first
+    """Locks that `remove_posix_locks` removed from the images: the processes acquire them before their first
     instruction."""
     timeout_seconds: float = 600.0
     stall_seconds: float = STALL_SECONDS
@@ -87,36 +91,36 @@ def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
         raise
     if status != 0:
         _clean_up(request, log)
-        found = explain(log, status, stderr)
+        found = explain_criu_exit(log, status, stderr)
         kind = RestoreInterruptedError if status < 0 else RestoreError
         raise kind(found.message, remedy=found.remedy, evidence=found.evidence)
-    _take_locks(request, log)
+    _reacquire_posix_locks(request, log)
     return RestoreResult(int(pidfile.read_text()), time.monotonic() - began, log)
 
 
-def _take_locks(request: RestoreRequest, log: Path) -> None:
+def _reacquire_posix_locks(request: RestoreRequest, log: Path) -> None:
     if not request.locks:
         return
     try:
-        with held(str(request.workdir)) as processes:
-            take_locks(processes, request.locks)
-    except (HoldError, OSError) as error:
+        with restored_processes(str(request.workdir)) as processes:
+            retake_process_locks(processes, request.locks)
+    except (RestoredProcessesError, OSError) as error:
         _clean_up(request, log)
         raise RestoreError(str(error), remedy="end what has locked the file, then try again") from error
 
 
 def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stderr: Path) -> int:
-    task = Restorer(
+    task = RestorerPlacement(
         mount_point=str(request.mount_point) if request.mount_point else None,
         cgroups=tuple(map(str, request.cgroups)),
     )
-    environment = module_environment() | toolchain.environment()
+    environment = interpreter_environment() | toolchain.criu_environment()
     with stderr.open("wb") as output:
         try:
             criu = subprocess.Popen(
-                [toolchain.criu, *_arguments(request, pidfile)],
+                [toolchain.criu, *_criu_arguments(request, pidfile)],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
-                preexec_fn=partial(_enter, task),  # noqa: PLW1509  # the caller has no threads
+                preexec_fn=partial(_prepare_criu_process, task),  # noqa: PLW1509  # the caller has no threads
             )  # fmt: skip
         except subprocess.SubprocessError:
             return _NOT_ENTERED  # the reason is in the file, in place of CRIU's own output
@@ -138,14 +142,14 @@ def _wait_end(criu: int, request: RestoreRequest) -> RestoreError | None:
     waiter = select.poll()
     waiter.register(descriptor, select.POLLIN)
     log = request.workdir / LOG_NAME
-    progress = Progress(criu, log, lambda: _members(request), stall_seconds=request.stall_seconds)
+    progress = StallDetector(criu, log, lambda: _restored_pids(request), stall_seconds=request.stall_seconds)
     deadline = time.monotonic() + request.timeout_seconds
     try:
-        while not waiter.poll(max(0.0, min(deadline - time.monotonic(), progress.interval)) * 1000):
+        while not waiter.poll(max(0.0, min(deadline - time.monotonic(), progress.check_interval_seconds)) * 1000):
             if time.monotonic() >= deadline:
                 message = f"the restore did not end within {request.timeout_seconds:g} s"
                 return RestoreError(message, remedy="allow it more time", evidence=last_lines(log))
-            if stall := progress.look():
+            if stall := progress.find_stall():
                 return RestoreInterruptedError(
                     stall.why, remedy="see what the processes wait for", evidence=stall.evidence
                 )
@@ -154,8 +158,8 @@ def _wait_end(criu: int, request: RestoreRequest) -> RestoreError | None:
     return None
 
 
-def _members(request: RestoreRequest) -> list[int]:
-    return [pid for cgroup in request.cgroups[:1] for pid in freezer.members(cgroup)]
+def _restored_pids(request: RestoreRequest) -> list[int]:
+    return [pid for cgroup in request.cgroups[:1] for pid in freezer.pids_in_cgroup(cgroup)]
 
 
 def _reap_group(group: int) -> None:
@@ -165,15 +169,15 @@ def _reap_group(group: int) -> None:
             os.waitpid(-group, 0)
 
 
-def _enter(task: Restorer) -> None:
+def _prepare_criu_process(task: RestorerPlacement) -> None:
     try:
-        enter_restorer(task)
+        prepare_restorer_process(task)
     except OSError as error:
         os.write(2, f"{error}\n".encode())
         raise
 
 
-def _arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
+def _criu_arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
     arguments = ["restore", "--restore-detached", "--restore-sibling", "--pidfile", str(pidfile)]
     arguments += ["--images-dir", str(request.images), "--work-dir", str(request.workdir)]
     arguments += ["--log-file", LOG_NAME, "-v4", "--manage-cgroups=ignore"]
@@ -181,7 +185,7 @@ def _arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
         arguments += ["--root", str(request.mount_point)]
     if request.locks:
         group = str(request.cgroups[0]) if request.cgroups else None
-        arguments += ["--action-script", write_script(str(request.workdir), group)]
+        arguments += ["--action-script", write_action_script(str(request.workdir), group)]
     arguments += ["--tcp-established", "--file-locks", "--link-remap"]
     for item in request.externals:
         arguments += ["--external", item]

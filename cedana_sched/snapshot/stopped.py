@@ -33,7 +33,7 @@ _STOPPED = "T"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _Stopped(msgspec.Struct, frozen=True):
+class _StoppedProcess(msgspec.Struct, frozen=True):
     pid: int
     started: str
     """Field 22 of /proc/PID/stat: the PID may be reused by the time that it is read."""
@@ -49,7 +49,7 @@ def make_stops_pending(pids: Iterable[int], workdir: Path) -> list[int]:
     found = stopped_processes(pids)
     (workdir / FILE_NAME).unlink(missing_ok=True)
     if found:
-        named = [_Stopped(pid, started) for pid in found if (started := _started(pid))]
+        named = [_StoppedProcess(pid, started) for pid in found if (started := _read_start_time(pid))]
         (workdir / FILE_NAME).write_bytes(msgspec.json.encode(named))
     for pid in found:
         with suppress(ProcessLookupError):
@@ -61,8 +61,8 @@ def make_stops_pending(pids: Iterable[int], workdir: Path) -> list[int]:
 def stop_again(workdir: Path) -> None:
     """Make the stops of `make_stops_pending` pending again, before their processes may run."""
     with suppress(FileNotFoundError):
-        for one in msgspec.json.decode((workdir / FILE_NAME).read_bytes(), type=list[_Stopped]):
-            if _started(one.pid) == one.started:
+        for one in msgspec.json.decode((workdir / FILE_NAME).read_bytes(), type=list[_StoppedProcess]):
+            if _read_start_time(one.pid) == one.started:
                 _stop_threads(one.pid)
 
 
@@ -75,24 +75,24 @@ def _stop_threads(pid: int) -> None:
 def _is_stopped(process: Path) -> bool:
     """Return whether a process is stopped, by its threads: the first may have ended, and be a zombie."""
     with suppress(FileNotFoundError, ProcessLookupError):
-        return any(_state(task) == _STOPPED or _waits(task) for task in (process / "task").iterdir())
+        return any(_task_state(task) == _STOPPED or _is_waiting_in_stop(task) for task in (process / "task").iterdir())
     return False
 
 
-def _state(task: Path) -> str:
-    return _fields(task)[0]
+def _task_state(task: Path) -> str:
+    return _read_stat_fields(task)[0]
 
 
-def _waits(task: Path) -> bool:
+def _is_waiting_in_stop(task: Path) -> bool:
     return (task / "wchan").read_text().startswith(_WAITING_IN)
 
 
-def _started(pid: int) -> str | None:
+def _read_start_time(pid: int) -> str | None:
     with suppress(FileNotFoundError, ProcessLookupError):
-        return _fields(Path("/proc", str(pid)))[19]
+        return _read_stat_fields(Path("/proc", str(pid)))[19]
     return None
 
 
-def _fields(process: Path) -> list[str]:
+def _read_stat_fields(process: Path) -> list[str]:
     """Return the fields of `stat` after the command, from the third on."""
     return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -29,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def unshare(flags: int) -> None:
     """Move this process into new namespaces."""
-    _check(_libc.unshare(flags), "unshare")
+    _raise_on_failure(_libc.unshare(flags), "unshare")
 
 
 def clone(flags: int) -> int:
@@ -38,7 +38,7 @@ def clone(flags: int) -> int:
     Only for a single-threaded process whose child soon calls exec: the C library is not aware of the child.
     """
     number = _SYS_CLONE[platform.machine()]
-    return _check(_libc.syscall(number, flags | signal.SIGCHLD, 0, 0, 0, 0), "clone")
+    return _raise_on_failure(_libc.syscall(number, flags | signal.SIGCHLD, 0, 0, 0, 0), "clone")
 
 
 def mount(source: str, target: str, fstype: str = "", flags: int = 0, options: str = "") -> None:
@@ -46,26 +46,26 @@ def mount(source: str, target: str, fstype: str = "", flags: int = 0, options: s
     result = _libc.mount(
         source.encode(), target.encode(), fstype.encode() or None, ctypes.c_ulong(flags), options.encode() or None
     )
-    _check(result, f"mount {fstype or source} on {target}")
+    _raise_on_failure(result, f"mount {fstype or source} on {target}")
 
 
 def umount_detached(target: str) -> None:
     """Detach a mount, umount2(2) with MNT_DETACH: gone from the tree at once, from the kernel when unused."""
-    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+    _raise_on_failure(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
     """Exchange the root mount; the old one appears at `put_old`."""
     number = _SYS_PIVOT_ROOT[platform.machine()]
-    _check(_libc.syscall(number, new_root.encode(), put_old.encode()), f"pivot_root {new_root}")
+    _raise_on_failure(_libc.syscall(number, new_root.encode(), put_old.encode()), f"pivot_root {new_root}")
 
 
 def pidfd_getfd(pidfd: int, descriptor: int) -> int:
     """Duplicate another process's open file as a descriptor of this one; needs permission to ptrace it."""
-    return _check(_libc.syscall(_SYS_PIDFD_GETFD, pidfd, descriptor, 0), "pidfd_getfd")
+    return _raise_on_failure(_libc.syscall(_SYS_PIDFD_GETFD, pidfd, descriptor, 0), "pidfd_getfd")
 
 
-def _check(result: int, what: str) -> int:
+def _raise_on_failure(result: int, what: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")

@@ -33,7 +33,7 @@ class Connection(NamedTuple):
         return self.inode != 0
 
     @property
-    def is_within(self) -> bool:
+    def is_within_network(self) -> bool:
         """Whether both ends are in the same network."""
         return self.local[0] == self.remote[0] or self.remote[0].is_loopback
 
@@ -45,12 +45,12 @@ def connections(pid: int, proc: Path = PROC) -> Iterator[Connection]:
         FileNotFoundError, ProcessLookupError: the process has ended.
     """
     network = proc / str(pid) / "net"
-    yield from _rows(network / "tcp")
+    yield from _parse_table(network / "tcp")
     if (newer := network / "tcp6").exists():  # missing on a kernel without IPv6
-        yield from _rows(newer)
+        yield from _parse_table(newer)
 
 
-def tables(pids: Iterable[int], proc: Path = PROC, *, with_own: bool = True) -> Iterator[list[Connection]]:
+def network_tables_of(pids: Iterable[int], proc: Path = PROC, *, with_own: bool = True) -> Iterator[list[Connection]]:
     """Yield the table of each network of these processes once; those that have ended are skipped.
 
     Args:
@@ -72,27 +72,31 @@ def remote_addresses(pids: Iterable[int], proc: Path = PROC) -> frozenset[str]:
 
     Processes that end meanwhile are skipped.
     """
-    found = (one for table in tables(pids, proc, with_own=False) for one in table if _leads_out(one))
+    found = (
+        one for table in network_tables_of(pids, proc, with_own=False) for one in table if _is_open_to_outside(one)
+    )
     return frozenset(str(one.remote[0]) for one in found)
 
 
-def _leads_out(connection: Connection) -> bool:
-    return connection.state == ESTABLISHED and connection.has_owner and not connection.is_within
+def _is_open_to_outside(connection: Connection) -> bool:
+    return connection.state == ESTABLISHED and connection.has_owner and not connection.is_within_network
 
 
-def _rows(table: Path) -> Iterator[Connection]:
+def _parse_table(table: Path) -> Iterator[Connection]:
     for line in table.read_text().splitlines()[1:]:
         fields = line.split()
         waiting_to_leave, _, _ = fields[4].partition(":")
-        yield Connection(_end(fields[1]), _end(fields[2]), fields[3], int(waiting_to_leave, 16), int(fields[9]))
+        yield Connection(
+            _parse_endpoint(fields[1]), _parse_endpoint(fields[2]), fields[3], int(waiting_to_leave, 16), int(fields[9])
+        )
 
 
-def _end(text: str) -> End:
+def _parse_endpoint(text: str) -> End:
     address, port = text.split(":")
-    return _address(address), int(port, 16)
+    return _parse_address(address), int(port, 16)
 
 
-def _address(text: str) -> Address:
+def _parse_address(text: str) -> Address:
     """Parse 32-bit words, each in the machine's byte order."""
     words = (bytes.fromhex(text[start : start + 8])[::-1] for start in range(0, len(text), 8))
     found = ipaddress.ip_address(b"".join(words))

@@ -20,17 +20,17 @@ because it has exceeded its share of a busy processor (DELAY_DEQUEUE in kernel/s
 
 def held_by_vfork(pids: Iterable[int]) -> list[int]:
     """Return those of the frozen processes with a thread that waits in vfork."""
-    return [pid for pid in pids if any(_waits(task) for task in _tasks(pid))]
+    return [pid for pid in pids if any(_is_waiting_in_vfork(task) for task in _task_folders(pid))]
 
 
-def _tasks(pid: int) -> list[Path]:
+def _task_folders(pid: int) -> list[Path]:
     try:
         return list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return []  # ended
 
 
-def _waits(task: Path) -> bool:
+def _is_waiting_in_vfork(task: Path) -> bool:
     try:
         where = (task / "wchan").read_text()
         if where.strip() != _NOT_SAID:

@@ -20,7 +20,7 @@ class MissingObjectError(StoreError):
     """No object has this key; callers translate the error."""
 
 
-def oversized(key: str, size: int, at_most: int) -> IntegrityError:
+def oversized_error(key: str, size: int, at_most: int) -> IntegrityError:
     """Return the error for an object larger than any of its kind: another program has written it."""
     return IntegrityError(
         f"object {key} has {size:,} bytes, more than {at_most:,}",
@@ -66,11 +66,11 @@ class Backend(Protocol):
         """Description of the place for errors; no secret."""
 
     @property
-    def trials(self) -> str:
+    def trials_folder(self) -> str:
         """Folder of trial objects."""
         return TRIALS
 
-    def within(self, folder: str) -> Backend:  # noqa: ARG002  # only some distinguish folders
+    def restricted_to_folder(self, folder: str) -> Backend:  # noqa: ARG002  # only some distinguish folders
         """Return the same place for a client that may write below `folder` only, for trials and the clock."""
         return self
 
@@ -104,7 +104,7 @@ class Backend(Protocol):
     def list(self, prefix: str) -> Iterator[Entry]:
         """Yield every object below the folder `prefix`."""
 
-    def folders(self, prefix: str) -> tuple[str, ...]:
+    def folder_names(self, prefix: str) -> tuple[str, ...]:
         """Return the names of the folders directly below the folder `prefix`."""
 
     def stat(self, key: str) -> Entry | None:
@@ -113,7 +113,7 @@ class Backend(Protocol):
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; missing ones are no error."""
 
-    def now(self) -> float:
+    def store_time(self) -> float:
         """Return the store's time, to compare with `Entry.modified`."""
 
     def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:

@@ -28,15 +28,15 @@ def capabilities_of(backend: Backend) -> Capabilities:
     with _lock:
         known = _known.get(backend.description)
     if known is None:
-        known = probe(backend)
+        known = probe_capabilities(backend)
         with _lock:
             _known[backend.description] = known
     return known
 
 
-def probe(backend: Backend) -> Capabilities:
+def probe_capabilities(backend: Backend) -> Capabilities:
     """Write, write again, read a range, delete."""
-    key = f"{backend.trials}/{uuid.uuid4().hex}"
+    key = f"{backend.trials_folder}/{uuid.uuid4().hex}"
     backend.put(key, b"first")
     try:
         return Capabilities(_creates_conditionally(backend, key), _reads_ranges(backend, key))

@@ -10,7 +10,7 @@ import msgspec
 
 from cedana_sched.model.errors import IntegrityError
 from cedana_sched.store.backend import Backend
-from cedana_sched.store.capabilities import probe
+from cedana_sched.store.capabilities import probe_capabilities
 
 SAMPLE_BYTES = 32 << 20
 _BLOCK_BYTES = 1 << 20
@@ -36,8 +36,8 @@ def check_store(backend: Backend) -> StoreReport:
         StoreUnavailableError: the store is unreachable, or full.
         IntegrityError: the store returned other bytes than were written.
     """
-    capabilities = probe(backend)
-    key = f"{backend.trials}/{uuid.uuid4().hex}-sample"
+    capabilities = probe_capabilities(backend)
+    key = f"{backend.trials_folder}/{uuid.uuid4().hex}-sample"
     block = os.urandom(_BLOCK_BYTES)
     try:
         begun = time.monotonic()

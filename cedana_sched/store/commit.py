@@ -26,10 +26,10 @@ from cedana_sched.model.errors import (
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend
-from cedana_sched.store.bounded import kept
+from cedana_sched.store.bounded_listing import bounded_list
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.intents import read_intents
-from cedana_sched.store.previous import ensure_new
+from cedana_sched.store.previous_generation import require_unused_number
 
 _log = structlog.get_logger(__name__)
 
@@ -43,20 +43,20 @@ def commit_manifest(
         CommitConflictError: another writer has committed it.
         StoreError: the store failed, and whether the manifest was written could not be read: it may yet appear.
     """
-    ensure_new(catalogue, ref)
+    require_unused_number(catalogue, ref)
     try:
         if conditional:
             _create(backend, catalogue, ref, writer, data)
         else:
             _claim_and_write(backend, catalogue, ref, writer, data)
     except StoreUnavailableError:
-        if _winner(catalogue, ref) != writer:
+        if _committed_writer(catalogue, ref) != writer:
             raise
 
 
 def _create(backend: Backend, catalogue: Catalogue, ref: SnapshotRef, writer: str, data: bytes) -> None:
     """Create the manifest; after a refusal, read its writer: our own write may have succeeded without a response."""
-    if backend.put_if_absent(layout.manifest_key(ref), data) or _winner(catalogue, ref) == writer:
+    if backend.put_if_absent(layout.manifest_key(ref), data) or _committed_writer(catalogue, ref) == writer:
         return
     raise _conflict(ref)
 
@@ -65,11 +65,11 @@ def _claim_and_write(backend: Backend, catalogue: Catalogue, ref: SnapshotRef, w
     claim, manifest = layout.claim_key(ref, writer), layout.manifest_key(ref, writer)
     try:
         backend.put(claim, b"")
-        if _others_claim(backend, ref, writer):
+        if _has_other_claim(backend, ref, writer):
             raise _conflict(ref)
-        ensure_new(catalogue, ref)
+        require_unused_number(catalogue, ref)
         backend.put(manifest, data)
-        if _winner(catalogue, ref) != writer:
+        if _committed_writer(catalogue, ref) != writer:
             backend.delete([manifest])
             raise _conflict(ref)
     finally:
@@ -84,26 +84,26 @@ def _withdraw(backend: Backend, claim: str) -> None:
         _log.info("claim_left_behind", key=claim, why=str(error))
 
 
-def _others_claim(backend: Backend, ref: SnapshotRef, writer: str) -> bool:
+def _has_other_claim(backend: Backend, ref: SnapshotRef, writer: str) -> bool:
     claimants: set[str] = set()
     namespace = ref.identity.namespace
-    for entry in kept(backend, namespace, layout.identity_folder(ref.identity), "files of one workload"):
+    for entry in bounded_list(backend, namespace, layout.identity_folder(ref.identity), "files of one workload"):
         file = layout.parse_generation_key(entry.key)
         if file is not None and file.writer is not None and (file.kind, file.generation) == ("claim", ref.generation):
             claimants.add(file.writer)
     claimants.discard(writer)
     if not claimants:
         return False
-    now = backend.within(layout.namespace_folder(namespace)).now()
-    return not claimants.isdisjoint(read_intents(backend, namespace, now=now, of=claimants).writers)
+    now = backend.restricted_to_folder(layout.namespace_folder(namespace)).store_time()
+    return not claimants.isdisjoint(read_intents(backend, namespace, now=now, of=claimants).live_writers)
 
 
-def _winner(catalogue: Catalogue, ref: SnapshotRef) -> str | None:
-    entry = catalogue.at(ref).committed.get(ref)
+def _committed_writer(catalogue: Catalogue, ref: SnapshotRef) -> str | None:
+    entry = catalogue.files_of_generation(ref).committed.get(ref)
     if entry is None:
         return None
     try:
-        return catalogue.summary(ref, entry).writer
+        return catalogue.read_summary(ref, entry).writer
     except (IntegrityError, NotFoundError, UnsealedError):
         return None
 

@@ -15,7 +15,7 @@ import zstandard
 from cedana_sched.model.errors import IntegrityError
 from cedana_sched.model.policy import Compression
 from cedana_sched.store.backend import Buffer
-from cedana_sched.store.decoding import unpack
+from cedana_sched.store.decoding import decompress_bounded
 
 RAW, LZ4, ZSTD = 0, 1, 2
 """Codec numbers in the manifest's chunk table; never renumber."""
@@ -43,7 +43,7 @@ _FIXED = {
 
 
 class Compressor:
-    """Compresses chunks in several threads, and adapts its effort to `observe`."""
+    """Compresses chunks in several threads, and adapts its effort to `record_chunk_times`."""
 
     def __init__(self, compression: Compression) -> None:
         self._fixed = _FIXED.get(compression)
@@ -54,21 +54,25 @@ class Compressor:
         self._observed = 0
 
     @property
-    def effort(self) -> Effort:
+    def next_effort(self) -> Effort:
         """Effort for the next chunk."""
         return self._fixed or _LADDER[self._rung]
 
     def compress(self, chunk: memoryview) -> tuple[int, Buffer]:
         """Return codec and payload; the chunk itself if compression does not pay."""
-        effort = self.effort
+        effort = self.next_effort
         if effort.codec == RAW or looks_random(chunk):
             return RAW, chunk
-        payload = lz4.block.compress(chunk, store_size=False) if effort.codec == LZ4 else self._zstd(effort, chunk)
+        payload = (
+            lz4.block.compress(chunk, store_size=False)
+            if effort.codec == LZ4
+            else self._compress_with_zstd(effort, chunk)
+        )
         if len(payload) > len(chunk) * _WORTHWHILE:
             return RAW, chunk
         return effort.codec, payload
 
-    def observe(self, working_seconds: float, waiting_seconds: float) -> None:
+    def record_chunk_times(self, working_seconds: float, waiting_seconds: float) -> None:
         """Record how long a chunk was processed, and how long it then waited for the store."""
         with self._lock:
             self._working += working_seconds
@@ -84,7 +88,7 @@ class Compressor:
             self._working = self._waiting = 0.0
             self._observed = 0
 
-    def _zstd(self, effort: Effort, chunk: memoryview) -> bytes:
+    def _compress_with_zstd(self, effort: Effort, chunk: memoryview) -> bytes:
         """Compress with one context per thread and level: contexts are not thread-safe, and expensive to create."""
         contexts: dict[int, zstandard.ZstdCompressor] | None = getattr(self._local, "contexts", None)
         if contexts is None:
@@ -115,7 +119,7 @@ def decompress(codec: int, payload: Buffer, size: int) -> Buffer:
         elif codec == LZ4:
             chunk = lz4.block.decompress(payload, uncompressed_size=size)
         elif codec == ZSTD:
-            chunk = unpack(payload, size)
+            chunk = decompress_bounded(payload, size)
         else:
             raise IntegrityError(f"codec {codec} does not exist")
     except (lz4.block.LZ4BlockError, ValueError) as error:

@@ -16,8 +16,8 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from cedana_sched.model.errors import StoreUnavailableError
-from cedana_sched.store.location import CredentialService
-from cedana_sched.store.session_credentials import CredentialsRefusedError, SessionCredentials
+from cedana_sched.store.credential_renewal import CredentialsRefusedError, SessionCredentials
+from cedana_sched.store.storage_config import CredentialService
 
 _TIMEOUT: Final = urllib3.Timeout(connect=5, read=30)
 _LONGEST_ANSWER: Final = 64 << 10
@@ -58,21 +58,21 @@ class CredentialClient:
             StoreUnavailableError: no response, or an invalid one.
         """
         what = f"cannot get credentials of namespace {namespace} from {self._service.url}"
-        status, body = self._post(what, msgspec.json.encode(CredentialRequest(namespace, self._collecting)))
+        status, body = self._post_request(what, msgspec.json.encode(CredentialRequest(namespace, self._collecting)))
         if status == 200:
             try:
                 return msgspec.json.decode(body, type=SessionCredentials)
             except (ValueError, RecursionError) as error:
                 raise StoreUnavailableError(f"{what}: the answer cannot be read: {error}", remedy=_VERSIONS) from error
-        sentence = f"{what}: {status}: {_message(body)}"
+        sentence = f"{what}: {status}: {_refusal_message(body)}"
         if status == 403:
             raise CredentialsRefusedError(sentence, remedy="it is tried again, and given with a pod or an order")
         raise StoreUnavailableError(sentence, remedy="see the log of the coordinator")
 
-    def _post(self, what: str, body: bytes) -> tuple[int, bytes]:
+    def _post_request(self, what: str, body: bytes) -> tuple[int, bytes]:
         service = self._service
-        token = _read(what, service.token_file).strip()
-        authorities = _read(what, service.authorities)  # urllib3's own error would not name the file
+        token = _read_text_file(what, service.token_file).strip()
+        authorities = _read_text_file(what, service.authorities)  # urllib3's own error would not name the file
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
             with urllib3.PoolManager(cert_reqs="CERT_REQUIRED", ca_cert_data=authorities) as client:
@@ -98,7 +98,7 @@ class CredentialClient:
 _VERSIONS: Final = "run the coordinator and the agents in one version"
 
 
-def _read(what: str, path: Path) -> str:
+def _read_text_file(what: str, path: Path) -> str:
     try:
         text = path.read_text()
     except (OSError, ValueError) as error:
@@ -109,7 +109,7 @@ def _read(what: str, path: Path) -> str:
     return text
 
 
-def _message(body: bytes) -> str:
+def _refusal_message(body: bytes) -> str:
     try:
         return msgspec.json.decode(body, type=CredentialRefusal).message[:_SHOWN]
     except (ValueError, RecursionError):

@@ -10,14 +10,14 @@ from cedana_sched.model.errors import NotFoundError
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, MissingObjectError
 from cedana_sched.store.catalogue import Catalogue
-from cedana_sched.store.format import HEAD_BYTES
-from cedana_sched.store.sealing.data_keys import erase
-from cedana_sched.store.sealing.envelope import is_sealed
+from cedana_sched.store.manifest_format import HEAD_BYTES
+from cedana_sched.store.sealing.data_keys import erase_data_keys
+from cedana_sched.store.sealing.sealed_manifest_format import is_sealed
 
 _SHOWN = 10
 
 
-class Erasure(msgspec.Struct, frozen=True):
+class ErasureReport(msgspec.Struct, frozen=True):
     """What was erased in one namespace."""
 
     namespace: str
@@ -25,7 +25,9 @@ class Erasure(msgspec.Struct, frozen=True):
     snapshots: int
 
 
-def erase_namespace(backend: Backend, catalogue: Catalogue, namespace: str, others: Sequence[str] = ()) -> Erasure:
+def erase_namespace(
+    backend: Backend, catalogue: Catalogue, namespace: str, others: Sequence[str] = ()
+) -> ErasureReport:
     """Delete the data keys, which is the erasure; then the manifests that have become unreadable.
 
     Unsealed snapshots stay. The next garbage collections delete the packs. Idempotent; repeat an interrupted one.
@@ -34,9 +36,9 @@ def erase_namespace(backend: Backend, catalogue: Catalogue, namespace: str, othe
     Raises:
         NotFoundError: nothing in it is sealed.
     """
-    data_keys = erase(backend, namespace)
+    data_keys = erase_data_keys(backend, namespace)
     removed = 0
-    for ref, entry in catalogue.generations(layout.snapshots_folder(namespace)).committed.items():
+    for ref, entry in catalogue.list_generations(layout.snapshots_folder(namespace)).committed.items():
         try:
             head = backend.get_range(entry.key, 0, HEAD_BYTES)
         except MissingObjectError:
@@ -49,4 +51,4 @@ def erase_namespace(backend: Backend, catalogue: Catalogue, namespace: str, othe
         meant = f"name one of {', '.join(others[:_SHOWN])}" if others else "name another"
         remedy = f"{meant}; 'snapshots rm' removes snapshots that are not sealed"
         raise NotFoundError("namespace", namespace, "has nothing that is sealed", remedy=remedy)
-    return Erasure(namespace, data_keys, removed)
+    return ErasureReport(namespace, data_keys, removed)

@@ -19,8 +19,8 @@ they keep a pack that is being written, or about to be named, from being condemn
 rarely abort. An intent alone never revokes a marker on which another run may have acted, only one that this run has
 just set. A manifest that cannot be read may name any pack: while one exists, no pack of its namespace is deleted.
 
-If packs do not fit in memory, a run takes a sample, another one each time (`bounded.py`). All other garbage is deleted
-in batches while it is listed, because its number is unbounded.
+If packs do not fit in memory, a run takes a sample, another one each time (`bounded_listing.py`). All other garbage is
+deleted in batches while it is listed, because its number is unbounded.
 
 A marker without a pack is deleted only if it is older than the run that did not list the pack: then the pack was
 deleted before, for only existing packs are condemned, and no name is reused.
@@ -38,10 +38,10 @@ import msgspec
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry
-from cedana_sched.store.bounded import Sample, name_of, remove_in_parts
+from cedana_sched.store.bounded_listing import Sample, last_key_part, remove_in_parts
 from cedana_sched.store.catalogue import Catalogue
-from cedana_sched.store.generation_files import files_that_count, served_files
-from cedana_sched.store.generations import generations_of
+from cedana_sched.store.garbage_listing import deletable_files, manifests_and_tombstones
+from cedana_sched.store.generation_names import parse_generations
 from cedana_sched.store.intents import CLOCK_GRAIN_SECONDS, TIME_TO_LIVE_SECONDS, Intents, dead_intents, read_intents
 from cedana_sched.store.references import read_references
 
@@ -80,7 +80,7 @@ def condemned_packs(backend: Backend, namespace: str, among: Collection[str]) ->
         return set()
     listed = [entry.key for entry in islice(backend.list(layout.condemned_folder(namespace)), MARKERS_LISTED)]
     if len(listed) == MARKERS_LISTED:
-        return _there(backend, keys)
+        return _existing_packs(backend, keys)
     markers = frozenset(listed)
     return {pack for pack, key in keys.items() if key in markers}
 
@@ -93,13 +93,13 @@ def require_packs(backend: Backend, namespace: str, writer: str, packs: Collecti
     """
     lost = condemned_packs(backend, namespace, packs)
     others = {pack: layout.pack_key(namespace, pack) for pack in packs if layout.pack_writer(pack) != writer}
-    lost.update(others.keys() - _there(backend, others))
+    lost.update(others.keys() - _existing_packs(backend, others))
     if lost:
         sentence = f"pack {min(lost)}, which the snapshot refers to, was given up while it was taken"
         raise StoreUnavailableError(sentence, remedy="take the snapshot again; it will be written in full")
 
 
-def _there(backend: Backend, keys: dict[str, str]) -> set[str]:
+def _existing_packs(backend: Backend, keys: dict[str, str]) -> set[str]:
     """Return the packs whose key exists. A large workload has thousands, and is frozen meanwhile."""
 
     def is_there(key: str) -> bool:
@@ -130,10 +130,10 @@ def collect_garbage(
             markers without a pack, were deleted.
         StoreError: the store failed.
     """
-    return _Run(backend, catalogue, namespace, grace_seconds, time_to_live_seconds).run()
+    return _CollectionRun(backend, catalogue, namespace, grace_seconds, time_to_live_seconds).run()
 
 
-class _Run:
+class _CollectionRun:
     """One run. A run lists candidates first, and references after that: the argument rests on this order."""
 
     def __init__(
@@ -143,29 +143,29 @@ class _Run:
         self._namespace = namespace
         self._grace_seconds = grace_seconds
         self._time_to_live = time_to_live_seconds
-        self._clock = backend.within(layout.namespace_folder(namespace))
-        now = self._clock.now()
+        self._clock = backend.restricted_to_folder(layout.namespace_folder(namespace))
+        now = self._clock.store_time()
         grain = CLOCK_GRAIN_SECONDS if grace_seconds else 0.0
         self._limit = now - grace_seconds - grain
         self._before = now - grain
         sample = Sample(iter(backend.list(layout.packs_folder(namespace))))
         self._sample, self._packs = sample, sample.entries
         self._has_ownerless = False
-        marked = filter(self._is_of_pack, backend.list(layout.condemned_folder(namespace)))
-        self._markers = {name_of(entry): entry for entry in marked}
-        self._removed_others = self._remove_ownerless() + self._remove_dead_intents(now)
+        marked = filter(self._has_sampled_pack, backend.list(layout.condemned_folder(namespace)))
+        self._markers = {last_key_part(entry): entry for entry in marked}
+        self._removed_others = self._remove_markers_without_pack() + self._remove_dead_intents(now)
         self._intents = self._read_intents(now)
-        self._generations = generations_of(files_that_count(backend, namespace))
+        self._generations = parse_generations(manifests_and_tombstones(backend, namespace))
         self._references = read_references(backend, catalogue, namespace, self._generations)
 
     def run(self) -> GarbageReport:
         unneeded = {name for name in self._packs if self._is_unneeded(name)}
         doomed = {name for name in unneeded if name in self._markers and self._is_old(self._markers[name])}
         self._backend.delete(layout.pack_key(self._namespace, name) for name in doomed)
-        condemned = self._condemn(unneeded - self._markers.keys())
+        condemned = self._mark_packs(unneeded - self._markers.keys())
         spared = self._markers.keys() & self._packs.keys() & self._references.packs
         self._backend.delete(self._markers[name].key for name in doomed | spared)
-        others = remove_in_parts(self._backend, chain(self._unneeded_pages(), self._served_generation_files()))
+        others = remove_in_parts(self._backend, chain(self._unneeded_pages(), self._deletable_generation_files()))
         folder = layout.namespace_folder(self._namespace)
         swept = self._backend.sweep_partial(folder, self._grace_seconds, self._is_being_written)
         is_left = self._packs.keys() - doomed or self._generations.committed or self._intents.live
@@ -180,16 +180,16 @@ class _Run:
             is_empty=self._sample.is_whole and not is_left,
         )
 
-    def _is_of_pack(self, marker: Entry) -> bool:
+    def _has_sampled_pack(self, marker: Entry) -> bool:
         """Return whether the marker's pack is in the sample; record a marker without any pack."""
-        name = name_of(marker)
+        name = last_key_part(marker)
         is_marker = marker.key == _marker_key(self._namespace, name)
         if is_marker and name in self._packs:
             return True
         self._has_ownerless |= self._sample.includes(name) or not is_marker
         return False
 
-    def _remove_ownerless(self) -> int:
+    def _remove_markers_without_pack(self) -> int:
         """Delete the markers without a pack.
 
         Markers are listed once more: a listing during deletions may omit objects that count.
@@ -201,12 +201,12 @@ class _Run:
             (
                 one.key
                 for one in self._backend.list(layout.condemned_folder(self._namespace))
-                if one.modified < self._before and self._is_ownerless(one)
+                if one.modified < self._before and self._lacks_pack(one)
             ),
         )
 
-    def _is_ownerless(self, marker: Entry) -> bool:
-        name = name_of(marker)
+    def _lacks_pack(self, marker: Entry) -> bool:
+        name = last_key_part(marker)
         if marker.key != _marker_key(self._namespace, name):
             return True
         return self._sample.includes(name) and name not in self._packs
@@ -220,20 +220,20 @@ class _Run:
 
     def _is_being_written(self, key: str) -> bool:
         writer = layout.pages_writer(key) if key.startswith(layout.pages_folder(self._namespace)) else None
-        return (writer or layout.pack_writer(key.rpartition("/")[2])) in self._intents.writers
+        return (writer or layout.pack_writer(key.rpartition("/")[2])) in self._intents.live_writers
 
     def _is_unneeded(self, pack: str) -> bool:
-        needed = pack in self._references.packs or pack in self._intents.packs
-        return not (needed or layout.pack_writer(pack) in self._intents.writers or self._references.unreadable)
+        needed = pack in self._references.packs or pack in self._intents.announced_packs
+        return not (needed or layout.pack_writer(pack) in self._intents.live_writers or self._references.unreadable)
 
-    def _condemn(self, packs: Iterable[str]) -> int:
+    def _mark_packs(self, packs: Iterable[str]) -> int:
         """Set markers, and revoke those whose pack a writer has announced meanwhile."""
         keys = {name: _marker_key(self._namespace, name) for name in packs}
         for key in keys.values():
             self._backend.put(key, b"")
         if not keys:
             return 0
-        announced = self._read_intents(self._clock.now()).packs & keys.keys()
+        announced = self._read_intents(self._clock.store_time()).announced_packs & keys.keys()
         self._backend.delete(keys[name] for name in announced)
         return len(keys) - len(announced)
 
@@ -246,13 +246,17 @@ class _Run:
             return
         for entry in self._backend.list(layout.pages_folder(self._namespace)):
             is_needed = entry.key in self._references.page_indexes
-            if not is_needed and layout.pages_writer(entry.key) not in self._intents.writers and self._is_old(entry):
+            if (
+                not is_needed
+                and layout.pages_writer(entry.key) not in self._intents.live_writers
+                and self._is_old(entry)
+            ):
                 yield entry.key
 
-    def _served_generation_files(self) -> Iterator[str]:
+    def _deletable_generation_files(self) -> Iterator[str]:
         old = filter(self._is_old, self._backend.list(layout.snapshots_folder(self._namespace)))
         committed = {entry.key for entry in self._generations.committed.values()}
-        return (entry.key for entry in served_files(old, committed, self._intents.writers))
+        return (entry.key for entry in deletable_files(old, committed, self._intents.live_writers))
 
 
 def _marker_key(namespace: str, pack: str) -> str:

@@ -23,7 +23,7 @@ from cedana_sched.model.errors import CedanaSchedError, StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
-from cedana_sched.store.bounded import crowded, kept, name_of
+from cedana_sched.store.bounded_listing import bounded_list, crowded_error, last_key_part
 from cedana_sched.store.decoding import UNREADABLE
 
 TIME_TO_LIVE_SECONDS = 180.0
@@ -48,7 +48,7 @@ class Intent(msgspec.Struct, frozen=True):
 _decoder = msgspec.msgpack.Decoder(Intent)
 
 
-class Lease:
+class IntentLease:
     """An announced intent with a heartbeat thread, until it is released."""
 
     def __init__(
@@ -64,29 +64,31 @@ class Lease:
         self._dated: float | None = None
         """The store's time of the last heartbeat."""
         self._has_lapsed = False
-        self._announce()
-        self._thread = threading.Thread(target=self._beat, name=f"store-intent-{writer[:8]}", daemon=True)
+        self._write_intent()
+        self._thread = threading.Thread(
+            target=self._renew_until_stopped, name=f"store-intent-{writer[:8]}", daemon=True
+        )
         self._thread.start()
 
     @property
-    def alive(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the lease is valid, and always was."""
-        return not self._has_lapsed and _seconds() - self._confirmed < self._time_to_live
+        return not self._has_lapsed and _boot_clock_seconds() - self._confirmed < self._time_to_live
 
-    def protect(self, packs: tuple[str, ...]) -> None:
+    def announce_packs(self, packs: tuple[str, ...]) -> None:
         """Announce the packs of earlier generations that may be referenced."""
         self._intent = msgspec.structs.replace(self._intent, packs=packs)
-        self._announce()
+        self._write_intent()
 
-    def require(self) -> None:
+    def require_valid(self) -> None:
         """Announce the intent once more, and raise if the lease has ever expired.
 
         Raises:
             StoreError: the store is not writable now, or heartbeats failed for too long.
         """
-        if self.alive:
-            self._announce()
-        if not self.alive:
+        if self.is_valid:
+            self._write_intent()
+        if not self.is_valid:
             sentence = f"no heartbeat of this writer has reached the store for {self._time_to_live:.0f} s"
             raise StoreUnavailableError(sentence, remedy="take the snapshot again")
 
@@ -101,30 +103,30 @@ class Lease:
             return False
         return True
 
-    def _announce(self) -> None:
+    def _write_intent(self) -> None:
         with self._lock:
-            begun = _seconds()
+            begun = _boot_clock_seconds()
             self._backend.put(self._key, msgspec.msgpack.encode(self._intent))
             entry = self._backend.stat(self._key)
-            if entry is None or self._came_late(begun, entry.modified):
+            if entry is None or self._is_renewal_late(begun, entry.modified):
                 self._has_lapsed = True
                 return
             self._confirmed, self._dated = begun, entry.modified
 
-    def _came_late(self, begun: float, dated: float) -> bool:
+    def _is_renewal_late(self, begun: float, dated: float) -> bool:
         if self._dated is None:
             return False
         return begun - self._confirmed >= self._time_to_live or dated - self._dated > self._time_to_live
 
-    def _beat(self) -> None:
+    def _renew_until_stopped(self) -> None:
         while not self._stop.wait(self._time_to_live / 4):
             try:
-                self._announce()
+                self._write_intent()
             except CedanaSchedError as error:
                 _log.warning("heartbeat_failed", key=self._key, why=str(error))
 
 
-def _seconds() -> float:
+def _boot_clock_seconds() -> float:
     """Return seconds of a monotonic clock that includes time suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -135,11 +137,11 @@ class Intents(msgspec.Struct, frozen=True):
     live: tuple[Intent, ...]
 
     @property
-    def writers(self) -> frozenset[str]:
+    def live_writers(self) -> frozenset[str]:
         return frozenset(intent.writer for intent in self.live)
 
     @property
-    def packs(self) -> frozenset[str]:
+    def announced_packs(self) -> frozenset[str]:
         """Packs that a live writer may reference."""
         return frozenset(pack for intent in self.live for pack in intent.packs)
 
@@ -157,17 +159,17 @@ def read_intents(
     Raises:
         CrowdedNamespaceError: more than fit in memory.
     """
-    dead = _died(now, time_to_live_seconds)
+    dead = _oldest_live_heartbeat(now, time_to_live_seconds)
 
     def is_wanted(entry: Entry) -> bool:
-        return entry.modified >= dead and (of is None or name_of(entry) in of)
+        return entry.modified >= dead and (of is None or last_key_part(entry) in of)
 
     live, size = [], 0
-    for entry in kept(backend, namespace, layout.intents_folder(namespace), "writers at work", is_wanted):
+    for entry in bounded_list(backend, namespace, layout.intents_folder(namespace), "writers at work", is_wanted):
         try:
             data = backend.get_range(entry.key, 0, MOST_BYTES - size + 1) if entry.size else b""
             if (size := size + len(data)) > MOST_BYTES:
-                raise crowded(namespace, f"intents of more than {MOST_BYTES:,} bytes")
+                raise crowded_error(namespace, f"intents of more than {MOST_BYTES:,} bytes")
             live.append(_decoder.decode(data))
         except MissingObjectError:
             continue
@@ -178,10 +180,10 @@ def read_intents(
 
 def dead_intents(backend: Backend, namespace: str, *, now: float, time_to_live_seconds: float) -> Iterator[Entry]:
     """Yield the intents of dead writers, whose leases stay expired; arguments as in `read_intents`."""
-    dead = _died(now, time_to_live_seconds)
+    dead = _oldest_live_heartbeat(now, time_to_live_seconds)
     return (entry for entry in backend.list(layout.intents_folder(namespace)) if entry.modified < dead)
 
 
-def _died(now: float, time_to_live_seconds: float) -> float:
+def _oldest_live_heartbeat(now: float, time_to_live_seconds: float) -> float:
     """Return the time of the last heartbeat before which a writer counts as dead."""
     return now - time_to_live_seconds - CLOCK_GRAIN_SECONDS

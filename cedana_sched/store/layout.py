@@ -65,7 +65,7 @@ LONGEST_KEY = 1024
 """Of an object; S3 allows no longer key."""
 
 
-def may_be_pack(name: str) -> bool:
+def may_be_pack_name(name: str) -> bool:
     """Return whether the name has the length of a pack's name."""
     return _SHORTEST_PACK <= len(name) <= _LONGEST_PACK
 

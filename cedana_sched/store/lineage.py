@@ -11,13 +11,13 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.lineage import Abandoned, Lineage
 from cedana_sched.model.manifest import SnapshotSummary
 from cedana_sched.store.catalogue import Catalogue
-from cedana_sched.store.generations import Generations
+from cedana_sched.store.generation_names import Generations
 
 NOW = 0.0
 """Placeholder for `since` until the commit sets the snapshot's time."""
 
 
-def abandoned(
+def abandoned_generations(
     catalogue: Catalogue, generations: Generations, identity: Identity, lineage: Lineage | None
 ) -> tuple[Abandoned, ...]:
     """Return the generations that the next one does not continue, newest first. Costs the read of a header or two."""
@@ -26,7 +26,7 @@ def abandoned(
     newest = next((one for one in summaries if one is not None), None)
     if newest is None:
         return ()
-    parent = _parent(newest, lineage)
+    parent = _parent_generation(newest, lineage)
     found = {one.generation: one for one in newest.abandons}
     if newest.ref.generation > parent:
         found[newest.ref.generation] = Abandoned(newest.ref.generation, NOW)
@@ -37,7 +37,7 @@ def abandoned(
     return tuple(found[number] for number in sorted(left & found.keys(), reverse=True))
 
 
-def _parent(newest: SnapshotSummary, lineage: Lineage | None) -> int:
+def _parent_generation(newest: SnapshotSummary, lineage: Lineage | None) -> int:
     """Return the generation that the next one continues; 0 if it is none of this identity's."""
     if lineage is None or newest.run == lineage.run:
         return newest.ref.generation

@@ -24,8 +24,8 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import PageIndex
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer, MissingObjectError, Sink
-from cedana_sched.store.node_cache import NewCopy, NodeCache
-from cedana_sched.store.pages import FINGERPRINT_BYTES
+from cedana_sched.store.page_classification import FINGERPRINT_BYTES
+from cedana_sched.store.page_fingerprint_cache import FingerprintCache, NewCopy
 from cedana_sched.store.sealing.seal import NO_SEAL, IndexSeal, Seal, stored_blocks
 
 _FETCH_BYTES = 8 << 20
@@ -53,7 +53,7 @@ class PageIndexWriter:
     def append(self, stream: int, fingerprints: bytes) -> None:
         with self._lock:
             if self._sink is None:
-                self._sink = self._seal.around(self._backend.open_sink(self.key))
+                self._sink = self._seal.wrap_sink(self._backend.open_sink(self.key))
             self._sink.write(fingerprints)
             if self._copy:
                 self._copy.write(fingerprints)
@@ -86,7 +86,7 @@ class PageIndexWriter:
 
 
 def load_page_index(
-    backend: Backend, cache: NodeCache, ref: SnapshotRef, writer: str, index: PageIndex, seal: Seal = NO_SEAL
+    backend: Backend, cache: FingerprintCache, ref: SnapshotRef, writer: str, index: PageIndex, seal: Seal = NO_SEAL
 ) -> mmap.mmap | None:
     """Return the verified fingerprints; from the node's cache, else fetched and cached. None if they are lost.
 
@@ -100,11 +100,11 @@ def load_page_index(
             flat = _map_verified(copy.fileno(), index)
         if flat is not None:
             return flat
-        cache.drop(ref, writer)
-    blocks = _Blocks(backend, layout.pages_key(ref, writer), index.length, seal.index(ref, writer))
+        cache.delete_damaged_copy(ref, writer)
+    blocks = _BlockReader(backend, layout.pages_key(ref, writer), index.length, seal.index_seal(ref, writer))
     for _ in range(_ATTEMPTS):
         try:
-            if (flat := _fetched(blocks, cache, ref, writer, index)) is not None:
+            if (flat := _fetch_index(blocks, cache, ref, writer, index)) is not None:
                 return flat
         except MissingObjectError:
             return None
@@ -114,9 +114,11 @@ def load_page_index(
     return None
 
 
-def _fetched(blocks: _Blocks, cache: NodeCache, ref: SnapshotRef, writer: str, index: PageIndex) -> mmap.mmap | None:
+def _fetch_index(
+    blocks: _BlockReader, cache: FingerprintCache, ref: SnapshotRef, writer: str, index: PageIndex
+) -> mmap.mmap | None:
     if (kept := cache.new_copy(ref, writer, index.length)) is None:
-        with cache.scratch() as file:
+        with cache.open_scratch_file() as file:
             for block in blocks:
                 file.write(block)
             return _map_verified(file.fileno(), index)
@@ -134,7 +136,7 @@ def _fetched(blocks: _Blocks, cache: NodeCache, ref: SnapshotRef, writer: str, i
     return flat
 
 
-class _Blocks:
+class _BlockReader:
     """Yields the fingerprints of `length` bytes in order, some blocks ahead."""
 
     def __init__(self, backend: Backend, key: str, length: int, seal: IndexSeal) -> None:
@@ -148,14 +150,14 @@ class _Blocks:
         with ThreadPoolExecutor(_FETCHES, thread_name_prefix="store-index") as pool:
 
             def fetch(number: int, place: tuple[int, int]) -> Future[Buffer]:
-                return pool.submit(self._block, number, place)
+                return pool.submit(self._fetch_block, number, place)
 
             ahead = deque(fetch(*one) for one in islice(places, _FETCHES))
             while ahead:
                 yield ahead.popleft().result()
                 ahead.extend(fetch(*one) for one in islice(places, 1))
 
-    def _block(self, number: int, place: tuple[int, int]) -> Buffer:
+    def _fetch_block(self, number: int, place: tuple[int, int]) -> Buffer:
         return self._seal.open(number, self._backend.get_range(self._key, *place))
 
 

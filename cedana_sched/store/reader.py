@@ -1,43 +1,54 @@
 """Reads of a snapshot: chunks in parallel, every one verified, zeros as holes.
 
 A snapshot of a large process has millions of segments: they are kept as columns, and requests are created on demand.
+
+A restore makes thousands of reads. If one failure failed the restore, an outage of seconds would discard everything
+fetched so far. So each read is retried for a bounded time, and each retry is logged; the deadline of the restore bounds
+how often the whole restore is attempted.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import structlog
+import tenacity
 
-from cedana_sched.model.errors import IntegrityError, NotFoundError
+from cedana_sched.model.errors import IntegrityError, NotFoundError, StoreUnavailableError
 from cedana_sched.model.manifest import ZERO_CHUNK, Manifest, StreamEntry
+from cedana_sched.retrying import STORE
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Buffer, MissingObjectError
 from cedana_sched.store.compression import decompress
-from cedana_sched.store.outages import read_patiently
 from cedana_sched.store.sealing.seal import NO_SEAL, Seal
-from cedana_sched.store.streams import is_stream_name
+from cedana_sched.store.stream_writer import is_stream_name
 
 READ_BYTES = 4 << 20
 GAP_BYTES = 128 << 10
 THREADS = 8
+PATIENCE_SECONDS = 120.0
+"""From the first attempt of one read to the start of its last."""
 _REMEDY = "restore an older generation; `snapshots verify` shows which are whole"
+
+pause = time.sleep
 
 _log = structlog.get_logger(__name__)
 
+R = TypeVar("R")
 Progress = Callable[[int, int], None]
 """Receives the bytes done and the total bytes, in any thread."""
 
 
-class Read(NamedTuple):
+class ReadRequest(NamedTuple):
     """One request: a range of a pack with some chunks."""
 
     pack: int
@@ -52,9 +63,9 @@ class ChunkReader:
     def __init__(self, backend: Backend, manifest: Manifest, seal: Seal = NO_SEAL) -> None:
         self._backend = backend
         self._manifest = manifest
-        self._seal = seal.chunks(manifest.ref.identity)
+        self._seal = seal.chunk_seal(manifest.ref.identity)
 
-    def plan(self, numbers: Iterable[int]) -> Iterator[Read]:
+    def plan_reads(self, numbers: Iterable[int]) -> Iterator[ReadRequest]:
         """Yield the requests for these chunks: adjacent ones merged, in the order of their positions."""
         table = self._manifest.chunks
         packs, offsets = memoryview(table.packs).cast("I"), memoryview(table.offsets).cast("Q")
@@ -65,7 +76,7 @@ class ChunkReader:
             new_end = max(end, offsets[number] + stored[number])
             near = packs[number] == pack and offsets[number] <= end + GAP_BYTES and new_end - begin <= READ_BYTES
             if together and not near:
-                yield Read(pack, begin, end - begin, tuple(together))
+                yield ReadRequest(pack, begin, end - begin, tuple(together))
                 together.clear()
             if not together:
                 pack, begin = packs[number], offsets[number]
@@ -73,9 +84,9 @@ class ChunkReader:
             end = new_end
             together.append(number)
         if together:
-            yield Read(pack, begin, end - begin, tuple(together))
+            yield ReadRequest(pack, begin, end - begin, tuple(together))
 
-    def fetch(self, read: Read, take: Callable[[int, Buffer], None]) -> None:
+    def fetch_chunks(self, read: ReadRequest, take: Callable[[int, Buffer], None]) -> None:
         """Pass each verified chunk of one request to `take`.
 
         Damaged bytes are read once more before they count as damaged: the transfer may have corrupted them.
@@ -84,19 +95,19 @@ class ChunkReader:
             IntegrityError: naming snapshot, stream, chunk and pack.
             StoreUnavailableError: the store was unavailable for too long.
         """
-        data, is_fresh = self._bytes(read), False
+        data, is_fresh = self._read_range(read), False
         for number in read.chunks:
             try:
-                chunk = self._verified(number, data, read.offset)
+                chunk = self._verify_chunk(number, data, read.offset)
             except IntegrityError as error:
                 if is_fresh:
                     raise
                 _log.info("chunk_read_again", why=error.message)
-                data, is_fresh = self._bytes(read), True
-                chunk = self._verified(number, data, read.offset)
+                data, is_fresh = self._read_range(read), True
+                chunk = self._verify_chunk(number, data, read.offset)
             take(number, chunk)
 
-    def _bytes(self, read: Read) -> memoryview | None:
+    def _read_range(self, read: ReadRequest) -> memoryview | None:
         """Read the range; None if the pack is missing."""
         manifest = self._manifest
         pack = layout.pack_key(manifest.ref.identity.namespace, manifest.summary.packs[read.pack])
@@ -105,9 +116,9 @@ class ChunkReader:
         except MissingObjectError:
             return None
 
-    def _verified(self, number: int, data: memoryview | None, offset: int) -> Buffer:
+    def _verify_chunk(self, number: int, data: memoryview | None, offset: int) -> Buffer:
         if data is None:
-            raise self._damaged(number, "the pack is missing")
+            raise self._damage_error(number, "the pack is missing")
         row = self._manifest.chunks[number]
         begin = row.offset - offset
         try:
@@ -115,18 +126,18 @@ class ChunkReader:
             payload = self._seal.open(writer, row.digest, data[begin : begin + row.stored])
             chunk = decompress(row.codec, payload, row.size)
         except IntegrityError as error:
-            raise self._damaged(number, error.message) from error
-        if self._seal.digest(chunk) != row.digest:
-            raise self._damaged(number, "its digest is another")
+            raise self._damage_error(number, error.message) from error
+        if self._seal.digest_chunk(chunk) != row.digest:
+            raise self._damage_error(number, "its digest is another")
         return chunk
 
     def fetch_one(self, number: int) -> Buffer:
         chunks: list[Buffer] = []
-        for read in self.plan([number]):
-            self.fetch(read, lambda _, chunk: chunks.append(chunk))
+        for read in self.plan_reads([number]):
+            self.fetch_chunks(read, lambda _, chunk: chunks.append(chunk))
         return chunks[0]
 
-    def _damaged(self, number: int, why: str) -> IntegrityError:
+    def _damage_error(self, number: int, why: str) -> IntegrityError:
         manifest = self._manifest
         row = manifest.chunks[number]
         users = (one.name for one in manifest.streams if any(part.chunk == number for part in one.segments))
@@ -135,6 +146,28 @@ class ChunkReader:
             f" in pack {manifest.summary.packs[row.pack]} is damaged: {why}"
         )
         return IntegrityError(sentence, remedy=_REMEDY)
+
+
+def read_patiently(read: Callable[[], R]) -> R:
+    """Call `read`, with retries while the store is unavailable.
+
+    Raises:
+        StoreUnavailableError: the store was unavailable for too long. Any other error of `read` is raised at once.
+    """
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(StoreUnavailableError),
+        wait=STORE,
+        stop=tenacity.stop_before_delay(PATIENCE_SECONDS),
+        sleep=pause,
+        before_sleep=_log_retry,
+        reraise=True,
+    )
+    return attempts(read)
+
+
+def _log_retry(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    _log.info("store_read_again", attempt=state.attempt_number, why=str(error))
 
 
 class SnapshotReader:
@@ -169,7 +202,7 @@ class SnapshotReader:
             IntegrityError: a chunk is damaged or missing; the folder is then incomplete.
             OSError: the folder cannot be written.
         """
-        placement = _Placement(self.manifest, directory)
+        placement = _SegmentPlacement(self.manifest, directory)
         placement.create_files()
         total = sum(memoryview(self.manifest.chunks.sizes).cast("I"))
         lock = threading.Lock()
@@ -183,7 +216,9 @@ class SnapshotReader:
                 if progress is not None:
                     progress(done, total)
 
-        in_parallel(lambda read: self._chunks.fetch(read, take), self._chunks.plan(placement.chunks))
+        read_in_parallel(
+            lambda read: self._chunks.fetch_chunks(read, take), self._chunks.plan_reads(placement.placed_chunks)
+        )
 
     def _stream(self, name: str) -> StreamEntry:
         for stream in self.manifest.streams:
@@ -194,7 +229,7 @@ class SnapshotReader:
         raise NotFoundError("stream", name, f"is not in snapshot {self.manifest.ref}", remedy=remedy)
 
 
-def in_parallel(action: Callable[[Read], None], reads: Iterable[Read]) -> None:
+def read_in_parallel(action: Callable[[ReadRequest], None], reads: Iterable[ReadRequest]) -> None:
     """Call `action` for every request in several threads; the first failure stops the rest and is raised."""
     under_way: set[Future[None]] = set()
     with ThreadPoolExecutor(THREADS, thread_name_prefix="store-read") as pool:
@@ -212,7 +247,7 @@ def in_parallel(action: Callable[[Read], None], reads: Iterable[Read]) -> None:
             raise
 
 
-class _Placement:
+class _SegmentPlacement:
     """Target of every piece of every chunk: row numbers of segments, ordered by chunk, and each segment's position.
 
     12 bytes per segment, beside the manifest's own columns.
@@ -220,7 +255,7 @@ class _Placement:
 
     def __init__(self, manifest: Manifest, directory: Path) -> None:
         self._streams = manifest.streams
-        self._paths = [directory / _checked(stream.name) for stream in manifest.streams]
+        self._paths = [directory / _require_safe_name(stream.name) for stream in manifest.streams]
         self._positions = [
             array("Q", accumulate(memoryview(stream.segments.lengths).cast("Q"), initial=0))
             for stream in manifest.streams
@@ -244,10 +279,10 @@ class _Placement:
         self._ends = ends  # of every chunk, now that each has advanced from its own begin to the next one's
 
     @property
-    def chunks(self) -> Iterable[int]:
-        return (number for number in range(len(self._ends) - 1) if self._range(number))
+    def placed_chunks(self) -> Iterable[int]:
+        return (number for number in range(len(self._ends) - 1) if self._rows_of_chunk(number))
 
-    def _range(self, number: int) -> range:
+    def _rows_of_chunk(self, number: int) -> range:
         return range(self._ends[number - 1] if number else 0, self._ends[number])
 
     def create_files(self) -> None:
@@ -263,7 +298,7 @@ class _Placement:
         view = memoryview(chunk)
         target, descriptor = -1, -1
         try:
-            for row in map(self._rows.__getitem__, self._range(number)):
+            for row in map(self._rows.__getitem__, self._rows_of_chunk(number)):
                 if target < 0 or row >= self._bases[target + 1]:
                     if descriptor >= 0:
                         os.close(descriptor)
@@ -287,7 +322,7 @@ def _write_at(descriptor: int, data: memoryview, position: int) -> None:
         position += written
 
 
-def _checked(name: str) -> str:
+def _require_safe_name(name: str) -> str:
     """Refuse a stream name that leads outside the folder: we do not write such manifests."""
     if not is_stream_name(name):
         raise IntegrityError(f"stream {name!r} cannot be the name of a stream", remedy="remove this snapshot")

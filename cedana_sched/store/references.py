@@ -28,8 +28,8 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, Entry, MissingObjectError
 from cedana_sched.store.catalogue import Catalogue
-from cedana_sched.store.decoding import UNREADABLE, unpack
-from cedana_sched.store.generations import Generations
+from cedana_sched.store.decoding import UNREADABLE, decompress_bounded
+from cedana_sched.store.generation_names import Generations
 
 MOST_BYTES = 32 << 20
 """Bytes of the cache, packed and unpacked: any client that can write to the store may have written it. Enough for
@@ -48,7 +48,7 @@ _DIGEST_BYTES = 32
 _log = structlog.get_logger(__name__)
 
 
-class Named(msgspec.Struct, frozen=True):
+class ManifestReferences(msgspec.Struct, frozen=True):
     """References of one manifest."""
 
     packs: tuple[str, ...]
@@ -58,18 +58,18 @@ class Named(msgspec.Struct, frozen=True):
 _Key = Annotated[str, msgspec.Meta(max_length=layout.LONGEST_KEY)]
 
 
-class _Row(msgspec.Struct, frozen=True, array_like=True):
+class _ReferencesRow(msgspec.Struct, frozen=True, array_like=True):
     key: _Key
     size: int
     modified: float
     packs: bytes
-    """A column of u32: numbers of packs in `_Memory.packs`."""
+    """A column of u32: numbers of packs in `_CachedReferences.packs`."""
     page_index: _Key | None
 
 
-class _Memory(msgspec.Struct, frozen=True, array_like=True):
+class _CachedReferences(msgspec.Struct, frozen=True, array_like=True):
     packs: Annotated[tuple[layout.PackName, ...], msgspec.Meta(max_length=MOST_PACKS)]
-    rows: Annotated[tuple[_Row, ...], msgspec.Meta(max_length=MOST_REMEMBERED)]
+    rows: Annotated[tuple[_ReferencesRow, ...], msgspec.Meta(max_length=MOST_REMEMBERED)]
 
 
 class References(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class References(msgspec.Struct, frozen=True):
     """Unreadable manifests, which may name anything."""
 
 
-_decoder = msgspec.msgpack.Decoder(_Memory)
+_decoder = msgspec.msgpack.Decoder(_CachedReferences)
 
 
 def read_references(backend: Backend, catalogue: Catalogue, namespace: str, generations: Generations) -> References:
@@ -90,12 +90,12 @@ def read_references(backend: Backend, catalogue: Catalogue, namespace: str, gene
     Raises:
         StoreUnavailableError: a manifest could not be read now.
     """
-    known = _recall(backend, namespace)
+    known = _read_cache(backend, namespace)
     rows = generations.committed
-    fresh = _read(catalogue, [(ref, entry) for ref, entry in rows.items() if entry not in known])
+    fresh = _read_manifests(catalogue, [(ref, entry) for ref, entry in rows.items() if entry not in known])
     needed = {entry: named for entry in rows.values() if (named := known.get(entry) or fresh.get(entry)) is not None}
     if needed.keys() != known.keys():
-        _remember(backend, namespace, needed)
+        _write_cache(backend, namespace, needed)
     packs: set[str] = set()
     for named in needed.values():
         packs.update(named.packs)
@@ -106,29 +106,33 @@ def read_references(backend: Backend, catalogue: Catalogue, namespace: str, gene
     )
 
 
-def _read(catalogue: Catalogue, rows: list[tuple[SnapshotRef, Entry]]) -> dict[Entry, Named | None]:
+def _read_manifests(
+    catalogue: Catalogue, rows: list[tuple[SnapshotRef, Entry]]
+) -> dict[Entry, ManifestReferences | None]:
     """Return the references of these manifests; None for an unreadable one, and no entry for one removed meanwhile."""
     names: dict[str, str] = {}  # generations of a workload name the same packs: one object for each
 
-    def read(row: tuple[SnapshotRef, Entry]) -> tuple[Entry, Named | None] | None:
+    def read(row: tuple[SnapshotRef, Entry]) -> tuple[Entry, ManifestReferences | None] | None:
         ref, entry = row
         try:
-            summary = catalogue.summary(ref, entry)
+            summary = catalogue.read_summary(ref, entry)
         except NotFoundError:
             return None
         except (IntegrityError, IncompatibleError, UnsealedError):
             return entry, None
-        return entry, Named(tuple(names.setdefault(name, name) for name in summary.packs), summary.page_index)
+        return entry, ManifestReferences(
+            tuple(names.setdefault(name, name) for name in summary.packs), summary.page_index
+        )
 
     if len(rows) <= _FEW:
-        found: Iterable[tuple[Entry, Named | None] | None] = [read(row) for row in rows]
+        found: Iterable[tuple[Entry, ManifestReferences | None] | None] = [read(row) for row in rows]
     else:
         with ThreadPoolExecutor(_READERS, thread_name_prefix="store-references") as pool:
             found = list(pool.map(read, rows))
     return dict(one for one in found if one is not None)
 
 
-def _recall(backend: Backend, namespace: str) -> dict[Entry, Named]:
+def _read_cache(backend: Backend, namespace: str) -> dict[Entry, ManifestReferences]:
     try:
         data = backend.get(layout.references_key(namespace), at_most=MOST_BYTES)
     except MissingObjectError:
@@ -141,17 +145,17 @@ def _recall(backend: Backend, namespace: str) -> dict[Entry, Named]:
         _log.warning("references_read_anew", namespace=namespace, why="they are damaged")
         return {}
     try:
-        return _rows_of(_decoder.decode(unpack(body, MOST_BYTES)))
+        return _decode_cache(_decoder.decode(decompress_bounded(body, MOST_BYTES)))
     except (IntegrityError, *UNREADABLE) as error:  # of another version
         _log.warning("references_read_anew", namespace=namespace, why=str(error))
         return {}
 
 
-def _rows_of(memory: _Memory) -> dict[Entry, Named]:
+def _decode_cache(memory: _CachedReferences) -> dict[Entry, ManifestReferences]:
     """Decode the cache; raises IntegrityError if a number refers to no pack."""
     try:
         return {
-            Entry(row.key, row.size, row.modified): Named(
+            Entry(row.key, row.size, row.modified): ManifestReferences(
                 tuple(map(memory.packs.__getitem__, memoryview(row.packs).cast("I"))), row.page_index
             )
             for row in memory.rows
@@ -160,33 +164,33 @@ def _rows_of(memory: _Memory) -> dict[Entry, Named]:
         raise IntegrityError(f"a column cannot be of packs: {error}") from error
 
 
-def _memory_of(needed: dict[Entry, Named]) -> _Memory:
+def _encode_cache(needed: dict[Entry, ManifestReferences]) -> _CachedReferences:
     """Encode as many manifests as a reader accepts."""
     numbers: dict[str, int] = {}
-    rows: list[_Row] = []
+    rows: list[_ReferencesRow] = []
     room = MOST_BYTES * 15 // 16  # incompressible data becomes a little longer
     for entry, named in sorted(needed.items())[:MOST_REMEMBERED]:
         fresh = [name for name in dict.fromkeys(named.packs) if name not in numbers]
         texts = (entry.key, named.page_index or "", *fresh)
         size = sum(_TEXT_BYTES + len(text.encode()) for text in texts) + 4 * len(named.packs) + _ROW_BYTES
-        is_ours = all(map(layout.may_be_pack, fresh)) and max(map(len, texts)) <= layout.LONGEST_KEY
+        is_ours = all(map(layout.may_be_pack_name, fresh)) and max(map(len, texts)) <= layout.LONGEST_KEY
         if size > room or len(numbers) + len(fresh) > MOST_PACKS or not is_ours:
             continue
         room -= size
         numbers.update(zip(fresh, range(len(numbers), len(numbers) + len(fresh)), strict=True))
         column = array("I", map(numbers.__getitem__, named.packs)).tobytes()
-        rows.append(_Row(*entry, column, named.page_index))
-    return _Memory(tuple(numbers), tuple(rows))
+        rows.append(_ReferencesRow(*entry, column, named.page_index))
+    return _CachedReferences(tuple(numbers), tuple(rows))
 
 
-def _remember(backend: Backend, namespace: str, needed: dict[Entry, Named]) -> None:
+def _write_cache(backend: Backend, namespace: str, needed: dict[Entry, ManifestReferences]) -> None:
     """Write the cache, best-effort: what is not cached is read again."""
     key = layout.references_key(namespace)
     try:
         if not needed:
             backend.delete([key])
             return
-        body = zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(_memory_of(needed)))
+        body = zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(_encode_cache(needed)))
         backend.put(key, blake3(body).digest() + body)
     except CedanaSchedError as error:
         _log.warning("references_not_remembered", namespace=namespace, why=str(error))

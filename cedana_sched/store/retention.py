@@ -17,7 +17,7 @@ from cedana_sched.store.catalogue import Catalogue
 _log = structlog.get_logger(__name__)
 
 
-def expired(summaries: Sequence[SnapshotSummary], retention: Retention, now: float) -> list[SnapshotRef]:
+def expired_snapshots(summaries: Sequence[SnapshotSummary], retention: Retention, now: float) -> list[SnapshotRef]:
     """Return one identity's expired snapshots, oldest first; never the newest. `now` is epoch seconds.
 
     The policy keeps as many abandoned generations of the newest one as of a lineage, in addition.
@@ -25,7 +25,7 @@ def expired(summaries: Sequence[SnapshotSummary], retention: Retention, now: flo
     by_age = sorted(summaries, key=lambda one: one.ref.generation)
     if not by_age:
         return []
-    left = _left_behind(by_age[-1], {one.ref.generation for one in by_age}, retention, now)
+    left = _kept_abandoned_generations(by_age[-1], {one.ref.generation for one in by_age}, retention, now)
     by_age = [one for one in by_age if one.ref.generation not in left]
     gone = []
     for newer, one in zip(range(len(by_age) - 1, 0, -1), by_age, strict=False):
@@ -36,7 +36,9 @@ def expired(summaries: Sequence[SnapshotSummary], retention: Retention, now: flo
     return gone
 
 
-def _left_behind(newest: SnapshotSummary, present: Collection[int], retention: Retention, now: float) -> frozenset[int]:
+def _kept_abandoned_generations(
+    newest: SnapshotSummary, present: Collection[int], retention: Retention, now: float
+) -> frozenset[int]:
     """Return the abandoned generations that the policy keeps.
 
     Their age counts from when they were abandoned: until then each was the newest, which no policy expires.
@@ -46,7 +48,7 @@ def _left_behind(newest: SnapshotSummary, present: Collection[int], retention: R
     return frozenset([one.generation for one in young if one.generation in present][: retention.keep_last])
 
 
-def without_last_whole(
+def spare_last_whole(
     backend: Backend, catalogue: Catalogue, kept: Collection[SnapshotRef], gone: Sequence[SnapshotRef]
 ) -> list[SnapshotRef]:
     """Return `gone` without its newest whole snapshot if none of `kept` is whole: one restorable must remain."""
@@ -60,7 +62,7 @@ def without_last_whole(
 def is_whole(backend: Backend, catalogue: Catalogue, ref: SnapshotRef) -> bool:
     """Return whether a manifest is readable and its packs exist; only `verify` reads their bytes."""
     try:
-        manifest = catalogue.manifest(ref)
+        manifest = catalogue.read_manifest(ref)
     except (IntegrityError, IncompatibleError, NotFoundError, UnsealedError):
         return False
     folder = layout.packs_folder(ref.identity.namespace)
@@ -76,7 +78,7 @@ def remove_snapshot(backend: Backend, catalogue: Catalogue, ref: SnapshotRef) ->
     Raises:
         NotFoundError: the snapshot does not exist.
     """
-    entry = catalogue.at(ref).committed.get(ref)
+    entry = catalogue.files_of_generation(ref).committed.get(ref)
     if entry is None:
         raise NotFoundError("snapshot", str(ref), "does not exist", remedy="list the snapshots to see which there are")
     backend.put(layout.removed_key(ref), b"")

@@ -26,10 +26,10 @@ from obstore.exceptions import (
 from obstore.store import S3Store
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
-from cedana_sched.store.backend import TRIALS, Backend, Buffer, Entry, MissingObjectError, oversized
-from cedana_sched.store.location import S3Location
-from cedana_sched.store.s3_uploads import sweep_uploads
-from cedana_sched.store.session_credentials import RenewedCredentials
+from cedana_sched.store.backend import TRIALS, Backend, Buffer, Entry, MissingObjectError, oversized_error
+from cedana_sched.store.credential_renewal import RenewedCredentials
+from cedana_sched.store.stale_s3_uploads import sweep_uploads
+from cedana_sched.store.storage_config import S3Location
 
 if TYPE_CHECKING:  # not in the module at run time
     from obstore.store import S3Credential
@@ -55,7 +55,7 @@ _ABORTS = 3
 _log = structlog.get_logger(__name__)
 
 
-def explain(error: Exception, action: str, place: str) -> StoreError:
+def translate_error(error: Exception, action: str, place: str) -> StoreError:
     """Translate an error of the server or the network into a store error."""
     text = str(error)
     sentence = f"cannot {action} in {place}"
@@ -81,7 +81,7 @@ def _is_denied(error: Exception) -> bool:
     return denied or any(word in str(error) for word in _WRONG_KEYS)
 
 
-def _provider(credentials: RenewedCredentials) -> Callable[[], S3Credential]:
+def _credential_provider(credentials: RenewedCredentials) -> Callable[[], S3Credential]:
     """Return a provider for obstore, which calls it in any thread when the current credentials are about to expire."""
 
     def provide() -> S3Credential:
@@ -96,7 +96,7 @@ def _provider(credentials: RenewedCredentials) -> Callable[[], S3Credential]:
     return provide
 
 
-class _GivenUpError(Exception):
+class _UploadAbortedError(Exception):
     """Raised inside an upload to make obstore abort it."""
 
 
@@ -115,7 +115,7 @@ class S3Sink:
 
     def write(self, data: Buffer) -> None:
         if self._error is not None:
-            raise self._backend.explained(self._error, "write a pack") from self._error
+            raise self._backend.translate_renewing_credentials(self._error, "write a pack") from self._error
         owned = bytes(data)
         if self._thread is not None:
             self._queue.put(owned)
@@ -131,17 +131,17 @@ class S3Sink:
         if self._thread is None:
             self._backend.put(self._key, b"".join(self._head))
             return
-        self._end()
+        self._send_end_mark()
         if self._error is not None:
-            raise self._backend.explained(self._error, "finish a pack") from self._error
+            raise self._backend.translate_renewing_credentials(self._error, "finish a pack") from self._error
 
     def abort(self) -> None:
         self._given_up = True
-        self._end()
+        self._send_end_mark()
         if self._thread is not None and not isinstance(self._error, BaseError):  # else the server does not respond
             self._backend.abort_uploads(self._key)
 
-    def _end(self) -> None:
+    def _send_end_mark(self) -> None:
         """Send the end mark; cannot block forever, because the thread always consumes everything up to the mark."""
         if self._thread is not None:
             if not self._ended:
@@ -170,7 +170,7 @@ class S3Sink:
             yield block
         self._end_seen = True
         if self._given_up:
-            raise _GivenUpError
+            raise _UploadAbortedError
 
 
 class S3Backend(Backend):
@@ -189,17 +189,17 @@ class S3Backend(Backend):
         self._trials = trials
         self._credentials = credentials
         self._ranges = True
-        self.objects = self._client()
+        self.objects = self._create_client()
 
-    def _client(self) -> S3Store:
-        location, keys = self.location, self.location.keys()
+    def _create_client(self) -> S3Store:
+        location, keys = self.location, self.location.bucket_keys()
         options: dict[str, Any] = {"region": location.region}
         if keys is not None:
             options |= {"access_key_id": keys[0], "secret_access_key": keys[1]}
         if location.endpoint is not None:
             options["endpoint"] = location.endpoint.rstrip("/")
         if self._credentials is not None:
-            options["credential_provider"] = _provider(self._credentials)
+            options["credential_provider"] = _credential_provider(self._credentials)
         return S3Store(
             location.bucket,
             prefix=location.prefix or None,
@@ -213,24 +213,24 @@ class S3Backend(Backend):
         )
 
     @staticmethod
-    def place(location: S3Location) -> str:
+    def describe_location(location: S3Location) -> str:
         """Return a description of the location."""
         prefix = f"/{location.prefix}" if location.prefix else ""
         return f"the bucket {location.bucket}{prefix} at {location.endpoint or 'AWS'}"
 
     @property
     def description(self) -> str:
-        return self.place(self.location)
+        return self.describe_location(self.location)
 
     @property
-    def trials(self) -> str:
+    def trials_folder(self) -> str:
         return self._trials
 
     def put(self, key: str, data: Buffer) -> None:
         try:
             obstore.put(self.objects, key, data, use_multipart=False)
         except (BaseError, OSError) as error:
-            raise self.explained(error, "write") from error
+            raise self.translate_renewing_credentials(error, "write") from error
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         try:
@@ -238,7 +238,7 @@ class S3Backend(Backend):
         except AlreadyExistsError:
             return False
         except (BaseError, OSError) as error:
-            raise self.explained(error, "create") from error
+            raise self.translate_renewing_credentials(error, "create") from error
         return True
 
     def open_sink(self, key: str) -> S3Sink:
@@ -248,14 +248,14 @@ class S3Backend(Backend):
         try:
             found = obstore.get(self.objects, key)
             if (size := found.meta["size"]) > at_most:
-                raise oversized(key, size, at_most)
+                raise oversized_error(key, size, at_most)
             return bytes(found.bytes())
         except (BaseError, OSError) as error:
-            raise self._explain(error, f"read {key}", key) from error
+            raise self._translate_for_key(error, f"read {key}", key) from error
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
         if not self._ranges:
-            return self._part_of_whole(key, offset, length)
+            return self._read_range_from_whole(key, offset, length)
         try:
             return memoryview(obstore.get_range(self.objects, key, start=offset, length=length))
         except (BaseError, OSError) as error:
@@ -264,9 +264,9 @@ class S3Backend(Backend):
                 return self.get_range(key, offset, length)
             if _BEHIND_END in str(error):
                 return b""
-            raise self._explain(error, f"read {key}", key) from error
+            raise self._translate_for_key(error, f"read {key}", key) from error
 
-    def _part_of_whole(self, key: str, offset: int, length: int) -> memoryview:
+    def _read_range_from_whole(self, key: str, offset: int, length: int) -> memoryview:
         """Read a range from servers that return whole objects only; reads and keeps no more than needed."""
         part = bytearray()
         try:
@@ -277,7 +277,7 @@ class S3Backend(Backend):
                 if len(part) == length:
                     break
         except (BaseError, OSError) as error:
-            raise self._explain(error, f"read {key}", key) from error
+            raise self._translate_for_key(error, f"read {key}", key) from error
         return memoryview(part)
 
     def list(self, prefix: str) -> Iterator[Entry]:
@@ -286,20 +286,20 @@ class S3Backend(Backend):
                 for one in batch:
                     yield Entry(one["path"], one["size"], one["last_modified"].timestamp())
         except (BaseError, OSError) as error:
-            raise self.explained(error, "list") from error
+            raise self.translate_renewing_credentials(error, "list") from error
 
-    def folders(self, prefix: str) -> tuple[str, ...]:
+    def folder_names(self, prefix: str) -> tuple[str, ...]:
         try:
             found = obstore.list_with_delimiter(self.objects, prefix)["common_prefixes"]
         except (BaseError, OSError) as error:
-            raise self.explained(error, "list") from error
+            raise self.translate_renewing_credentials(error, "list") from error
         return tuple(sorted(path.rstrip("/").rpartition("/")[2] for path in found))
 
     def stat(self, key: str) -> Entry | None:
         try:
             one = obstore.head(self.objects, key)
         except (BaseError, OSError) as error:
-            explained = self._explain(error, f"look at {key}", key)
+            explained = self._translate_for_key(error, f"look at {key}", key)
             if isinstance(explained, MissingObjectError):
                 return None
             raise explained from error
@@ -317,9 +317,9 @@ class S3Backend(Backend):
             except FileNotFoundError:
                 continue
             except (BaseError, OSError) as error:
-                raise self.explained(error, "delete") from error
+                raise self.translate_renewing_credentials(error, "delete") from error
 
-    def now(self) -> float:
+    def store_time(self) -> float:
         key = f"{self._trials}/clock-{uuid4().hex}"
         self.put(key, b"")
         try:
@@ -338,36 +338,38 @@ class S3Backend(Backend):
         """
         try:
             for _ in range(_ABORTS):
-                if not sweep_uploads(self.location, f"{self._root}{key}", float("inf"), lambda _: False):
+                if not sweep_uploads(self.location, f"{self._key_prefix}{key}", float("inf"), lambda _: False):
                     return
         except StoreUnavailableError as error:
             _log.warning("upload_not_aborted", key=key, why=str(error))
 
     def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:
-        until = self.now() - older_than_seconds
-        whose = f"{self._root}{prefix}/"
-        return sweep_uploads(self.location, whose, until, lambda key: spare(key.removeprefix(self._root)))
+        until = self.store_time() - older_than_seconds
+        whose = f"{self._key_prefix}{prefix}/"
+        return sweep_uploads(self.location, whose, until, lambda key: spare(key.removeprefix(self._key_prefix)))
 
-    def explained(self, error: Exception, action: str) -> StoreError:
-        """Translate like `explain`; the next call uses other credentials than those that the store refuses."""
+    def translate_renewing_credentials(self, error: Exception, action: str) -> StoreError:
+        """Translate like `translate_error`; the next call uses other credentials than those that the store refuses."""
         is_refused = _is_denied(error) or _EXPIRED in str(error)
-        if is_refused and self._credentials is not None and self._credentials.refused():
-            self.objects = self._client()
-        return explain(error, action, self.description)
+        if is_refused and self._credentials is not None and self._credentials.mark_refused():
+            self.objects = self._create_client()
+        return translate_error(error, action, self.description)
 
-    def _explain(self, error: Exception, action: str, key: str) -> StoreError:
-        """Translate like `explain`; a refused key may be missing if the client may list only its own folder.
+    def _translate_for_key(self, error: Exception, action: str, key: str) -> StoreError:
+        """Translate like `translate_error`; a refused key may be missing if the client may list only its own folder.
 
         Source: Amazon S3 API, GetObject: a missing object yields 403 for a client that may not list the bucket.
         """
-        if self._credentials is None or not isinstance(explain(error, action, self.description), StoreDeniedError):
-            return self.explained(error, action)
+        if self._credentials is None or not isinstance(
+            translate_error(error, action, self.description), StoreDeniedError
+        ):
+            return self.translate_renewing_credentials(error, action)
         try:
             is_there = self._is_listed(key)
         except (BaseError, OSError):
             is_there = True
         if is_there:
-            return self.explained(error, action)
+            return self.translate_renewing_credentials(error, action)
         return MissingObjectError(f"cannot {action} in {self.description}: it is not there")
 
     def _is_listed(self, key: str) -> bool:
@@ -379,6 +381,6 @@ class S3Backend(Backend):
         return False
 
     @property
-    def _root(self) -> str:
+    def _key_prefix(self) -> str:
         """Prefix of our keys in the bucket."""
         return f"{self.location.prefix}/" if self.location.prefix else ""

@@ -16,9 +16,9 @@ from typing import Final
 from cedana_sched.model.errors import StoreDeniedError
 from cedana_sched.store import layout
 from cedana_sched.store.backend import TRIALS, Backend, Buffer, Entry, Sink
-from cedana_sched.store.location import S3Location
+from cedana_sched.store.credential_renewal import RenewedCredentials, SessionCredentials
 from cedana_sched.store.s3 import S3Backend
-from cedana_sched.store.session_credentials import RenewedCredentials, SessionCredentials
+from cedana_sched.store.storage_config import S3Location
 
 MOST_OPEN: Final = 64
 """S3 clients held open. Credentials are kept until they expire: the credential service may be unavailable."""
@@ -41,46 +41,46 @@ class ScopedBackend(Backend):
 
     @property
     def description(self) -> str:
-        return S3Backend.place(self._location)
+        return S3Backend.describe_location(self._location)
 
-    def within(self, folder: str) -> Backend:
-        return self._of(folder)
+    def restricted_to_folder(self, folder: str) -> Backend:
+        return self._backend_of(folder)
 
     def put(self, key: str, data: Buffer) -> None:
-        self._of(key).put(key, data)
+        self._backend_of(key).put(key, data)
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        return self._of(key).put_if_absent(key, data)
+        return self._backend_of(key).put_if_absent(key, data)
 
     def open_sink(self, key: str) -> Sink:
-        return self._of(key).open_sink(key)
+        return self._backend_of(key).open_sink(key)
 
     def get(self, key: str, *, at_most: int) -> bytes:
-        return self._of(key).get(key, at_most=at_most)
+        return self._backend_of(key).get(key, at_most=at_most)
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
-        return self._of(key).get_range(key, offset, length)
+        return self._backend_of(key).get_range(key, offset, length)
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        yield from self._of(prefix).list(prefix)
+        yield from self._backend_of(prefix).list(prefix)
 
-    def folders(self, prefix: str) -> tuple[str, ...]:
-        return self._of(prefix).folders(prefix)
+    def folder_names(self, prefix: str) -> tuple[str, ...]:
+        return self._backend_of(prefix).folder_names(prefix)
 
     def stat(self, key: str) -> Entry | None:
-        return self._of(key).stat(key)
+        return self._backend_of(key).stat(key)
 
     def delete(self, keys: Iterable[str]) -> None:
         for namespace, theirs in groupby(sorted(keys), self._namespace_of):
-            self._of(layout.namespace_folder(namespace)).delete(theirs)
+            self._backend_of(layout.namespace_folder(namespace)).delete(theirs)
 
-    def now(self) -> float:
-        raise self._denied("the clock")
+    def store_time(self) -> float:
+        raise self._denied_error("the clock")
 
     def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:  # noqa: ARG002
         return 0
 
-    def _of(self, key: str) -> S3Backend:
+    def _backend_of(self, key: str) -> S3Backend:
         """Return the backend of the key's namespace, with valid credentials."""
         namespace = self._namespace_of(key)
         with self._lock:
@@ -105,9 +105,9 @@ class ScopedBackend(Backend):
         root, _, rest = key.partition("/")
         namespace = rest.partition("/")[0]
         if root != layout.ROOT or not namespace:
-            raise self._denied(key)
+            raise self._denied_error(key)
         return namespace
 
-    def _denied(self, what: str) -> StoreDeniedError:
+    def _denied_error(self, what: str) -> StoreDeniedError:
         sentence = f"{self.description}: {what} lies in no namespace, and this node has credentials of namespaces only"
         return StoreDeniedError(sentence, remedy="do this where the keys of the whole bucket are: in the coordinator")

@@ -38,10 +38,10 @@ def session_policy(bucket: str, prefix: str, namespace: str, *, partition: str =
         UsageError: the namespace's name is invalid, or the prefix has characters of patterns.
     """
     actions = ("GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload")
-    return _policy(bucket, prefix, namespace, partition, [(actions, ("*",))])
+    return _namespace_policy(bucket, prefix, namespace, partition, [(actions, ("*",))])
 
 
-def collecting_policy(bucket: str, prefix: str, namespace: str, *, partition: str = "aws") -> str:
+def garbage_collection_policy(bucket: str, prefix: str, namespace: str, *, partition: str = "aws") -> str:
     """Return the policy of a node that only collects the namespace's garbage; see `session_policy`.
 
     The node reads no memory and writes no snapshot: it lists and deletes packs and page fingerprints, and reads
@@ -54,10 +54,10 @@ def collecting_policy(bucket: str, prefix: str, namespace: str, *, partition: st
         (("DeleteObject",), ("pa*",)),
         (("GetObject",), ("keys/*",)),
     ]
-    return _policy(bucket, prefix, namespace, partition, objects)
+    return _namespace_policy(bucket, prefix, namespace, partition, objects)
 
 
-def _policy(
+def _namespace_policy(
     bucket: str, prefix: str, namespace: str, partition: str, objects: Iterable[tuple[tuple[str, ...], tuple[str, ...]]]
 ) -> str:
     """Return a policy that allows listing the namespace's folder, and these actions on these key patterns below it."""

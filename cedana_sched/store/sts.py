@@ -24,9 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from urllib3.exceptions import HTTPError
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
-from cedana_sched.store.location import S3Location
-from cedana_sched.store.session_credentials import SessionCredentials
-from cedana_sched.store.session_policy import collecting_policy, session_policy
+from cedana_sched.store.credential_renewal import SessionCredentials
+from cedana_sched.store.session_policy import garbage_collection_policy, session_policy
+from cedana_sched.store.storage_config import S3Location
 
 SHORTEST_SECONDS: Final = 900
 LONGEST_SECONDS: Final = 43_200
@@ -70,10 +70,10 @@ class Sessions:
         self._location = location
         self._source = source
         self._now = now
-        own = location.endpoint or _aws(location.region)
+        own = location.endpoint or _aws_endpoint(location.region)
         self.endpoint = (source.endpoint or own).rstrip("/")
 
-    def begin(self, namespace: str, who: str, *, collecting: bool = False) -> SessionCredentials:
+    def create_session(self, namespace: str, who: str, *, collecting: bool = False) -> SessionCredentials:
         """Create a session that can access this namespace only.
 
         Args:
@@ -89,7 +89,7 @@ class Sessions:
         """
         role = self._source.role_arn
         partition = role.split(":")[1] if role is not None and role.startswith("arn:") else "aws"
-        policy = collecting_policy if collecting else session_policy
+        policy = garbage_collection_policy if collecting else session_policy
         fields = {
             "Action": "AssumeRole",
             "Version": "2011-06-15",
@@ -99,19 +99,19 @@ class Sessions:
         }
         if role is not None:
             fields["RoleArn"] = role
-        status, answer = self._post(urlencode(fields))
+        status, answer = self._post_signed(urlencode(fields))
         if status != 200:
-            raise self._explain(status, answer)
-        return self._read(answer, int(fields["DurationSeconds"]))
+            raise self._explain_refusal(status, answer)
+        return self._parse_credentials(answer, int(fields["DurationSeconds"]))
 
-    def _post(self, body: str) -> tuple[int, bytes]:
+    def _post_signed(self, body: str) -> tuple[int, bytes]:
         url, now = urlsplit(self.endpoint), datetime.fromtimestamp(self._now(), tz=UTC)
         headers: dict[str, str | list[str] | tuple[str]] = {
             "Content-Type": "application/x-www-form-urlencoded",
             "Host": url.netloc,
             "X-Amz-Date": now.strftime("%Y%m%dT%H%M%SZ"),
         }
-        keys = self._keys()
+        keys = self._signing_keys()
         if keys.session_token is not None:
             headers["X-Amz-Security-Token"] = keys.session_token
         signed = sign_v4_sts(
@@ -133,22 +133,24 @@ class Sessions:
                     answer.release_conn()
         except (HTTPError, OSError) as error:
             remedy = "check storage.s3.scopedCredentials.stsEndpoint, and that the store is running"
-            raise StoreUnavailableError(f"{self._what}: no good answer came: {error}", remedy=remedy) from error
+            raise StoreUnavailableError(
+                f"{self._failure_prefix}: no good answer came: {error}", remedy=remedy
+            ) from error
 
-    def _keys(self) -> Credentials:
-        keys = self._location.keys()
+    def _signing_keys(self) -> Credentials:
+        keys = self._location.bucket_keys()
         if keys is None:
-            sentence = f"{self._what}: no keys are known here that such a request could be signed with"
+            sentence = f"{self._failure_prefix}: no keys are known here that such a request could be signed with"
             raise StoreDeniedError(sentence, remedy="give them by storage.s3.existingSecret")
         return Credentials(*keys, session_token=os.environ.get("AWS_SESSION_TOKEN") or None)
 
-    def _explain(self, status: int, answer: bytes) -> StoreError:
-        root = _parsed(answer)
-        code, message = _text(root, "Code"), _text(root, "Message")
+    def _explain_refusal(self, status: int, answer: bytes) -> StoreError:
+        root = _parse_xml(answer)
+        code, message = _element_text(root, "Code"), _element_text(root, "Message")
         said = (f"{status} {code} {message}".strip() if code else f"{status} {answer.decode(errors='replace')}")[
             :_SHOWN
         ]
-        sentence = f"{self._what}: {said}"
+        sentence = f"{self._failure_prefix}: {said}"
         if code in _NO_SUCH_ACTION or (status in _NO_SUCH_SERVICE and code != "NoSuchEntity"):
             remedy = "use a store that has AssumeRole, or leave storage.s3.scopedCredentials.enabled off"
             return NoSessionsError(sentence, remedy=remedy)
@@ -157,15 +159,19 @@ class Sessions:
             return StoreDeniedError(sentence, remedy=remedy)
         return StoreUnavailableError(sentence, remedy="check that the store is running")
 
-    def _read(self, answer: bytes, asked: float) -> SessionCredentials:
-        root = _parsed(answer)
-        access, secret, token = (_text(root, name) for name in ("AccessKeyId", "SecretAccessKey", "SessionToken"))
+    def _parse_credentials(self, answer: bytes, asked: float) -> SessionCredentials:
+        root = _parse_xml(answer)
+        access, secret, token = (
+            _element_text(root, name) for name in ("AccessKeyId", "SecretAccessKey", "SessionToken")
+        )
         if not (access and secret and token):
             remedy = "check storage.s3.scopedCredentials.stsEndpoint: no STS answers so"
-            raise StoreUnavailableError(f"{self._what}: the answer names no credentials", remedy=remedy)
-        return SessionCredentials(access, secret, token, self._seconds(_text(root, "Expiration"), asked))
+            raise StoreUnavailableError(f"{self._failure_prefix}: the answer names no credentials", remedy=remedy)
+        return SessionCredentials(
+            access, secret, token, self._validity_seconds(_element_text(root, "Expiration"), asked)
+        )
 
-    def _seconds(self, expiration: str, asked: float) -> float:
+    def _validity_seconds(self, expiration: str, asked: float) -> float:
         """Return the validity: the requested one, unless the response has a shorter one."""
         try:
             until = datetime.fromisoformat(expiration)
@@ -175,24 +181,24 @@ class Sessions:
         return min(asked, at.timestamp() - self._now())
 
     @property
-    def _what(self) -> str:
+    def _failure_prefix(self) -> str:
         return f"cannot get credentials of a session from {self.endpoint}"
 
 
-def _aws(region: str) -> str:
+def _aws_endpoint(region: str) -> str:
     """Return AWS' own endpoint of a region (docs.aws.amazon.com, "AWS STS endpoints"); China has another domain."""
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return urlunsplit(("https", f"sts.{region}.{domain}", "", "", ""))
 
 
-def _parsed(answer: bytes) -> ET.Element | None:
+def _parse_xml(answer: bytes) -> ET.Element | None:
     try:
         return ET.fromstring(answer)  # noqa: S314  # bounded, and of the store that we trust with everything
     except (ET.ParseError, LookupError, ValueError):  # the last two: of the declared encoding
         return None
 
 
-def _text(root: ET.Element | None, name: str) -> str:
+def _element_text(root: ET.Element | None, name: str) -> str:
     """Return the text of the first element of this name, in any XML namespace."""
     if root is None:
         return ""

@@ -11,7 +11,7 @@ from cedana_sched.model.errors import IntegrityError
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.manifest import Manifest
 from cedana_sched.store.backend import Backend
-from cedana_sched.store.reader import ChunkReader, Progress, Read, in_parallel
+from cedana_sched.store.reader import ChunkReader, Progress, ReadRequest, read_in_parallel
 from cedana_sched.store.sealing.seal import NO_SEAL, Seal
 
 MOST_PROBLEMS = 100
@@ -32,7 +32,7 @@ class VerifyReport(msgspec.Struct, frozen=True):
         return not self.damaged
 
 
-def unreadable(ref: SnapshotRef, error: IntegrityError) -> VerifyReport:
+def unreadable_report(ref: SnapshotRef, error: IntegrityError) -> VerifyReport:
     """Return the report for a snapshot with a damaged manifest, of which nothing else is readable."""
     return VerifyReport(ref, chunks=0, bytes_verified=0, seconds=0.0, damaged=1, problems=(error.message,))
 
@@ -52,13 +52,13 @@ def verify_snapshot(
     problems: list[str] = []
     verified = 0
 
-    def verify(read: Read) -> None:
+    def verify(read: ReadRequest) -> None:
         nonlocal verified
         sound = 0
         for number in read.chunks:
             row = manifest.chunks[number]
             try:
-                chunks.fetch(Read(row.pack, row.offset, row.stored, (number,)), lambda *_: None)
+                chunks.fetch_chunks(ReadRequest(row.pack, row.offset, row.stored, (number,)), lambda *_: None)
                 sound += row.size
             except IntegrityError as error:
                 with lock:
@@ -68,7 +68,7 @@ def verify_snapshot(
             if progress is not None:
                 progress(verified, total)
 
-    in_parallel(verify, chunks.plan(range(len(manifest.chunks))))
+    read_in_parallel(verify, chunks.plan_reads(range(len(manifest.chunks))))
     return VerifyReport(
         snapshot=manifest.ref,
         chunks=len(manifest.chunks),

@@ -26,20 +26,19 @@ from cedana_sched.model.policy import Compression
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend
 from cedana_sched.store.catalogue import Catalogue
-from cedana_sched.store.chunks import ChunkPipeline
+from cedana_sched.store.chunk_pipeline import ChunkPipeline, PackWriter
 from cedana_sched.store.commit import commit_manifest
 from cedana_sched.store.compression import Compressor
-from cedana_sched.store.format import digest_of, encode_manifest
 from cedana_sched.store.garbage import COMMIT_WINDOW_SECONDS, require_packs
-from cedana_sched.store.intents import Lease
-from cedana_sched.store.node_cache import NodeCache
-from cedana_sched.store.packs import PackWriter
+from cedana_sched.store.intents import IntentLease
+from cedana_sched.store.manifest_format import encode_manifest, manifest_digest_of
+from cedana_sched.store.page_classification import Fingerprinter, PageClassifier
+from cedana_sched.store.page_fingerprint_cache import FingerprintCache
 from cedana_sched.store.page_index import PageIndexWriter
-from cedana_sched.store.pages import Fingerprints, PageClassifier
-from cedana_sched.store.previous import Previous
+from cedana_sched.store.previous_generation import PreviousGeneration
 from cedana_sched.store.sealing.seal import Seal
-from cedana_sched.store.sealing.seals import Seals
-from cedana_sched.store.streams import ChunkFiller, Counters, SegmentList, StreamWriter, is_stream_name
+from cedana_sched.store.sealing.seal_selection import SealSelection
+from cedana_sched.store.stream_writer import ChunkFiller, Counters, SegmentList, StreamWriter, is_stream_name
 
 _log = structlog.get_logger(__name__)
 
@@ -55,16 +54,16 @@ class SnapshotWriter:
         *,
         checkpoint_uid: str,
         writer: str,
-        lease: Lease,
+        lease: IntentLease,
         seed: int,
-        previous: Previous | None,
+        previous: PreviousGeneration | None,
         compression: Compression,
         conditional_create: bool,
-        cache: NodeCache,
+        cache: FingerprintCache,
         pack_bytes: int,
         run: str,
         abandons: tuple[Abandoned, ...],
-        seals: Seals,
+        seals: SealSelection,
         seal: Seal,
     ) -> None:
         self.ref = ref
@@ -84,14 +83,13 @@ class SnapshotWriter:
         self._previous = previous
         self._conditional_create = conditional_create
         self._cache = cache
-        namespace = ref.identity.namespace
-        self._packs = PackWriter(backend, lambda n: layout.pack_key(namespace, f"{writer}-{n:06d}"), pack_bytes)
-        earlier = previous.chunk_of if previous else lambda _: None
-        chunk_seal = seal.chunks(ref.identity, writer)
-        self._pipeline = ChunkPipeline(self._packs, writer, Compressor(compression), chunk_seal, earlier)
-        self._fingerprints = Fingerprints(seed)
+        self._packs = PackWriter(backend, ref.identity.namespace, writer, pack_bytes)
+        earlier = previous.find_reusable_chunk if previous else lambda _: None
+        chunk_seal = seal.chunk_seal(ref.identity, writer)
+        self._pipeline = ChunkPipeline(self._packs, Compressor(compression), chunk_seal, earlier)
+        self._fingerprints = Fingerprinter(seed)
         index_key, copy = layout.pages_key(ref, writer), cache.new_copy(ref, writer)
-        self._index = PageIndexWriter(backend, index_key, copy, seal.index(ref, writer))
+        self._index = PageIndexWriter(backend, index_key, copy, seal.index_seal(ref, writer))
         self._counters = Counters()
         self._lock = threading.Lock()
         self._streams: dict[str, StreamWriter] = {}
@@ -151,13 +149,13 @@ class SnapshotWriter:
             raise UsageError("checkpoint_uid", metadata.checkpoint_uid, "is another checkpoint's", remedy=remedy)
         if unfinished := [stream.name for stream in self._streams.values() if not stream.closed]:
             raise UsageError("streams", unfinished, "are still open", remedy="close every stream before the commit")
-        manifest = self._flush(metadata)
+        manifest = self._finish_uploads(metadata)
         self.steps += 1
         checked_at = time.monotonic()
         require_packs(self._backend, self.ref.identity.namespace, self.writer, manifest.summary.packs)
         self.steps += 1
-        data = self._seals.close(self._seal, self.ref, encode_manifest(manifest))
-        self._lease.require()
+        data = self._seals.seal_manifest(self._seal, self.ref, encode_manifest(manifest))
+        self._lease.require_valid()
         if time.monotonic() - checked_at > COMMIT_WINDOW_SECONDS:
             raise StoreUnavailableError("the store was too slow for a safe commit", remedy="take the snapshot again")
         self._commit_attempted = True
@@ -168,7 +166,7 @@ class SnapshotWriter:
         except CommitConflictError:
             self._commit_attempted = False
             raise
-        self.manifest_digest = digest_of(data)
+        self.manifest_digest = manifest_digest_of(data)
         self._settled = True
         self._lease.release()
         self._cache.keep_only(self.ref, self.writer)
@@ -199,7 +197,7 @@ class SnapshotWriter:
 
     def _remove_uploads(self) -> None:
         namespace = self.ref.identity.namespace
-        keys = [layout.pack_key(namespace, f"{self.writer}-{number:06d}") for number in range(self._packs.count)]
+        keys = [layout.pack_key(namespace, name) for name in self._packs.names]
         try:
             self._backend.delete([*keys, self._index.key])
         except CedanaSchedError as error:
@@ -212,15 +210,15 @@ class SnapshotWriter:
         with self._small_lock:
             self._small.append(data, segments)
 
-    def _flush(self, metadata: SnapshotMetadata) -> Manifest:
+    def _finish_uploads(self, metadata: SnapshotMetadata) -> Manifest:
         with self._small_lock:
-            self._small.flush()
-        self._pipeline.drain()
+            self._small.submit_partial_chunk()
+        self._pipeline.wait_until_stored()
         self.steps += 1
         self._packs.finish()
         self.steps += 1
         page_index = self._index.finish()
-        chunks, packs = self._pipeline.table()
+        chunks, packs = self._pipeline.chunk_table()
         summary = SnapshotSummary(
             ref=self.ref,
             writer=self.writer,
@@ -239,7 +237,7 @@ class SnapshotWriter:
         return Manifest(
             summary=summary,
             metadata=metadata,
-            streams=tuple(stream.entry() for stream in self._streams.values()),
+            streams=tuple(stream.to_stream_entry() for stream in self._streams.values()),
             chunks=chunks,
             seed=self._fingerprints.seed,
             page_index=page_index,

@@ -60,9 +60,9 @@ class FakeApi(Api):
         """Return all objects of a kind in order of creation."""
         return tuple(body for key, body in self.store.objects.items() if key[0] == resource)
 
-    def repeat(self) -> None:
+    def repeat_current_state(self) -> None:
         """Repeat the current state on every watch."""
-        self.watches.repeat()
+        self.watches.repeat_current_state()
 
     def subscribe(self, sink: Callable[[], None]) -> None:
         """Register `sink`, called soon after every change."""

@@ -22,7 +22,7 @@ def merge(target: Object, patch: Object) -> None:
             target[name] = copy.deepcopy(value)
 
 
-def patched(body: Object, operations: Iterable[Object]) -> Object:
+def apply_json_patch(body: Object, operations: Iterable[Object]) -> Object:
     """Return the object after a JSON patch of `add`, `remove`, `replace` and `test`.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import AbsentError, AlreadyExistsError, ConflictError, RefusedByServerError
 from cedana_sched.kube.resources import CONFIG_MAPS, Resource
-from cedana_sched.testing.patches import merge, patched
+from cedana_sched.testing.patches import apply_json_patch, merge
 
 Key = tuple[Resource, str, str]
 """Kind, namespace (empty: none) and name of an object."""
@@ -107,7 +107,7 @@ class ObjectStore:
             merge(now, patch)
         else:
             try:
-                now = patched(before, patch)
+                now = apply_json_patch(before, patch)
             except (LookupError, ValueError) as error:
                 message = f"the server rejected our request due to an error in our request: {error}"
                 raise RefusedByServerError(message, status=422, reason="Invalid") from error

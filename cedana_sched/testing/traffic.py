@@ -57,25 +57,25 @@ class Traffic:
     @asynccontextmanager
     async def request(self, verb: str, resource: Resource, namespace: str | None = None) -> AsyncIterator[None]:
         """Surrounds what a request does. Raises what the client does when the request or its answer is lost."""
-        await self._travel(verb, resource)
+        await self._delay_request(verb, resource)
         self.requests += 1
         number, is_lost = self.requests, False
         if self.down or number in self.fails:
             raise ApiUnavailableError("no answer", remedy="it is tried again")
         if verb not in _READS:
             self.attempts[verb, resource] += 1
-            is_lost = self._befall(f"{verb} {resource.plural}", self.refusing.get(resource))
+            is_lost = self._inject_fault(f"{verb} {resource.plural}", self.refusing.get(resource))
         if namespace is not None and (answer := self.gone_namespaces.get(namespace)) is not None:
             raise error_of(f"{verb} {resource.plural}", *answer)
         yield
         if is_lost or number in self.answers_lost:
             raise ApiUnavailableError("the answer was lost")
 
-    async def _travel(self, verb: str, resource: Resource) -> None:
+    async def _delay_request(self, verb: str, resource: Resource) -> None:
         for _ in range(LATE_TURNS if verb == "list" and resource in self.late else 1):
             await asyncio.sleep(0)
 
-    def _befall(self, call: str, refusal: int | None) -> bool:
+    def _inject_fault(self, call: str, refusal: int | None) -> bool:
         """Return whether the answer is to be lost; raise what the client makes of a refusal."""
         if refusal is None:
             if self._dice.random() >= self.fault_rate:

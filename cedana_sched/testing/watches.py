@@ -27,7 +27,7 @@ class _Watch:
     queue: asyncio.Queue[Object | None] = field(default_factory=asyncio.Queue)
     """Events; None ends the watch."""
 
-    def show(self, change: Change) -> None:
+    def deliver_change(self, change: Change) -> None:
         """What begins or ceases to match the selectors is added or deleted for watches by them."""
         if change.key[0] != self.resource:
             return
@@ -62,9 +62,9 @@ class Watches:
         if 0 < since < self._oldest:
             yield msgspec.json.encode(EXPIRED)
             return
-        for change in self._changes if since else self._all():
+        for change in self._changes if since else self._current_state():
             if change.version > since:
-                watch.show(change)
+                watch.deliver_change(change)
         self._open.append(watch)
         try:
             while (event := await watch.queue.get()) is not None:
@@ -73,11 +73,11 @@ class Watches:
         finally:
             self._open.remove(watch)
 
-    def repeat(self) -> None:
+    def repeat_current_state(self) -> None:
         """Publish the current state once more, on every watch."""
-        for change in self._all():
+        for change in self._current_state():
             for watch in self._open:
-                watch.show(change._replace(before=change.now))
+                watch.deliver_change(change._replace(before=change.now))
 
     def bookmark(self) -> None:
         """Publish the current version, as API servers do about once a minute, on watches that want bookmarks."""
@@ -99,7 +99,7 @@ class Watches:
     def _publish(self, change: Change) -> None:
         self._changes.append(change)
         for watch in self._open:
-            watch.show(change)
+            watch.deliver_change(change)
 
-    def _all(self) -> list[Change]:
+    def _current_state(self) -> list[Change]:
         return [Change(self._store.version, key, None, body) for key, body in self._store.objects.items()]

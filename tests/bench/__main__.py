@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cedana_sched.snapshot.toolchain import Toolchain, ensure_toolchain
-from cedana_sched.store.location import StorageConfig
+from cedana_sched.snapshot.criu_toolchain import Toolchain, ensure_toolchain
+from cedana_sched.store.storage_config import StorageConfig
 from tests.bench.hog import plain_hog
 from tests.bench.ours import ours
 from tests.bench.page import replace_measured

@@ -13,9 +13,9 @@ import msgspec
 import obstore
 from obstore.store import S3Store
 
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.dump import Dump, DumpRequest
-from cedana_sched.snapshot.toolchain import Toolchain
-from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.storage_config import StorageConfig
 from tests.bench.hog import HogLog, plain_hog
 
 _COPY_BYTES = 4 << 20
@@ -115,7 +115,7 @@ def _criu(toolchain: Toolchain, verb: str, images: Path, *arguments: str) -> Non
     subprocess.run(
         [toolchain.criu, verb, "--images-dir", images, "--log-file", f"{verb}.log", *arguments],
         check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env=toolchain.environment(),
+        env=toolchain.criu_environment(),
     )  # fmt: skip
 
 

@@ -27,8 +27,8 @@ from pathlib import Path
 import msgspec
 
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.sealing import new_keys
 from tests.servers.snapshots import metadata
 from tests.servers.versitygw import running
@@ -125,7 +125,9 @@ def run_apart(action: str, config: StorageConfig, arguments: argparse.Namespace,
     """One step in a fresh process; the configuration goes through a pipe, because it holds keys."""
     command = [sys.executable, "-m", "tests.bench.store_rate", "--step", action, "--folder", arguments.folder]
     command += ["--memory", str(memory), "--compression", arguments.compression]
-    done = subprocess.run(command, input=json.dumps(config.reveal()).encode(), stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        command, input=json.dumps(config.dump_with_secrets()).encode(), stdout=subprocess.PIPE, check=True
+    )
     return msgspec.json.decode(done.stdout, type=Step)
 
 
@@ -136,7 +138,7 @@ def do_step(arguments: argparse.Namespace) -> Step:
         return plain_write(memory, folder)
     store = SnapshotStore.open(config, compression=arguments.compression)
     if arguments.step == "stage":
-        latest = store.latest(WORKLOAD)
+        latest = store.latest_snapshot_of(WORKLOAD)
         assert latest is not None
         return stage(store, latest.ref, folder)
     return write_generation(arguments.step, store, memory)

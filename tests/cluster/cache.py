@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from cedana_sched.snapshot.toolchain import default_cache_dir
+from cedana_sched.snapshot.criu_toolchain import default_cache_dir
 from tests.cluster.errors import ClusterError
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from cedana_sched.snapshot.toolchain import ensure_toolchain
+from cedana_sched.snapshot.criu_toolchain import ensure_toolchain
 from tests.cluster import lifetime, preflight
 from tests.cluster.api.client import Api
 from tests.cluster.api.waiting import WaitedInVainError, wait_for

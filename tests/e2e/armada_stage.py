@@ -14,13 +14,13 @@ import tenacity
 from armada_client.armada.event_pb2 import JobSetRequest
 from armada_client.typings import EventType
 
-from cedana_sched.adapter.conformance import Power, RunningWorkload
-from cedana_sched.adapter.conformance.stage import beside
+from cedana_sched.adapter.conformance import RunningWorkload, SchedulerCapability
+from cedana_sched.adapter.conformance.stage import running_beside
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Release
 from cedana_sched_armada.adapter import ArmadaAdapter
-from cedana_sched_armada.events import JobSet, position, read_event
-from cedana_sched_armada.jobs import CARDINALITY, GANG, PREVIOUS
+from cedana_sched_armada.events import JobSet, event_position_key, read_event
+from cedana_sched_armada.job_of_pod import CARDINALITY, GANG, PREVIOUS
 from tests.cluster.api.client import Object
 from tests.cluster.armada.jobs import Jobs, pod_name, pod_spec
 from tests.cluster.errors import ClusterError
@@ -45,9 +45,9 @@ class RealArmadaStage(RealStage):
 
     adapter_class: ClassVar = ArmadaAdapter
     lacks: ClassVar = {
-        Power.CANCELLATION: "a job that Armada has preempted is over for it",
-        Power.KEEPING: "Armada asks nobody",
-        Power.STARTS: "its workloads are pods",
+        SchedulerCapability.CANCELLATION: "a job that Armada has preempted is over for it",
+        SchedulerCapability.KEEPING: "Armada asks nobody",
+        SchedulerCapability.STARTS: "its workloads are pods",
     }
 
     def __init__(self, namespace: Namespace, image: str, jobs: Jobs, queue: str, cable: Cable) -> None:
@@ -62,7 +62,7 @@ class RealArmadaStage(RealStage):
 
     @asynccontextmanager
     async def adapter(self) -> AsyncIterator[ArmadaAdapter]:
-        async with beside(self._answer()), super().adapter() as adapter:
+        async with running_beside(self._answer()), super().adapter() as adapter:
             assert isinstance(adapter, ArmadaAdapter)
             self._adapter = adapter
             try:
@@ -100,7 +100,7 @@ class RealArmadaStage(RealStage):
         found = await self.namespace.api.objects("v1", "Pod", self.namespace.name)
         return victim.uid not in {one["metadata"]["uid"] for one in found if one["status"]["phase"] == "Running"}
 
-    async def preempt_by(self, victim: RunningWorkload) -> float:
+    async def preempt_with_deadline(self, victim: RunningWorkload) -> float:
         await self.preempt(victim)
         deleted = await self.namespace.get("v1", "Pod", victim.workload.name)
         return datetime.fromisoformat(deleted["metadata"]["deletionTimestamp"]).timestamp()
@@ -122,7 +122,7 @@ class RealArmadaStage(RealStage):
         await self._jobs.wait_for(self._queue, SET, {job: EventType.cancelling})
         await self.pods_are(lambda pods: not [one for one in pods if _name(one) == pod_name(job) and _is_whole(one)])
 
-    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
+    async def wait_until_returned(self, victim: RunningWorkload) -> RunningWorkload:
         previous = _job_of(victim)
 
         def is_it(one: Object) -> bool:
@@ -132,38 +132,38 @@ class RealArmadaStage(RealStage):
         (again,) = await self._running([one["metadata"]["labels"]["armada_job_id"] for one in pods if is_it(one)])
         return again
 
-    async def released(self, release: Release) -> None:
+    async def on_release_decided(self, release: Release) -> None:
         for one in await self.namespace.api.objects("v1", "Pod", self.namespace.name):
             if one["metadata"]["uid"] in release.verdicts:
                 await self._let_go(one)
 
-    async def settle(self) -> None:
+    async def wait_until_reported(self) -> None:
         """All that Armada shows by now has been heard and noted, and what follows from it is done."""
-        await super().settle()
+        await super().wait_until_reported()
         if (adapter := self._adapter) is None or adapter._job_sets is None:
             return
         stream, last = JobSet(self._queue, SET), await self._last()
 
         def is_heard() -> bool:
             assert adapter._job_sets is not None
-            followed = stream in adapter._job_sets.followed
-            return not followed or position(adapter._ledger.streams.get(stream, "")) >= last
+            followed = stream in adapter._job_sets._watched
+            return not followed or event_position_key(adapter._ledger.streams.get(stream, "")) >= last
 
         await self._until(is_heard)
-        await adapter._ledger.written()
+        await adapter._ledger.wait_until_persisted()
         await self._until(lambda: not adapter._chores._known)
-        await super().settle()
+        await super().wait_until_reported()
 
-    async def repeat(self) -> None:
+    async def repeat_current_state(self) -> None:
         self._cable.cut()
-        await super().repeat()
+        await super().repeat_current_state()
 
     @asynccontextmanager
-    async def unreachable(self) -> AsyncIterator[None]:
+    async def scheduler_outage(self) -> AsyncIterator[None]:
         self._cable.down = True
         self._cable.cut()
         try:
-            async with super().unreachable():
+            async with super().scheduler_outage():
                 yield
         finally:
             self._cable.down = False
@@ -183,7 +183,7 @@ class RealArmadaStage(RealStage):
 
         pods = running(await self.pods_are(lambda pods: running(pods).keys() >= set(wanted)))
         await self._jobs.wait_for(self._queue, SET, dict.fromkeys(jobs, EventType.running))
-        await self.settle()
+        await self.wait_until_reported()
         return tuple(workload_of(pods[name]) for name in wanted)
 
     async def _answer(self) -> None:
@@ -208,7 +208,7 @@ class RealArmadaStage(RealStage):
         last: tuple[int, ...] = ()
         async for told in self._jobs.client.event_stub.GetJobSetEvents(request):
             if read_event(told) is not None:
-                last = position(told.id)
+                last = event_position_key(told.id)
         return last
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -48,7 +48,7 @@ class JobStage(RealStage):
         await self.namespace.apply(job)
         return await self.running(name, members)
 
-    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
+    async def wait_until_returned(self, victim: RunningWorkload) -> RunningWorkload:
         await self.delete_preemptors()
         (again,) = await self.running(job_of(victim), 1)
         return again
@@ -62,7 +62,7 @@ class JobStage(RealStage):
             metadata = pod["metadata"]
             if names.ID in metadata["annotations"]:
                 await self.annotate("v1", "Pod", metadata["name"], {names.INDEX: metadata["annotations"][self.index]})
-        await self.settle()
+        await self.wait_until_reported()
         return tuple(map(workload_of, await self.pods_of(name, members)))
 
     def protect(self, job: Object, deadline_seconds: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cedana_sched.adapter.conformance import Power, RunningWorkload
+from cedana_sched.adapter.conformance import RunningWorkload, SchedulerCapability
 from cedana_sched_kueue.adapter import KueueAdapter
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import has_condition, wait_for_all
@@ -27,10 +27,10 @@ class RealKueueStage(JobStage):
     job_api = "batch/v1"
     index = "batch.kubernetes.io/job-completion-index"
     lacks: ClassVar = {
-        Power.CANCELLATION: "Kueue stops a Workload that it has evicted, whatever comes then",
-        Power.KEEPING: "Kueue cannot be asked for another victim",
-        Power.DEADLINE: "Kueue waits as long as its suspension of the Job is refused",
-        Power.STARTS: "its workloads are pods",
+        SchedulerCapability.CANCELLATION: "Kueue stops a Workload that it has evicted, whatever comes then",
+        SchedulerCapability.KEEPING: "Kueue cannot be asked for another victim",
+        SchedulerCapability.DEADLINE: "Kueue waits as long as its suspension of the Job is refused",
+        SchedulerCapability.STARTS: "its workloads are pods",
     }
 
     async def working(self, adapter: KueueAdapter) -> tuple[Mirrored, ...]:

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import aiohttp
 from kubernetes_asyncio.client import ApiException
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter
 from cedana_sched.adapter.conformance import RunningWorkload, Stage
-from cedana_sched.adapter.conformance.stage import beside, loop_turns
+from cedana_sched.adapter.conformance.stage import running_beside, yield_to_loop
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api as ProductApi
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.events import EventRecorder
-from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.identity import Identity
@@ -75,11 +75,11 @@ class _Shared:
     def __init__(self) -> None:
         self._notes: bytes | None = None
 
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy(deadline_seconds=float(name or 600))
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
-        return self.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
+        return self.policy_named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
 
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[()]:
         return ()
@@ -124,12 +124,12 @@ class RealStage(Stage):
             access = ClusterAccess(api, events, pods, shared, shared, "-", shared, self.settings)
             adapter = self.adapter_class.connect(access)
             self._api = api
-            async with beside(pods.run(), adapter.run()):
+            async with running_beside(pods.run(), adapter.run()):
                 async with asyncio.timeout(patient(self.patience_seconds)):
                     await pods.synced.wait()
                     informers = await self.working(adapter)
                 self._informers = (("v1", "Pod", pods), *informers)
-                await loop_turns()
+                await yield_to_loop()
                 try:
                     yield adapter
                 finally:
@@ -140,13 +140,13 @@ class RealStage(Stage):
         there = [pod for pod in found if pod["metadata"]["uid"] == victim.uid]
         return not there or "deletionTimestamp" in there[0]["metadata"]
 
-    async def evicted(self, victim: RunningWorkload) -> None:
+    async def wait_until_evicted(self, victim: RunningWorkload) -> None:
         """Another pod may have its name by then."""
         await self.pods_are(
             lambda pods: victim.uid not in {pod["metadata"]["uid"] for pod in pods}, within=2 * self.patience_seconds
         )
 
-    async def settle(self) -> None:
+    async def wait_until_reported(self) -> None:
         """What is changed last of each kind has reached the adapter."""
         marker = str(next(self.numbers))
         for api_version, kind, informer in self._informers:
@@ -155,13 +155,13 @@ class RealStage(Stage):
                 if informer.get(name, self.namespace.name) is not None:
                     version = await self.annotate(api_version, kind, name, {_MARKER: marker})
                     await self._reached(informer, name, version)
-        await loop_turns()
+        await yield_to_loop()
 
-    async def repeat(self) -> None:
-        await self.settle()
+    async def repeat_current_state(self) -> None:
+        await self.wait_until_reported()
 
     @asynccontextmanager
-    async def unreachable(self) -> AsyncIterator[None]:
+    async def scheduler_outage(self) -> AsyncIterator[None]:
         assert self._api is not None
         self._api.down = True
         try:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.client import Api as ProductApi
 from cedana_sched.kube.errors import ApiError
-from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CONFIG_MAPS, JOBS, PODS
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.retrying import retry

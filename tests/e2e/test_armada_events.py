@@ -9,8 +9,8 @@ from contextlib import aclosing
 import pytest
 from armada_client.typings import EventType
 
+from cedana_sched_armada.armada_client import ArmadaClient
 from cedana_sched_armada.events import JobSet, Kind
-from cedana_sched_armada.server import ArmadaServer
 from cedana_sched_armada.settings import ArmadaSettings
 from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs, pod_spec
@@ -25,7 +25,7 @@ async def _kinds(armada: Armada, job_set: JobSet, last: Kind, *jobs: str) -> dic
     read = defaultdict[str, list[Kind]](list)
     async with (
         asyncio.timeout(patient(30)),
-        ArmadaServer.open(ArmadaSettings.read({"url": armada.address})) as server,
+        ArmadaClient.open(ArmadaSettings.read({"url": armada.address})) as server,
         aclosing(server.events(job_set, "", watch=True)) as events,
     ):
         async for heard in events:

@@ -16,17 +16,17 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.cluster.coordinator.known import ById
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api as ProductApi
 from cedana_sched.kube.events import EventRecorder
-from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, PODS
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.naming import hold_name
+from cedana_sched.model.objects.object_names import hold_name
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kueue.adapter import KueueAdapter
@@ -48,10 +48,10 @@ _ENDLESS = "import time; time.sleep(10_000)"
 
 
 class _BuiltIn:
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:  # there is one
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:  # there is one
         return CheckpointPolicy()
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
         return CheckpointPolicy()
 
 
@@ -78,7 +78,9 @@ async def _adapting(kubeconfig: Path) -> AsyncIterator[_Running]:
     async with ProductApi.open(str(kubeconfig)) as api:
         pods = Informer(Watch(api, PODS, Pod, labels=f"{names.PROTECTED}=true"))
         checkpoints = Informer(Watch(api, CHECKPOINTS, KnownCheckpoint))
-        access = ClusterAccess(api, EventRecorder(api, "test"), pods, _BuiltIn(), ById(checkpoints), "-", _NoNotes())
+        access = ClusterAccess(
+            api, EventRecorder(api, "test"), pods, _BuiltIn(), CheckpointsById(checkpoints), "-", _NoNotes()
+        )
         running = _Running(KueueAdapter.connect(access))
 
         async def read() -> None:

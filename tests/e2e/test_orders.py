@@ -12,16 +12,16 @@ from typing import ClassVar
 import pytest
 
 from cedana_sched.adapter.contract import Preempted, Report
-from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
+from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
 from cedana_sched.cluster.coordinator.projection import Projection
-from cedana_sched.cluster.node.orders import OrderFeed
+from cedana_sched.cluster.node.order_feed import OrderFeed
 from cedana_sched.cluster.uninstall.checkpoint_finalizers import remove_finalizers
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.shell import Coordinator
+from cedana_sched.kube.builtin_kinds import Node
 from cedana_sched.kube.client import Api as ProductApi
-from cedana_sched.kube.objects import Node
 from cedana_sched.kube.resources import NODES
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model import orders

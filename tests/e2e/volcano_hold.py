@@ -10,23 +10,23 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cedana_sched.adapter.conformance.stage import beside
+from cedana_sched.adapter.conformance.stage import running_beside
+from cedana_sched.component.http_server import serve_http
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.marking import EvictionMarker
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.eviction_marker import EvictionMarker
+from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.cached_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
-from cedana_sched.kube.own_kinds.preemption_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.naming import hold_name
+from cedana_sched.model.objects.object_names import hold_name
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import HoldStep
-from cedana_sched.service.listening import listening
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
+from cedana_sched_webhooks.caches import AdmissionCaches, CacheInformers
 from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
-from cedana_sched_webhooks.holds.pods import PodHold
-from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
+from cedana_sched_webhooks.holds.pod_eviction_hold import PodEvictionHold
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.server import admission_application
 from tests.cluster.api.client import Object
@@ -43,14 +43,14 @@ _HOLD_SECONDS = 600
 class VolcanoHold:
     """What the webhook answers. `absent`: it does not answer, and the API server goes on without it."""
 
-    def __init__(self, knowledge: Knowledge, marker: EvictionMarker) -> None:
+    def __init__(self, knowledge: AdmissionCaches, marker: EvictionMarker) -> None:
         self.absent = False
         self._knowledge = knowledge
         self._holds: dict[str, PreemptionHold] = {}
         configuration = Configuration(
             namespace="-", scheduler_users=frozenset({SCHEDULER}), restore=RestoreContainer(image="-")
         )
-        self._answers = PodHold(knowledge, configuration, marker, now=SERVER_TIME.now)
+        self._answers = PodEvictionHold(knowledge, configuration, marker, now=SERVER_TIME.now)
 
     @classmethod
     @asynccontextmanager
@@ -62,9 +62,9 @@ class VolcanoHold:
         context.load_cert_chain(served.certificate, served.key)
         async with Api.open(str(cluster.kubeconfig)) as api:
             marker = EvictionMarker(api, _now)
-            hold = cls(Mirrors(api).knowledge, marker)
+            hold = cls(CacheInformers(api).knowledge, marker)
             application = admission_application({_PATH: hold.answer}, asyncio.Event(), Metrics())
-            async with beside(marker.run()), listening(application, 0, context, host=str(address)) as port:
+            async with running_beside(marker.run()), serve_http(application, 0, context, host=str(address)) as port:
                 trusted = base64.b64encode(authority.pair.certificate.read_bytes()).decode()
                 yield hold, _configuration(f"https://{address}:{port}{_PATH}", trusted)
 
@@ -76,7 +76,7 @@ class VolcanoHold:
     def forget(self) -> None:
         """Another test begins, and holds are of the last one."""
         for hold in self._holds.values():
-            self._knowledge.note_hold(hold, None)
+            self._knowledge.on_hold_change(hold, None)
         self._holds.clear()
 
     def hold(self, signal: Signal) -> None:
@@ -91,7 +91,7 @@ class VolcanoHold:
             )
             name = f"{hold_name(signal.uid)}-{victim.identity.index}"
             metadata = Metadata(name=name, namespace=victim.workload.namespace)
-            self._knowledge.note_checkpoint(None, Checkpoint(metadata, spec))
+            self._knowledge.on_checkpoint_change(None, Checkpoint(metadata, spec))
         deadline = (now + timedelta(seconds=_HOLD_SECONDS)).isoformat()
         spec_of_hold = HoldSpec(signal.reason, uid=signal.uid, creation_time=now.isoformat())
         metadata = Metadata(name=hold_name(signal.uid), namespace=signal.victims[0].workload.namespace)
@@ -106,7 +106,7 @@ class VolcanoHold:
         self._note(PreemptionHold(hold.metadata, hold.spec, status))
 
     def _note(self, hold: PreemptionHold) -> None:
-        self._knowledge.note_hold(self._holds.get(hold.spec.uid), hold)
+        self._knowledge.on_hold_change(self._holds.get(hold.spec.uid), hold)
         self._holds[hold.spec.uid] = hold
 
 

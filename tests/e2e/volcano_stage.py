@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from cedana_sched.adapter.conformance import Power, RunningWorkload
+from cedana_sched.adapter.conformance import RunningWorkload, SchedulerCapability
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched_volcano.adapter import VolcanoAdapter
@@ -39,7 +39,7 @@ class RealVolcanoStage(JobStage):
     adapter_class: ClassVar = VolcanoAdapter
     job_api = BATCH
     index = "volcano.sh/task-index"
-    lacks: ClassVar = {Power.STARTS: "its workloads are pods"}
+    lacks: ClassVar = {SchedulerCapability.STARTS: "its workloads are pods"}
 
     def __init__(
         self, namespace: Namespace, image: str, field: Field, hold: VolcanoHold, *, within: bool = False
@@ -67,7 +67,7 @@ class RealVolcanoStage(JobStage):
         await self._come()
         await self.pods_are(lambda pods: any(_is_wanted(pod, began) for pod in pods if owner_of(pod) == owner))
 
-    async def preempt_by(self, victim: RunningWorkload) -> float:
+    async def preempt_with_deadline(self, victim: RunningWorkload) -> float:
         """The webhook is away, and the pod is deleted; its program goes on as long as its grace period."""
         await self.namespace.exec(victim.workload.name, "python3", "-c", _STAY)
         self._hold.absent = True
@@ -86,10 +86,10 @@ class RealVolcanoStage(JobStage):
         await self.end_well(victim)
         await completed(self.namespace, job_of(victim))
 
-    async def holding(self, signal: Signal) -> None:
+    async def on_hold_created(self, signal: Signal) -> None:
         self._hold.hold(signal)
 
-    async def released(self, release: Release) -> None:
+    async def on_release_decided(self, release: Release) -> None:
         self._hold.release(release)
 
     async def pods_of(self, name: str, members: int) -> list[Object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cedana_sched.snapshot import syscalls
-from cedana_sched.snapshot.toolchain import Toolchain, ensure_toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain, ensure_toolchain
 
 
 def pytest_configure() -> None:

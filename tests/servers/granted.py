@@ -19,7 +19,7 @@ class GrantedBackend(Backend):
     Args:
         inner: what is really asked.
         policy: in JSON.
-        folder: below which it is tried; see `Backend.within`.
+        folder: below which it is tried; see `Backend.restricted_to_folder`.
     """
 
     def __init__(self, inner: Backend, policy: str, folder: str) -> None:
@@ -33,7 +33,7 @@ class GrantedBackend(Backend):
         return self._inner.description
 
     @property
-    def trials(self) -> str:
+    def trials_folder(self) -> str:
         return f"{self._folder}/probe"
 
     def is_allowed(self, action: str, key: str) -> bool:
@@ -71,9 +71,9 @@ class GrantedBackend(Backend):
         self._require("ListBucket", f"{prefix}/")
         return self._inner.list(prefix)
 
-    def folders(self, prefix: str) -> tuple[str, ...]:
+    def folder_names(self, prefix: str) -> tuple[str, ...]:
         self._require("ListBucket", f"{prefix}/")
-        return self._inner.folders(prefix)
+        return self._inner.folder_names(prefix)
 
     def stat(self, key: str) -> Entry | None:
         self._require("GetObject", key)
@@ -85,10 +85,10 @@ class GrantedBackend(Backend):
             self._require("DeleteObject", key)
         self._inner.delete(wanted)
 
-    def now(self) -> float:
+    def store_time(self) -> float:
         for action in ("PutObject", "GetObject", "DeleteObject"):  # as S3Backend finds it
-            self._require(action, f"{self.trials}/clock-1")
-        return self._inner.now()
+            self._require(action, f"{self.trials_folder}/clock-1")
+        return self._inner.store_time()
 
     def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:
         return 0

@@ -7,8 +7,8 @@ from pathlib import Path
 from cedana_sched.store.backend import Backend
 from cedana_sched.store.posix import PosixBackend
 from cedana_sched.store.sealing import key_file
-from cedana_sched.store.sealing.seals import Seals
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.sealing.seal_selection import SealSelection
+from cedana_sched.store.snapshot_store import SnapshotStore
 
 
 def new_keys(folder: Path, name: str = "keys") -> Path:
@@ -29,5 +29,5 @@ def sealed_store(
     """The store there, as a process sees it that has these keys; None for one that has none."""
     backend = PosixBackend(place) if isinstance(place, Path) else place
     provider = key_file.KeyFile(keys) if keys is not None else None
-    seals = Seals(backend, provider, accepts_unsealed=accepts_unsealed, writes_unsealed=writes_unsealed)
+    seals = SealSelection(backend, provider, accepts_unsealed=accepts_unsealed, writes_unsealed=writes_unsealed)
     return SnapshotStore(backend, seals=seals, cache_directory=cache_directory)

@@ -18,7 +18,7 @@ import pytest
 import tenacity
 import urllib3
 
-from cedana_sched.store.location import S3Location
+from cedana_sched.store.storage_config import S3Location
 from tests.cluster.binaries.build import ensure_blocking
 from tests.servers.versitygw import free_port
 

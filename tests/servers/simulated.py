@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from cedana_sched.model.errors import StoreUnavailableError
-from cedana_sched.store.backend import Backend, Buffer, Entry, MissingObjectError, Sink, oversized
+from cedana_sched.store.backend import Backend, Buffer, Entry, MissingObjectError, Sink, oversized_error
 
 
 class SimulatedBackend(Backend):
@@ -53,7 +53,7 @@ class SimulatedBackend(Backend):
     def get(self, key: str, *, at_most: int) -> bytes:
         data = self.get_range(key, 0, at_most + 1)
         if len(data) > at_most:
-            raise oversized(key, len(data), at_most)
+            raise oversized_error(key, len(data), at_most)
         return bytes(data)
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
@@ -67,7 +67,7 @@ class SimulatedBackend(Backend):
         found = [(key, *value) for key, value in self.objects.items() if key.startswith(f"{prefix}/")]
         return iter([Entry(key, len(data), modified) for key, data, modified in sorted(found)])
 
-    def folders(self, prefix: str) -> tuple[str, ...]:
+    def folder_names(self, prefix: str) -> tuple[str, ...]:
         raise NotImplementedError
 
     def stat(self, key: str) -> Entry | None:
@@ -82,7 +82,7 @@ class SimulatedBackend(Backend):
             self.turn()
             self.changes += self.objects.pop(key, None) is not None
 
-    def now(self) -> float:
+    def store_time(self) -> float:
         self.turn()
         return self.time
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.manifest import Manifest, SnapshotMetadata
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
 
 
 def metadata(checkpoint_uid: str) -> SnapshotMetadata:

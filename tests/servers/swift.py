@@ -19,7 +19,7 @@ import pytest
 import tenacity
 from minio import Minio
 
-from cedana_sched.store.location import S3Location, StorageConfig
+from cedana_sched.store.storage_config import S3Location, StorageConfig
 from tests.servers.versitygw import free_port
 
 ACCESS_KEY, SECRET_KEY = "test:tester", "secret"

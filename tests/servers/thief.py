@@ -11,7 +11,7 @@ import minio
 import minio.commonconfig
 import minio.error
 
-from cedana_sched.store.session_credentials import SessionCredentials
+from cedana_sched.store.credential_renewal import SessionCredentials
 
 Attack = Callable[[minio.Minio, str, str, str], Any]
 """Told the bucket, the key, and the key of an object of the thief's own; raises, or returns what it got."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import tenacity
 
-from cedana_sched.store.location import S3Location, StorageConfig
+from cedana_sched.store.storage_config import S3Location, StorageConfig
 from tests.cluster.binaries.build import ensure_blocking
 
 ACCESS_KEY, SECRET_KEY = "tester", "a-secret-for-tests"

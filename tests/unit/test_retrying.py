@@ -66,7 +66,7 @@ async def test_every_refusal_is_said_and_the_call_made_again() -> None:
     def failed(what: str, error: ApiError) -> None:
         said.append(f"{what}: {error}")
 
-    assert await retry("reading", lambda: call("well"), ApiError, failed=failed) == "well"
+    assert await retry("reading", lambda: call("well"), ApiError, on_failure=failed) == "well"
     assert said == ["reading: no rights", "reading: no node"]
 
 

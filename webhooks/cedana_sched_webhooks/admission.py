@@ -55,7 +55,7 @@ class Shape(msgspec.Struct, frozen=True):
 WHOLE: Final = Shape(dict)
 
 
-class _Asked(msgspec.Struct, frozen=True, rename="camel"):
+class _RawRequest(msgspec.Struct, frozen=True, rename="camel"):
     """Like `Request`, with the objects still raw."""
 
     uid: str
@@ -68,7 +68,7 @@ class _Asked(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Review(msgspec.Struct, frozen=True):
-    request: _Asked
+    request: _RawRequest
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 from asyncinotify import Mask
 
-from cedana_sched.service.watches import watches
+from cedana_sched.component.folder_watches import shared_folder_watches
 from cedana_sched_webhooks.certificates import UnreadableCertificatesError
 from cedana_sched_webhooks.configuration import CertificateFiles
 from cedana_sched_webhooks.metrics import Metrics
@@ -33,7 +33,7 @@ class CertificateFileKeeper:
         Raises:
             OSError: a folder of the files does not exist.
         """
-        with watches().changes() as changes:
+        with shared_folder_watches().open_waiter() as changes:
             for folder in {self._files.certificate.parent, self._files.key.parent}:
                 changes.add(folder, _CHANGES)
             self._read()

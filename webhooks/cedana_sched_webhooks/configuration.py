@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from cedana_sched.model.objects.base import Written
-from cedana_sched.service.configuration import PodsConfiguration, Port
+from cedana_sched.component.configuration import PodsConfiguration, Port
+from cedana_sched.model.objects.base import UserWritten
 
 
-class RestoreContainer(Written):
+class RestoreContainer(UserWritten):
     """The init container that waits until a snapshot is staged."""
 
     image: str
@@ -24,7 +24,7 @@ class RestoreContainer(Written):
     per-user kernel limits of a node, such as inotify instances."""
 
 
-class Asking(Written):
+class DeletionConfirmation(UserWritten):
     """Pods whose preStop hook calls the agent, because their deletion may be a preemption reported a moment later."""
 
     schedulers: frozenset[str] = frozenset()
@@ -33,7 +33,7 @@ class Asking(Written):
     """Label keys: the hooks of pods with one of these labels always call."""
 
 
-class CertificateFiles(Written):
+class CertificateFiles(UserWritten):
     """Certificates that another program issues and renews, such as cert-manager.
 
     The webhook configurations are not patched then, so the paths contain no secret: require client certificates.
@@ -43,7 +43,7 @@ class CertificateFiles(Written):
     key: Path
 
 
-class ClientCertificates(Written):
+class ClientCertificates(UserWritten):
     """Client certificates of the API server, if it has one (its `--admission-control-config-file`)."""
 
     authorities: Path
@@ -52,7 +52,7 @@ class ClientCertificates(Written):
     """Common names of API servers; empty: any certificate of these CAs."""
 
 
-class OwnCertificates(Written):
+class OwnCertificates(UserWritten):
     """Certificates of our own CA, stored in a Secret of our namespace."""
 
     secret: str = "cedana-sched-webhooks"  # noqa: S105  # a Secret's name
@@ -72,11 +72,11 @@ class Configuration(PodsConfiguration):
     drain_seconds: Annotated[float, Field(ge=0)] = 5.0
     """Between SIGTERM and closing the listener: the time that the cluster needs to route requests elsewhere."""
     agent_port: Port = 10352
-    """Port of the node's `holds` pod, which forwards the kubelet's preStop calls to the agent."""
+    """Port of the node's `prestop-proxy` pod, which forwards the kubelet's preStop calls to the agent."""
     restore: RestoreContainer
     scheduler_users: frozenset[str] = frozenset()
     """Users whose evictions of pods are held: schedulers that retry and write the condition `DisruptionTarget`."""
-    asking: Asking = Asking()
+    asking: DeletionConfirmation = DeletionConfirmation()
     adapters: tuple[str, ...] = ()
     """Adapter names of the schedulers that have admission calls of their own."""
     adapter_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)

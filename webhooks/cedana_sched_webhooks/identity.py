@@ -9,8 +9,8 @@ import msgspec
 from cedana_sched.kube.client import Object
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE, validate_name
-from cedana_sched.model.numbering import LONGEST_ID, Place, name_with_role, place_of
 from cedana_sched.model.objects import names
+from cedana_sched.model.pod_indexing import LONGEST_ID, PodPlace, name_with_role, pod_place_of
 
 _JOB: Final = ("batch/v1", "Job")
 ALIKE: Final = frozenset({("apps/v1", "ReplicaSet"), ("v1", "ReplicationController")})
@@ -40,11 +40,11 @@ def replica_of(pod: Object, by_chance: int | None = None, job: str = "") -> Repl
         UsageError: it requests protection ambiguously: a malformed id or index, or containers that disagree; or nothing
             distinguishes the pod from others of its id.
     """
-    identifier = _identifier(pod)
+    identifier = _requested_identifier_of(pod)
     if identifier is None:
         return None
-    place = place_in(pod)
-    role = (*((job,) if job else ()), *_role(pod, place))
+    place = place_among_replicas(pod)
+    role = (*((job,) if job else ()), *_role_of_pod(pod, place))
     if role and not _is_named_already(pod, identifier, role):
         identifier = validate_name("the id, with the role of the pod behind it", name_with_role(identifier, role))
     if by_chance is not None:
@@ -54,25 +54,28 @@ def replica_of(pod: Object, by_chance: int | None = None, job: str = "") -> Repl
     return Replica(identifier, place.index or 0)
 
 
-def place_in(pod: Object) -> Place:
+def place_among_replicas(pod: Object) -> PodPlace:
     """Return the pod's place among those of its id, by its labels.
 
     Raises:
         UsageError: a label that must be a number is none.
     """
-    return place_of(_texts(pod, "labels"), _texts(pod, "annotations"))
+    return pod_place_of(_labels_or_annotations(pod, "labels"), _labels_or_annotations(pod, "annotations"))
 
 
-def _role(pod: Object, place: Place) -> tuple[str, ...]:
+def _role_of_pod(pod: Object, place: PodPlace) -> tuple[str, ...]:
     """Return the pod's role; empty if its id derives from its Job's own name and uid, which no other Job shares."""
-    is_own = _texts(pod, "annotations").get(names.DERIVED_ID) == "true" and kind_of(controller_of(pod)) == _JOB
+    is_own = (
+        _labels_or_annotations(pod, "annotations").get(names.DERIVED_ID) == "true"
+        and owner_kind_of(controlling_owner_of(pod)) == _JOB
+    )
     return () if is_own else place.role
 
 
 def _refuse_unnumbered(pod: Object) -> None:
     """Refuse pods of unknown controllers: these may run several pods, which would continue each other's memory."""
-    owner = controller_of(pod)
-    kind = kind_of(owner)
+    owner = controlling_owner_of(pod)
+    kind = owner_kind_of(owner)
     if not owner or kind == _JOB or kind in ALIKE:
         return
     field, remedy = (
@@ -82,66 +85,66 @@ def _refuse_unnumbered(pod: Object) -> None:
     raise UsageError(field, f"{kind[1]}/{owner.get('name')}", "has labelled no pod with its number", remedy=remedy)
 
 
-def controller_of(pod: Object) -> dict[str, Any]:
+def controlling_owner_of(pod: Object) -> dict[str, Any]:
     """Return the owner reference with `controller: true`; empty if there is none."""
     owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
     return next((owner for owner in owners if owner.get("controller")), {})
 
 
-def kind_of(owner: dict[str, Any]) -> tuple[str, str]:
+def owner_kind_of(owner: dict[str, Any]) -> tuple[str, str]:
     """Return the owner's `apiVersion` and `kind`."""
     return str(owner.get("apiVersion")), str(owner.get("kind"))
 
 
 def _is_named_already(pod: Object, identifier: str, role: tuple[str, ...]) -> bool:
     """Whether our webhook already wrote this id with the role: the API server may reinvoke it after others."""
-    protected = _texts(pod, "labels").get(names.PROTECTED) == "true"
-    is_ours = protected and _texts(pod, "annotations").get(names.ID) == identifier
+    protected = _labels_or_annotations(pod, "labels").get(names.PROTECTED) == "true"
+    is_ours = protected and _labels_or_annotations(pod, "annotations").get(names.ID) == identifier
     return is_ours and (identifier.endswith(f"-{'-'.join(role)}") or len(identifier) == LONGEST_ID)
 
 
-def is_unnamed(pod: Object) -> bool:
+def is_without_id(pod: Object) -> bool:
     """Whether the pod has no id at all: an empty variable opts it out."""
-    if names.ID in _texts(pod, "annotations"):
+    if names.ID in _labels_or_annotations(pod, "annotations"):
         return False
-    variables = (one for container in _containers(pod) for one in container.get("env") or ())
+    variables = (one for container in _regular_containers_of(pod) for one in container.get("env") or ())
     return all(one.get("name") != CHECKPOINT_VARIABLE for one in variables)
 
 
 def asks_for_protection(pod: Object) -> bool:
     """Whether the pod names an id, valid or not; `replica_of` reports what is wrong."""
     try:
-        return _identifier(pod) is not None
+        return _requested_identifier_of(pod) is not None
     except UsageError:
         return True
 
 
-def without_other_variables(pod: Object) -> Object:
+def keep_checkpoint_variables(pod: Object) -> Object:
     """Return the pod with all variables of its containers removed except those that name a workload."""
     containers = [
         {**one, "env": [variable for variable in one["env"] if variable.get("name") == CHECKPOINT_VARIABLE]}
         if one.get("env")
         else one
-        for one in _containers(pod)
+        for one in _regular_containers_of(pod)
     ]
     return {**pod, "spec": {**pod["spec"], "containers": containers}} if containers else pod
 
 
 def is_numbered(pod: Object) -> bool:
     """Whether the pod's controller or user numbered it."""
-    place = place_in(pod)
+    place = place_among_replicas(pod)
     return place.index is not None or place.is_only
 
 
-def _identifier(pod: Object) -> str | None:
+def _requested_identifier_of(pod: Object) -> str | None:
     """Return the id: a container variable takes precedence over the annotation; an empty variable does not count."""
     found: dict[str, str] = {}
-    for position, container in enumerate(_containers(pod)):
+    for position, container in enumerate(_regular_containers_of(pod)):
         field = f"spec.containers[{position}].env[{CHECKPOINT_VARIABLE}]"
         for variable in container.get("env") or ():  # of two variables of one name the kubelet uses the last
             if variable.get("name") == CHECKPOINT_VARIABLE:
                 found.pop(field, None)
-                if value := _value(field, variable):
+                if value := _plain_variable_value(field, variable):
                     found[field] = value
     if len(set(found.values())) > 1:
         field, value = tuple(found.items())[-1]
@@ -149,21 +152,21 @@ def _identifier(pod: Object) -> str | None:
         raise UsageError(field, value, "is not what another container says", remedy=remedy)
     for field, value in found.items():
         return validate_name(field, value)
-    if annotated := _texts(pod, "annotations").get(names.ID):
+    if annotated := _labels_or_annotations(pod, "annotations").get(names.ID):
         return validate_name(f"metadata.annotations[{names.ID}]", annotated)
     return None
 
 
-def _value(field: str, variable: dict[str, Any]) -> str:
+def _plain_variable_value(field: str, variable: dict[str, Any]) -> str:
     if variable.get("valueFrom"):
         remedy = "write the id as a plain value"
         raise UsageError(field, "valueFrom", "is not known when the pod is created", remedy=remedy)
     return str(variable.get("value") or "")
 
 
-def _containers(pod: Object) -> list[dict[str, Any]]:
+def _regular_containers_of(pod: Object) -> list[dict[str, Any]]:
     return (pod.get("spec") or {}).get("containers") or []
 
 
-def _texts(pod: Object, kind: str) -> dict[str, str]:
+def _labels_or_annotations(pod: Object, kind: str) -> dict[str, str]:
     return (pod.get("metadata") or {}).get(kind) or {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cedana_sched.kube.client import Object
 
 
-def difference(before: object, after: object, path: str = "") -> Iterator[Object]:
+def patch_operations(before: object, after: object, path: str = "") -> Iterator[Object]:
     """Yield the operations that turn `before` into `after`; both are decoded JSON.
 
     Lists of equal length are compared element by element; one element prepended, or elements appended, become
@@ -17,26 +17,26 @@ def difference(before: object, after: object, path: str = "") -> Iterator[Object
         return
     if isinstance(before, dict) and isinstance(after, dict):
         for key in before.keys() - after.keys():
-            yield {"op": "remove", "path": f"{path}/{escape(key)}"}
+            yield {"op": "remove", "path": f"{path}/{escape_pointer_segment(key)}"}
         for key, value in after.items():
             if key in before and before[key] is value:
                 continue
-            below = f"{path}/{escape(key)}"
+            below = f"{path}/{escape_pointer_segment(key)}"
             if key not in before:
                 yield {"op": "add", "path": below, "value": value}
             else:
-                yield from difference(before[key], value, below)
+                yield from patch_operations(before[key], value, below)
     elif isinstance(before, list) and isinstance(after, list):
-        yield from _of_lists(before, after, path)
+        yield from _list_difference(before, after, path)
     elif type(before) is not type(after) or before != after:
         yield {"op": "replace", "path": path, "value": after}
 
 
-def _of_lists(before: list[object], after: list[object], path: str) -> Iterator[Object]:
+def _list_difference(before: list[object], after: list[object], path: str) -> Iterator[Object]:
     if len(before) == len(after):
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             if old is not new:
-                yield from difference(old, new, f"{path}/{index}")
+                yield from patch_operations(old, new, f"{path}/{index}")
     elif before and len(after) == len(before) + 1 and after[1:] == before:
         yield {"op": "add", "path": f"{path}/0", "value": after[0]}
     elif before and after[: len(before)] == before:
@@ -46,6 +46,6 @@ def _of_lists(before: list[object], after: list[object], path: str) -> Iterator[
         yield {"op": "replace", "path": path, "value": after}
 
 
-def escape(key: str) -> str:
+def escape_pointer_segment(key: str) -> str:
     """Escape a key as a segment of a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")

@@ -12,53 +12,53 @@ from typing import Protocol
 
 import structlog
 
+from cedana_sched.component.callers import Callers
+from cedana_sched.component.configuration import CONFIGURATION_VARIABLE
+from cedana_sched.component.health import Ready, serve_health
+from cedana_sched.component.http_server import serve_http
+from cedana_sched.component.process import run_with_graceful_stop, start
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.marking import EvictionMarker
+from cedana_sched.kube.eviction_marker import EvictionMarker
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_access import TokenAccess
-from cedana_sched.service.callers import Callers
-from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
-from cedana_sched.service.health import Ready, serving
-from cedana_sched.service.listening import listening
-from cedana_sched.service.process import run_in_good_order, start
-from cedana_sched_webhooks import pods, shapes, validation
+from cedana_sched_webhooks import admission_types, pod_admission, validation
 from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.caches import AdmissionCaches, CacheInformers
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
 from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.holds.pods import Marker, PodHold
-from cedana_sched_webhooks.knowledge import Knowledge, Mirrors
+from cedana_sched_webhooks.holds.pod_eviction_hold import Marker, PodEvictionHold
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
-from cedana_sched_webhooks.registrations import PODS, STATUSES, VALIDATE, hooks
+from cedana_sched_webhooks.registrations import PODS, STATUSES, VALIDATE, paths_by_hook_name
+from cedana_sched_webhooks.replica_numbers import ReplicaNumbers
 from cedana_sched_webhooks.schedulers import Endpoint, Handler, ReplicaAccess, SchedulerWebhooks, keep_running, load
 from cedana_sched_webhooks.server import admission_application
-from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
 
 
-class Keeper(Protocol):
+class CertificateKeeper(Protocol):
     """Keeps the serving certificate current."""
 
     async def run(self) -> None: ...
 
 
-def handlers(
-    knowledge: Knowledge, configuration: Configuration, siblings: Siblings, marker: Marker
+def create_handlers(
+    knowledge: AdmissionCaches, configuration: Configuration, siblings: ReplicaNumbers, marker: Marker
 ) -> dict[str, Handler]:
     """Return our own handlers by path."""
-    statuses = PodHold(knowledge, configuration, marker, now=SERVER_TIME.now)
+    statuses = PodEvictionHold(knowledge, configuration, marker, now=SERVER_TIME.now)
     answers: dict[str, Handler] = {
-        PODS: Endpoint(pods.PodAdmission(knowledge, configuration, siblings).answer, shapes.POD),
-        STATUSES: Endpoint(_at_once(statuses.answer), shapes.STATUS),
+        PODS: Endpoint(pod_admission.PodAdmission(knowledge, configuration, siblings).answer, admission_types.POD),
+        STATUSES: Endpoint(_as_async_handler(statuses.answer), admission_types.STATUS),
     }
-    for plural, check in validation.checks(configuration.longest_deadline_seconds).items():
-        answers[f"{VALIDATE}{plural}"] = _at_once(functools.partial(validation.answer, check=check))
+    for plural, check in validation.checks_by_kind(configuration.longest_deadline_seconds).items():
+        answers[f"{VALIDATE}{plural}"] = _as_async_handler(functools.partial(validation.validate_write, check=check))
     return answers
 
 
-def _at_once(look: Callable[[Request], Answer]) -> Handler:
+def _as_async_handler(look: Callable[[Request], Answer]) -> Handler:
     """Wrap a synchronous handler, which only reads caches and never waits."""
 
     async def answer(request: Request) -> Answer:
@@ -69,22 +69,25 @@ def _at_once(look: Callable[[Request], Answer]) -> Handler:
 
 async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> None:
     """Run one replica until `stop` is set: it becomes unready first, and closes its listener later."""
-    metrics, informers = Metrics(), Mirrors(api, configuration.longest_deadline_seconds, configuration.served)
+    metrics, informers = (
+        Metrics(),
+        CacheInformers(api, configuration.longest_deadline_seconds, configuration.served_namespaces),
+    )
     clients = configuration.client_certificates
     certificate = ServingCertificate(metrics, clients.authorities if clients is not None else None)
     callers = Callers(certificate_names=clients.names if clients is not None else frozenset())
     marker = EvictionMarker(api, SERVER_TIME.now)
-    answers = handlers(informers.knowledge, configuration, Siblings(api), marker)
-    schedulers = _schedulers(configuration, api, informers.knowledge)
+    answers = create_handlers(informers.knowledge, configuration, ReplicaNumbers(api), marker)
+    schedulers = _connect_scheduler_webhooks(configuration, api, informers.knowledge)
     for scheduler in schedulers:
         answers |= scheduler.handlers()
-    keeper = _keeper(configuration, api, certificate, callers, hooks(answers), metrics)
+    keeper = _create_certificate_keeper(configuration, api, certificate, callers, paths_by_hook_name(answers), metrics)
     is_named_by_us = configuration.certificate_files is None  # else we write no configurations
     admissions = admission_application(answers, stop, metrics, callers if is_named_by_us else None)
     ready: dict[str, Ready] = {
-        "objects": lambda: informers.awaited,
-        "certificate": lambda: None if certificate.loaded else "there is none yet",
-        "callers": lambda: None if callers.is_told or not is_named_by_us else "no caller can be authenticated yet",
+        "objects": lambda: informers.unsynced_reason,
+        "certificate": lambda: None if certificate.is_loaded else "there is none yet",
+        "callers": lambda: None if callers.has_secret or not is_named_by_us else "no caller can be authenticated yet",
         "replica": lambda: "it ends" if stop.is_set() else None,
     }
     async with asyncio.TaskGroup() as tasks:
@@ -95,8 +98,8 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
             *(tasks.create_task(keep_running(one), name=f"webhooks of {one.name}") for one in schedulers),
         ]
         async with (
-            listening(admissions, configuration.port, certificate.context) as port,  # before readiness is reported
-            serving(
+            serve_http(admissions, configuration.port, certificate.context) as port,  # before readiness is reported
+            serve_health(
                 configuration.operations_port,
                 ready,
                 metrics.registry,
@@ -110,22 +113,24 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
             task.cancel()
 
 
-def _schedulers(configuration: Configuration, api: Api, knowledge: Knowledge) -> list[SchedulerWebhooks]:
-    shared = ReplicaAccess(api, knowledge, configuration.served)
+def _connect_scheduler_webhooks(
+    configuration: Configuration, api: Api, knowledge: AdmissionCaches
+) -> list[SchedulerWebhooks]:
+    shared = ReplicaAccess(api, knowledge, configuration.served_namespaces)
     return [
         load(name).connect(replace(shared, settings=configuration.adapter_settings.get(name, {})))
         for name in configuration.adapters
     ]
 
 
-def _keeper(
+def _create_certificate_keeper(
     configuration: Configuration,
     api: Api,
     serving: ServingCertificate,
     callers: Callers,
     answered: Mapping[str, str],
     metrics: Metrics,
-) -> Keeper:
+) -> CertificateKeeper:
     if configuration.certificate_files is not None:
         return CertificateFileKeeper(configuration.certificate_files, serving, metrics)
     service = f"{configuration.service}.{configuration.namespace}.svc"
@@ -156,6 +161,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             await serve(configuration, api, stopping)
 
     def go(configuration: Configuration) -> int:
-        return run_in_good_order(functools.partial(replica, configuration))
+        return run_with_graceful_stop(functools.partial(replica, configuration))
 
     return start("webhooks", Configuration, go, given.config)

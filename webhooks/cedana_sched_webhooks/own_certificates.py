@@ -16,16 +16,16 @@ from typing import Final
 import msgspec
 import structlog
 
+from cedana_sched.component.caller_secret import CALLERS, caller_secret_in, encode_base64
+from cedana_sched.component.callers import SETTLE_SECONDS, Callers, new_secret, secret_segment_of
+from cedana_sched.component.secret_reconciler import reconcile_forever
+from cedana_sched.kube.builtin_kinds import Secret, WebhookConfiguration
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AlreadyExistsError, ConflictError
-from cedana_sched.kube.objects import Secret, WebhookConfiguration
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from cedana_sched.kube.watching import Informer, Watch
-from cedana_sched.service.caller_secret import CALLERS, caller_secret_in, encoded
-from cedana_sched.service.callers import SETTLE_SECONDS, Callers, new_secret, segment_of
-from cedana_sched.service.secret_turns import look_in_turn
-from cedana_sched_webhooks.certificate_secret import data_of, issued_in
-from cedana_sched_webhooks.certificates import Issued, plan
+from cedana_sched_webhooks.certificate_secret import decode_secret, encode_secret_data
+from cedana_sched_webhooks.certificates import IssuedCertificates, plan_next_step
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.registrations import Registration
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 LONGEST_SETTLING: Final = dt.timedelta(seconds=SETTLE_SECONDS + 1)
 
 
-class _Trusting(msgspec.Struct, frozen=True):
+class _TrustingConfiguration(msgspec.Struct, frozen=True):
     """One webhook configuration whose `caBundle` contains our CA."""
 
     resource: Resource
@@ -83,7 +83,7 @@ class OwnCertificateKeeper:
         watch = Watch(api, SECRETS, Secret, namespace=namespace, fields=f"metadata.name={self._name}")
         self._secrets = Informer(watch)
         self._trusting = tuple(
-            _Trusting(
+            _TrustingConfiguration(
                 resource, name, Informer(Watch(api, resource, WebhookConfiguration, fields=f"metadata.name={name}"))
             )
             for resource, name in (
@@ -102,32 +102,36 @@ class OwnCertificateKeeper:
             tasks.create_task(self._secrets.run(), name="mirror of the Secret")
             for one in self._trusting:
                 tasks.create_task(one.informer.run(), name=f"mirror of {one.resource.kind}")
-            tasks.create_task(self._keep(), name="certificates")
+            tasks.create_task(self._reconcile_continuously(), name="certificates")
 
-    async def _keep(self) -> None:
+    async def _reconcile_continuously(self) -> None:
         for synced in (self._secrets.synced, *(one.informer.synced for one in self._trusting)):
             await synced.wait()
-        await look_in_turn("certificates", self._look, self._changed, self._metrics.certificate_problems, self._now)
+        await reconcile_forever(
+            "certificates", self._reconcile_once, self._changed, self._metrics.certificate_problems, self._now
+        )
 
-    async def _look(self) -> dt.datetime:
+    async def _reconcile_once(self) -> dt.datetime:
         """Reconcile once; return when to run again if nothing changes before."""
         secret = self._secrets.get(self._name, self._namespace)
         known = caller_secret_in(secret.data if secret is not None else {})
         if known is not None:
-            self._callers.learn(known)
-        issued = issued_in(secret) if secret is not None else None
+            self._callers.set_secret(known)
+        issued = decode_secret(secret) if secret is not None else None
         if issued is not None and self._serving.load(issued.certificate, issued.key):
             log.info("certificate", secret=self._name, version=secret.metadata.resource_version if secret else "")
-        trusted = issued is not None and known is not None and await self._spread(issued.authorities, known)
-        step = plan(issued, self._service_names, trusted=trusted, now=self._now())
+        trusted = (
+            issued is not None and known is not None and await self._patch_configurations(issued.authorities, known)
+        )
+        step = plan_next_step(issued, self._service_names, trusted=trusted, now=self._now())
         if (made := step.issued or issued) is not None and (step.issued is not None or known is None):
             await self._write(secret, made, known or new_secret())
-        return step.due if self._callers.is_settled else self._now() + LONGEST_SETTLING
+        return step.due if self._callers.has_reached_all_replicas else self._now() + LONGEST_SETTLING
 
-    async def _write(self, secret: Secret | None, issued: Issued, known: str) -> None:
+    async def _write(self, secret: Secret | None, issued: IssuedCertificates, known: str) -> None:
         """Write the Secret; the watch delivers the result: ours, or that of a replica that was faster."""
-        data = data_of(issued)
-        data[CALLERS] = encoded(known)
+        data = encode_secret_data(issued)
+        data[CALLERS] = encode_base64(known)
         try:
             if secret is None:
                 metadata: Object = {"name": self._name, "namespace": self._namespace}
@@ -140,10 +144,10 @@ class OwnCertificateKeeper:
         except (AlreadyExistsError, ConflictError):
             log.info("certificates made by another replica", secret=self._name)
 
-    async def _spread(self, authorities: bytes, known: str) -> bool:
+    async def _patch_configurations(self, authorities: bytes, known: str) -> bool:
         """Patch the configurations where they differ; return whether none did."""
-        hooks = self._hooks if self._callers.is_settled else {}
-        paths = {name: f"/{segment_of(known, path)}{path}" for name, path in hooks.items()}
+        hooks = self._hooks if self._callers.has_reached_all_replicas else {}
+        paths = {name: f"/{secret_segment_of(known, path)}{path}" for name, path in hooks.items()}
         registration = Registration(base64.b64encode(authorities).decode(), paths)
         trusted = True
         for one in self._trusting:

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
+from cedana_sched.kube.builtin_kinds import WebhookConfiguration
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import WebhookConfiguration
-from cedana_sched.kube.same_object import unchanged
+from cedana_sched.kube.patch_preconditions import same_version_tests
 from cedana_sched.model.objects.names import GROUP
 
 MUTATE: Final = "/mutate/"
@@ -21,12 +21,12 @@ STATUSES: Final = f"{MUTATE}pods/status"
 VALIDATE: Final = "/validate/"
 
 
-def hooks(paths: Iterable[str]) -> dict[str, str]:
+def paths_by_hook_name(paths: Iterable[str]) -> dict[str, str]:
     """Map webhook names to paths: `/mutate/pods` is `pods.sched.cedana.ai`, `/toy/pods` `toy-pods.sched.cedana.ai`."""
-    return {f"{_name(path)}.{GROUP}": path for path in paths}
+    return {f"{_hook_name(path)}.{GROUP}": path for path in paths}
 
 
-def _name(path: str) -> str:
+def _hook_name(path: str) -> str:
     if path == STATUSES:
         return "statuses"
     return path.removeprefix(MUTATE).removeprefix(VALIDATE).strip("/").replace("/", "-")
@@ -52,4 +52,4 @@ class Registration(msgspec.Struct, frozen=True):
             if operations:
                 changes.append({"op": "test", "path": f"/webhooks/{index}/name", "value": webhook.name})
                 changes += operations
-        return [*unchanged(configuration.metadata), *changes] if changes else []
+        return [*same_version_tests(configuration.metadata), *changes] if changes else []

@@ -1,4 +1,10 @@
-"""The init container that waits until a snapshot is staged, and the volume through which the agent reaches it."""
+"""The init container that waits until a snapshot is staged, and the volume through which the agent reaches it.
+
+Their names are reserved: our own parts in a submitted pod are overwritten, other uses are refused. The agent neither
+dumps nor verifies the restore container. So no other program may run under its name, and no other container may mount
+its volume. A manifest of a running pod that is applied again contains our parts. While no webhook answers, the chart's
+policy (`reserved-names.yaml`) refuses the same uses.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,8 @@ import re
 from typing import Any, Final
 
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.quantities import amount
+from cedana_sched.kube.quantities import parse_quantity
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.configuration import RestoreContainer
 
@@ -17,6 +24,7 @@ START_FAILED: Final = 128
 """Exit code that containerd reports for a container that it could not start, or whose start was abandoned
 (`StartError`); our program has no such exit code."""
 
+_REMEDY: Final = "give it another name: this one is the restore container's"
 _KEPT = frozenset({"resources", "terminationMessagePath"})
 _LOADS = re.compile(r"LD_|PYTHON|GLIBC_TUNABLES$|GCONV_PATH$|BROWSER$|PATH$")
 """Variables that make the dynamic loader or Python load other code, or start another program."""
@@ -32,7 +40,58 @@ policy has the same three patterns."""
 _ADDED_UP = ("cpu", "memory", "ephemeral-storage")
 
 
-def container(wanted: RestoreContainer, spec: dict[str, Any], *, may_have_rules: bool = False) -> dict[str, Any]:
+def refuse_foreign_use(pod: Object) -> None:
+    """Refuse to protect a pod whose own containers use reserved names.
+
+    Raises:
+        UsageError: names the field.
+    """
+    spec = pod["spec"]
+    for kind in ("containers", "ephemeralContainers"):
+        for number, one in enumerate(spec.get(kind) or ()):
+            if one.get("name") == names.RESTORE_CONTAINER:
+                raise UsageError(f"spec.{kind}[{number}].name", names.RESTORE_CONTAINER, "is reserved", remedy=_REMEDY)
+    for kind in ("initContainers", "containers", "ephemeralContainers"):
+        for number, one in enumerate(spec.get(kind) or ()):
+            mounted = (mount.get("name") for mount in one.get("volumeMounts") or ())
+            if one.get("name") != names.RESTORE_CONTAINER and names.RESTORE_VOLUME in mounted:
+                field = f"spec.{kind}[{number}].volumeMounts"
+                raise UsageError(field, names.RESTORE_VOLUME, "is reserved", remedy=_REMEDY)
+
+
+def remove_restore_container(pod: Object) -> None:
+    """Remove the restore container and its volume from a pod without a restore: no component would end its wait."""
+    spec = pod["spec"]
+    pod["metadata"]["annotations"].pop(names.RESTORE_IDENTITY, None)
+    for kind, name in (("initContainers", names.RESTORE_CONTAINER), ("volumes", names.RESTORE_VOLUME)):
+        if any(one.get("name") == name for one in spec.get(kind) or ()):
+            spec[kind] = [one for one in spec[kind] if one.get("name") != name]
+
+
+def put_restore_container(pod: Object, wanted: RestoreContainer, *, may_have_rules: bool = False) -> None:
+    """Set the restore container and its volume in the pod; permitted additions of others stay.
+
+    `may_have_rules`: see `build_restore_container`.
+    """
+    spec = pod["spec"]
+    initial: list[dict[str, Any]] = spec.get("initContainers") or []
+    made = build_restore_container(wanted, spec, may_have_rules=may_have_rules)
+    if any(one.get("name") == names.RESTORE_CONTAINER for one in initial):
+        spec["initContainers"] = [
+            rebuild_submitted_container(one, made) if one.get("name") == names.RESTORE_CONTAINER else one
+            for one in initial
+        ]
+    else:
+        spec["initContainers"] = [made, *initial]
+    volume = {"name": names.RESTORE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": VOLUME_SIZE}}
+    volumes = spec.get("volumes") or []
+    if volume not in volumes:  # if it is there, the order stays, so that a repeated webhook call changes nothing
+        spec["volumes"] = [*(one for one in volumes if one.get("name") != names.RESTORE_VOLUME), volume]
+
+
+def build_restore_container(
+    wanted: RestoreContainer, spec: dict[str, Any], *, may_have_rules: bool = False
+) -> dict[str, Any]:
     """Build the container for a pod of this `spec`: Pod Security `restricted`, resources of the pod's first container.
 
     So the pod's effective request stays the same (an init container counts only if it requests more than the others
@@ -49,7 +108,7 @@ def container(wanted: RestoreContainer, spec: dict[str, Any], *, may_have_rules:
         "image": wanted.image,
         "imagePullPolicy": wanted.image_pull_policy,
         "command": [names.RESTORE_COMMAND],
-        "resources": _resources(spec["containers"][0]),
+        "resources": _restore_container_resources(spec["containers"][0]),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": wanted.user,
@@ -68,7 +127,19 @@ def container(wanted: RestoreContainer, spec: dict[str, Any], *, may_have_rules:
     return made
 
 
-def made_ours(found: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+def _restore_container_resources(application: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    asked = application.get("resources") or {}
+    found: dict[str, dict[str, Any]] = {}
+    for kind in ("limits", "requests"):
+        taken = {name: value for name, value in (asked.get(kind) or {}).items() if name in _ADDED_UP}
+        if "memory" in taken and parse_quantity(str(taken["memory"])) < parse_quantity(LEAST_MEMORY):
+            taken["memory"] = LEAST_MEMORY
+        if taken:
+            found[kind] = taken
+    return found
+
+
+def rebuild_submitted_container(found: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
     """Rebuild a submitted container of that name around our program, without anything that could alter it.
 
     Resources, variables and read-only mounts stay: other webhooks, and the API server itself, add them to every
@@ -85,19 +156,3 @@ def _is_harmless(mount: dict[str, Any]) -> bool:
     hides = bool(_OF_THE_IMAGE.search(path)) and not _CERTIFICATES.search(path)
     is_other = bool(mount.get("readOnly")) and mount.get("name") != names.RESTORE_VOLUME
     return is_other and not hides and not _LED_ASTRAY.search(path)
-
-
-def volume() -> Object:
-    return {"name": names.RESTORE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": VOLUME_SIZE}}
-
-
-def _resources(application: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    asked = application.get("resources") or {}
-    found: dict[str, dict[str, Any]] = {}
-    for kind in ("limits", "requests"):
-        taken = {name: value for name, value in (asked.get(kind) or {}).items() if name in _ADDED_UP}
-        if "memory" in taken and amount(str(taken["memory"])) < amount(LEAST_MEMORY):
-            taken["memory"] = LEAST_MEMORY
-        if taken:
-            found[kind] = taken
-    return found

@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Self
 import structlog
 
 from cedana_sched.adapter.registry import load_class
-from cedana_sched.eviction_holds.preemptions import Preemptions
+from cedana_sched.component.isolated_task import run_in_own_task
+from cedana_sched.eviction_holds.preemption_index import PreemptionIndex
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.model.served import EVERYWHERE, Served
-from cedana_sched.service.cancellation import run_apart
+from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
 from cedana_sched_webhooks.admission import Answer, Request, Shape
 
 log = structlog.get_logger(__name__)
@@ -49,9 +49,9 @@ class ReplicaAccess:
     """Client, caches and settings that a replica shares with one scheduler's part."""
 
     api: Api
-    preemptions: Preemptions
+    preemptions: PreemptionIndex
     """PreemptionHolds and Checkpoints of the served namespaces."""
-    served: Served = EVERYWHERE
+    served: ServedNamespaces = EVERYWHERE
     """Namespaces whose objects are mutated and held; passed as `within` to watches of namespaced kinds."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The adapter's section of `adapterSettings`; the adapter defines its fields."""
@@ -75,7 +75,7 @@ class SchedulerWebhooks(ABC):
 
     @abstractmethod
     def handlers(self) -> Mapping[str, Handler]:
-        """Return handlers by path; the path names the webhook, see `registrations.hooks`.
+        """Return handlers by path; the path names the webhook, see `registrations.paths_by_hook_name`.
 
         The path of a new webhook begins with `/<name>/`, so that it collides with no other scheduler's. For objects of
         any size see `Endpoint`.
@@ -112,18 +112,18 @@ async def keep_running(webhooks: SchedulerWebhooks) -> None:
     while True:
         began = time.monotonic()
         try:
-            await run_apart(webhooks.run())
+            await run_in_own_task(webhooks.run())
         except* ApiError as group:
             if time.monotonic() - began > WELL_SECONDS:
                 said = ""
-            problem = _first(group)
+            problem = _first_error_message(group)
             tell = log.debug if problem == said else log.warning
             tell("scheduler's objects not read, trying again", adapter=webhooks.name, problem=problem)
             said = problem
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-def _first(group: BaseExceptionGroup[ApiError]) -> str:
+def _first_error_message(group: BaseExceptionGroup[ApiError]) -> str:
     """Return the message of the first error, with its remedy."""
     error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else str(error)
+    return _first_error_message(error) if isinstance(error, BaseExceptionGroup) else str(error)

@@ -11,10 +11,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from cedana_sched.component.bodies import read_body
+from cedana_sched.component.callers import Callers, Respond, route_authenticated
 from cedana_sched.eviction_holds.first_requests import FirstRequests
-from cedana_sched.service.bodies import read_body
-from cedana_sched.service.callers import Callers
-from cedana_sched.service.strangers import Respond, route_known
 from cedana_sched_webhooks import admission
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.metrics import Metrics
@@ -51,18 +50,18 @@ def admission_application(
     asked = FirstRequests(time.monotonic, longest_gap_seconds=REPEATED_SECONDS)
     large_ones = asyncio.Semaphore(LARGE_AT_ONCE)
     responding = {
-        path: _in_turn(_endpoint(path, handler, ending, metrics, asked), large_ones)
+        path: _limit_large_requests(_create_responder(path, handler, ending, metrics, asked), large_ones)
         for path, handler in handlers.items()
     }
     if callers is not None:
-        route_known(application.router, responding, callers, metrics.strangers)
+        route_authenticated(application.router, responding, callers, metrics.strangers)
         return application
     for path, respond in responding.items():
         application.router.add_post(path, respond)
     return application
 
 
-def _in_turn(respond: Respond, large_ones: asyncio.Semaphore) -> Respond:
+def _limit_large_requests(respond: Respond, large_ones: asyncio.Semaphore) -> Respond:
     """Wrap `respond`: the body of a large review is read only once a slot is free."""
 
     async def respond_in_turn(received: web.Request) -> web.Response:
@@ -75,7 +74,9 @@ def _in_turn(respond: Respond, large_ones: asyncio.Semaphore) -> Respond:
     return respond_in_turn
 
 
-def _endpoint(path: str, handler: Handler, ending: asyncio.Event, metrics: Metrics, asked: FirstRequests) -> Respond:
+def _create_responder(
+    path: str, handler: Handler, ending: asyncio.Event, metrics: Metrics, asked: FirstRequests
+) -> Respond:
     answer_to, shape = (handler.answer, handler.shape) if isinstance(handler, Endpoint) else (handler, admission.WHOLE)
 
     async def respond(received: web.Request) -> web.Response:
@@ -93,15 +94,15 @@ def _endpoint(path: str, handler: Handler, ending: asyncio.Event, metrics: Metri
             return web.Response(status=400, text=f"no AdmissionReview: {error}")
         del body
         is_looked_at = not request.is_large or shape.large is not None
-        answering = answer_to(request) if is_looked_at else _unseen()
-        request = _head(request)  # the handler alone keeps the objects
+        answering = answer_to(request) if is_looked_at else _answer_undecoded_object()
+        request = _without_objects(request)  # the handler alone keeps the objects
         try:
             answer = await answering
         except Exception:  # failurePolicy makes the API server proceed; the error response triggers it
             metrics.requests.labels(path, "failed").inc()
             log.exception("admission", webhook=path, namespace=request.namespace, name=request.name)
             raise
-        _tell(path, request, answer, metrics, asked)
+        _record_answer(path, request, answer, metrics, asked)
         metrics.duration.labels(path).observe(time.perf_counter() - began)
         response = web.Response(body=admission.write(request, answer), content_type="application/json")
         if ending.is_set():  # API servers keep connections open, and would use them until the end
@@ -111,7 +112,7 @@ def _endpoint(path: str, handler: Handler, ending: asyncio.Event, metrics: Metri
     return respond
 
 
-def _head(request: Request) -> Request:
+def _without_objects(request: Request) -> Request:
     """Return the request without its objects, except the old object's uid."""
     if request.old_object is None:
         return msgspec.structs.replace(request, object=None)
@@ -120,11 +121,11 @@ def _head(request: Request) -> Request:
     return msgspec.structs.replace(request, object=None, old_object={"metadata": {"uid": uid}})
 
 
-async def _unseen() -> Answer:
+async def _answer_undecoded_object() -> Answer:
     return Answer("large", warnings=("cedana: not looked at: it is larger than any that is meant",))
 
 
-def _tell(path: str, request: Request, answer: Answer, metrics: Metrics, asked: FirstRequests) -> None:
+def _record_answer(path: str, request: Request, answer: Answer, metrics: Metrics, asked: FirstRequests) -> None:
     metrics.requests.labels(path, answer.decision).inc()
     metrics.warnings.labels(path).inc(len(answer.warnings))
     if answer.decision == "not-ours":
@@ -147,4 +148,4 @@ def _is_repeated(path: str, request: Request, answer: Answer, asked: FirstReques
     if answer.refusal is None or answer.refusal.code != 429 or request.old_object is None:
         return False
     uid = request.old_object["metadata"].get("uid")
-    return asked.waited((path, uid, answer.decision)) > 0
+    return asked.seconds_since_first((path, uid, answer.decision)) > 0

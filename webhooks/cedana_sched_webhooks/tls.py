@@ -10,10 +10,10 @@ from typing import Protocol
 from prometheus_client import Gauge
 
 from cedana_sched.model.errors import UsageError
-from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry
+from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry_of_certificate
 
 
-class Expiring(Protocol):
+class CertificateMetrics(Protocol):
     """Metrics of a component that serves with a certificate."""
 
     certificate_expiry: Gauge
@@ -30,15 +30,15 @@ class ServingCertificate:
         UsageError: that file cannot be read.
     """
 
-    def __init__(self, metrics: Expiring, client_authorities: Path | None = None) -> None:
-        self.context = _empty()
+    def __init__(self, metrics: CertificateMetrics, client_authorities: Path | None = None) -> None:
+        self.context = _new_server_context()
         if client_authorities is not None:
-            _ask_for_certificates(self.context, client_authorities)
+            _require_client_certificates(self.context, client_authorities)
         self._metrics = metrics
         self._loaded: tuple[bytes, bytes] | None = None
 
     @property
-    def loaded(self) -> bool:
+    def is_loaded(self) -> bool:
         return self._loaded is not None
 
     def load(self, certificate: bytes, key: bytes) -> bool:
@@ -49,22 +49,24 @@ class ServingCertificate:
         """
         if self._loaded == (certificate, key):
             return False
-        until = expiry(certificate)
-        _load(_empty(), certificate, key)  # validated on a scratch context: a failure may leave half a pair
+        until = expiry_of_certificate(certificate)
+        _load(
+            _new_server_context(), certificate, key
+        )  # validated on a scratch context: a failure may leave half a pair
         _load(self.context, certificate, key)
         self._loaded = (certificate, key)
         self._metrics.certificate_expiry.set(until.timestamp())
         return True
 
 
-def _empty() -> ssl.SSLContext:
+def _new_server_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-def _ask_for_certificates(context: ssl.SSLContext, authorities: Path) -> None:
+def _require_client_certificates(context: ssl.SSLContext, authorities: Path) -> None:
     try:
         context.load_verify_locations(cafile=authorities)
     except (ssl.SSLError, OSError) as error:

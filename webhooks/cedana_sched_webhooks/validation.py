@@ -12,8 +12,8 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINT_STORAGES
 from cedana_sched.model.deadline_cap import check_deadlines
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.base import read_kept
-from cedana_sched.model.objects.checkpoint_policy import DEFAULT, CheckpointPolicySpec, withheld
+from cedana_sched.model.objects.base import parse_stored_object
+from cedana_sched.model.objects.checkpoint_policy import DEFAULT, CheckpointPolicySpec, ineffective_fields
 from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
 
@@ -33,7 +33,9 @@ def check_policy(policy: Object, longest_seconds: float) -> tuple[str, ...]:
     spec = _read(CheckpointPolicySpec, policy.get("spec") or {})
     check_deadlines(spec, longest_seconds)
     name = (policy.get("metadata") or {}).get("name", "")
-    warnings = [f"cedana: {field} applies to no pod: write spec.allowedNamespaces" for field in withheld(name, spec)]
+    warnings = [
+        f"cedana: {field} applies to no pod: write spec.allowedNamespaces" for field in ineffective_fields(name, spec)
+    ]
     if name == DEFAULT and spec.allowed_namespaces is not None:
         warnings.append(f"cedana: spec.allowedNamespaces says nothing here: the policy {DEFAULT!r} is for all")
     return tuple(warnings)
@@ -63,7 +65,7 @@ def check_storage(body: Object) -> tuple[str, ...]:
     return ()
 
 
-def checks(longest_seconds: float) -> dict[str, Check]:
+def checks_by_kind(longest_seconds: float) -> dict[str, Check]:
     """Return checks by the path's last segment, the kind's plural name; the argument caps policies' deadlines."""
     return {
         CHECKPOINT_POLICIES.plural: functools.partial(check_policy, longest_seconds=longest_seconds),
@@ -71,7 +73,7 @@ def checks(longest_seconds: float) -> dict[str, Check]:
     }
 
 
-def answer(request: Request, check: Check) -> Answer:
+def validate_write(request: Request, check: Check) -> Answer:
     """Decide whether an object may be written; deletions are not checked."""
     if request.object is None:
         return Answer("not-ours")
@@ -84,7 +86,7 @@ def answer(request: Request, check: Check) -> Answer:
 
 def _read(model: type[M], spec: object) -> M:
     try:
-        return read_kept(model, spec)
+        return parse_stored_object(model, spec)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field, said = ".".join(("spec", *map(str, first["loc"]))), first["msg"]

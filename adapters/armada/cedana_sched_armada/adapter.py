@@ -13,34 +13,34 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn
+from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn
 from cedana_sched.adapter.contract import HoldsEvictions
-from cedana_sched.adapter.protected_pods import let_go
-from cedana_sched.adapter.readers import Readers
+from cedana_sched.adapter.protected_pods import mark_not_preempted
+from cedana_sched.adapter.report_fanout import ReportFanout
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import ObjectEvent
-from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.model.diagnostic_findings import Finding
 from cedana_sched.model.errors import CedanaSchedError, UsageError
-from cedana_sched.model.findings import Finding
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.retrying import retry
-from cedana_sched_armada import diagnosis, metrics
-from cedana_sched_armada.chores import Chores
-from cedana_sched_armada.doubts import Doubts
+from cedana_sched_armada import doctor_checks, metrics
+from cedana_sched_armada.armada_client import ArmadaClient
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaError, ArmadaUntrustedError
-from cedana_sched_armada.events import Heard, JobSet
-from cedana_sched_armada.history import submissions
-from cedana_sched_armada.job_pods import JobPods
-from cedana_sched_armada.job_sets import JobSets
-from cedana_sched_armada.ledger import Case, Ledger, Member
-from cedana_sched_armada.preemptions import ArmadaReport, Preemptions
-from cedana_sched_armada.queues import QueueOptIn
-from cedana_sched_armada.resubmission import Outcome, Resubmissions, by_hand
-from cedana_sched_armada.server import ArmadaServer
+from cedana_sched_armada.events import JobEvent, JobSet
+from cedana_sched_armada.job_history_queries import fetch_submissions_of_jobs
+from cedana_sched_armada.job_pod_index import JobPodIndex
+from cedana_sched_armada.job_sets import JobSetWatcher
+from cedana_sched_armada.ledger import Ledger, Member, OpenPreemption
+from cedana_sched_armada.preemption_tracker import ArmadaReport, PreemptionTracker
+from cedana_sched_armada.queue_opt_in import QueueOptIn
+from cedana_sched_armada.resubmission import Outcome, Resubmitter, manual_resubmission_hint
+from cedana_sched_armada.retried_tasks import RetriedTasks
 from cedana_sched_armada.settings import ArmadaSettings
 from cedana_sched_armada.signals import ADAPTER
+from cedana_sched_armada.unexplained_deletions import UnexplainedDeletions
 
 log = structlog.get_logger(__name__)
 
@@ -77,20 +77,20 @@ class ArmadaAdapter:
         self._sleep = sleep
         self._opt_in = QueueOptIn(settings.queues, cluster.served)
         self._ledger = Ledger(cluster.notes)
-        self._chores = Chores()
-        self._preemptions = Preemptions(
-            pods=JobPods(cluster.pods, self._let_go),
+        self._chores = RetriedTasks()
+        self._preemptions = PreemptionTracker(
+            pods=JobPodIndex(cluster.pods, self._start_pod_release),
             ledger=self._ledger,
             policies=cluster.policies,
             settings=settings,
             clock=clock,
             effects=self,
         )
-        self._doubts = Doubts(self._preemptions.doubt, clock)
-        self._readers: Readers[ArmadaReport] = Readers()
+        self._doubts = UnexplainedDeletions(self._preemptions.open_doubtful_case, clock)
+        self._readers: ReportFanout[ArmadaReport] = ReportFanout()
         self._ready = asyncio.Event()
-        self._job_sets: JobSets | None = None
-        self._resubmissions: Resubmissions | None = None
+        self._job_sets: JobSetWatcher | None = None
+        self._resubmissions: Resubmitter | None = None
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:
@@ -104,36 +104,36 @@ class ArmadaAdapter:
     @classmethod
     async def diagnose(cls, api: Api) -> list[Finding]:
         """See `Diagnosing`."""
-        return await diagnosis.look(api)
+        return await doctor_checks.diagnose_cluster(api)
 
     async def run(self) -> None:
         """Watch the job sets, forever."""
         await self._cluster.pods.synced.wait()
         await retry("notes of the Armada adapter", self._ledger.load, CedanaSchedError)
-        async with ArmadaServer.open(self._settings) as server:
-            self._job_sets = JobSets(
+        async with ArmadaClient.open(self._settings) as server:
+            self._job_sets = JobSetWatcher(
                 server,
                 self._cluster.pods,
                 self._ledger,
                 self._settings.opts_in,
                 on_event=self._on_event,
-                failed=self._not_followed,
+                on_watch_failed=self._on_watch_failed,
                 clock=self._clock,
             )
-            self._resubmissions = Resubmissions(
+            self._resubmissions = Resubmitter(
                 server,
                 self._ledger,
                 self._settings,
                 self._cluster.snapshots,
                 catch_up=self._job_sets.catch_up,
-                on_ended=self._concluded,
-                refused=self._not_yet_concluded,
+                on_ended=self._on_preemption_concluded,
+                on_refused=self._on_resubmission_refused,
                 clock=self._clock,
                 sleep=self._sleep,
             )
             self._server = server
-            self._preemptions.resume()
-            sinks = self._preemptions.changed, self._doubts.changed
+            self._preemptions.resume_recorded_preemptions()
+            sinks = self._preemptions.on_pod_change, self._doubts.on_pod_change
             for sink in sinks:
                 self._cluster.pods.subscribe(sink)
                 for pod in self._cluster.pods:  # changes since before the subscription
@@ -150,23 +150,23 @@ class ArmadaAdapter:
                 for sink in sinks:
                     self._cluster.pods.unsubscribe(sink)
 
-    def opted_in(self, pod: Object) -> Mapping[str, str]:
-        """See `adapter.cluster.OptingIn`."""
-        return self._opt_in.given(pod)
+    def opt_in_annotations(self, pod: Object) -> Mapping[str, str]:
+        """See `adapter.cluster_contract.OptingIn`."""
+        return self._opt_in.annotations_for(pod)
 
     def on_more_opted_in(self, sink: Callable[[], None]) -> None:
-        """See `adapter.cluster.OptingIn`: its queues are settings, which do not change."""
+        """See `adapter.cluster_contract.OptingIn`: its queues are settings, which do not change."""
 
     async def reports(self) -> AsyncIterator[ArmadaReport]:
         """Report what is pending, then changes, until the reader stops."""
         await self._ready.wait()
-        with self._readers.reading(self._preemptions.pending()) as queue:
+        with self._readers.subscribed_queue(self._preemptions.pending_reports()) as queue:
             while True:
                 yield await queue.get()
 
     async def hold(self, signal: Signal) -> float | None:
         """Return the hold's deadline, by the pods' deletions; the preStop hook already holds the pods."""
-        return self._preemptions.until(signal.uid)
+        return self._preemptions.hold_deadline(signal.uid)
 
     async def release(self, release: Release) -> None:
         """Resubmit the preempted job, once, if it has a snapshot.
@@ -176,42 +176,44 @@ class ArmadaAdapter:
         """
         await self._ready.wait()
         if self._resubmissions is not None:
-            await self._resubmissions.conclude(release.signal_uid, release.verdicts)
+            await self._resubmissions.conclude_preemption(release.signal_uid, release.verdicts)
 
     def report(self, report: ArmadaReport) -> None:
-        """See `preemptions.Effects`, also for the following methods."""
+        """See `preemption_tracker.Effects`, also for the following methods."""
         self._readers.publish(report)
 
-    def conclude(self, uid: str) -> None:
-        self._chores.start(f"end of preemption {uid}", lambda: self._conclude(uid))
+    def start_unreported_conclusion(self, uid: str) -> None:
+        self._chores.start(f"end of preemption {uid}", lambda: self._conclude_unreported_preemption(uid))
 
-    def surplus(self, job_set: JobSet, job: str) -> None:
+    def cancel_surplus_job(self, job_set: JobSet, job: str) -> None:
         log.error("two jobs in one place; the later one is cancelled", job=job, job_set=str(job_set))
         reason = "cedana-sched: another job takes the same place"
         self._chores.start(f"cancellation of job {job}", lambda: self._server.cancel(job_set, job, reason))
 
-    def locate(self, job_set: JobSet, heard: Heard) -> None:
+    def start_namespace_lookup(self, job_set: JobSet, heard: JobEvent) -> None:
         log.warning("pods of several namespaces say that they are of one job", job=heard.job, job_set=str(job_set))
-        self._chores.start(f"namespace of job {heard.job}", lambda: self._locate(job_set, heard))
+        self._chores.start(f"namespace of job {heard.job}", lambda: self._look_up_namespace(job_set, heard))
 
-    async def _locate(self, job_set: JobSet, heard: Heard) -> None:
-        jobs = await submissions(self._server, job_set, {heard.job})
-        self._preemptions.located(job_set, heard, jobs[heard.job].namespace)
+    async def _look_up_namespace(self, job_set: JobSet, heard: JobEvent) -> None:
+        jobs = await fetch_submissions_of_jobs(self._server, job_set, {heard.job})
+        self._preemptions.on_namespace_found(job_set, heard, jobs[heard.job].namespace)
 
-    def _let_go(self, pod: Pod) -> None:
+    def _start_pod_release(self, pod: Pod) -> None:
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        self._chores.start(f"release of pod {name} {pod.metadata.uid}", lambda: let_go(self._cluster.api, pod))
+        self._chores.start(
+            f"release of pod {name} {pod.metadata.uid}", lambda: mark_not_preempted(self._cluster.api, pod)
+        )
 
-    async def _conclude(self, uid: str) -> None:
+    async def _conclude_unreported_preemption(self, uid: str) -> None:
         if self._resubmissions is not None:
-            await self._resubmissions.conclude(uid, {})
+            await self._resubmissions.conclude_preemption(uid, {})
 
-    def _on_event(self, job_set: JobSet, heard: Heard, missed: bool) -> None:  # noqa: FBT001 - JobSets' callback
-        self._preemptions.hear(job_set, heard, missed=missed)
+    def _on_event(self, job_set: JobSet, heard: JobEvent, missed: bool) -> None:  # noqa: FBT001 - JobSets' callback
+        self._preemptions.process_event(job_set, heard, missed=missed)
 
-    def _concluded(self, case: Case, outcome: Outcome) -> None:
+    def _on_preemption_concluded(self, case: OpenPreemption, outcome: Outcome) -> None:
         """Publish on the pods what happened to their jobs."""
-        self._preemptions.over(case.uid)
+        self._preemptions.stop_reporting(case.uid)
         for member in case.members:
             successor = outcome.successors.get(member.job)
             if successor is not None:
@@ -223,27 +225,27 @@ class ArmadaAdapter:
                 ended = "was ended" if case.doubtful else "was preempted"
                 text = f"Armada job {member.job} {ended} and is not submitted again: {outcome.why_none}"
                 if outcome.given_up:
-                    text += by_hand(member, self._cluster.snapshots)
+                    text += manual_resubmission_hint(member, self._cluster.snapshots)
                 log.warning("not resubmitted", preemption=case.uid, job=member.job, why=text)
             else:
                 continue
             reason = "Resubmitted" if successor is not None else "NotResubmitted"
-            self._say(member, reason, text, warning=successor is None)
+            self._record_pod_event(member, reason, text, warning=successor is None)
         if self._job_sets is not None:
-            self._job_sets.review(case.job_set)
+            self._job_sets.start_or_stop_watch(case.job_set)
 
-    def _not_yet_concluded(self, case: Case, error: ArmadaError) -> None:
+    def _on_resubmission_refused(self, case: OpenPreemption, error: ArmadaError) -> None:
         """Publish on the pods why their jobs are not resubmitted yet; the coordinator publishes that for held ones."""
-        for member in case.members if not case.held else ():
+        for member in case.members if not case.has_state_to_save else ():
             text = f"Armada job {member.job} was preempted and cannot be submitted again yet, retrying: {error}"
-            self._say(member, "ResubmissionFailed", text, warning=True)
+            self._record_pod_event(member, "ResubmissionFailed", text, warning=True)
 
-    def _say(self, member: Member, reason: str, text: str, *, warning: bool) -> None:
+    def _record_pod_event(self, member: Member, reason: str, text: str, *, warning: bool) -> None:
         if member.pod:
             involved = PODS.reference(member.pod, member.namespace, member.pod_uid)
-            self._cluster.events.tell(ObjectEvent(involved, reason, text, warning=warning))
+            self._cluster.events.record_event(ObjectEvent(involved, reason, text, warning=warning))
 
-    def _not_followed(self, pods: tuple[Pod, ...], error: CedanaSchedError) -> None:
+    def _on_watch_failed(self, pods: tuple[Pod, ...], error: CedanaSchedError) -> None:
         """Publish failures on which a user must act, on the pods that are not saved because of them."""
         reason = _TOLD.get(type(error))
         if reason is None:
@@ -252,7 +254,7 @@ class ArmadaAdapter:
             if not pod.finished:
                 involved = PODS.reference(pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
                 text = f"Preemptions cannot be followed: {error}"
-                self._cluster.events.tell(ObjectEvent(involved, reason, text, warning=True))
+                self._cluster.events.record_event(ObjectEvent(involved, reason, text, warning=True))
 
 
 if TYPE_CHECKING:

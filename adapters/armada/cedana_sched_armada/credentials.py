@@ -38,7 +38,7 @@ class Credentials(Protocol):
         """Return the metadata for one call."""
         ...
 
-    def rejected(self) -> None:
+    def on_rejected(self) -> None:
         """Invalidate cached credentials after Armada rejected them."""
         ...
 
@@ -49,7 +49,7 @@ class Anonymous:
     async def metadata(self) -> Metadata:
         return ()
 
-    def rejected(self) -> None: ...
+    def on_rejected(self) -> None: ...
 
 
 class Basic:
@@ -59,10 +59,10 @@ class Basic:
         self._settings = settings
 
     async def metadata(self) -> Metadata:
-        password = _secret("armada.auth.basic.passwordFile", self._settings.password_file)
-        return (("authorization", f"basic {_pair(self._settings.username, password)}"),)
+        password = _read_secret_file("armada.auth.basic.passwordFile", self._settings.password_file)
+        return (("authorization", f"basic {_encode_basic_credentials(self._settings.username, password)}"),)
 
-    def rejected(self) -> None: ...
+    def on_rejected(self) -> None: ...
 
 
 class BearerToken:
@@ -73,19 +73,19 @@ class BearerToken:
 
     async def metadata(self) -> Metadata:
         field, path = "armada.auth.token.file", self._settings.file
-        token = _secret(field, path)
+        token = _read_secret_file(field, path)
         if not _is_sendable(token):
             raise UsageError(field, str(path), "holds no token", remedy="write one line of ASCII")
         return (("authorization", f"Bearer {token}"),)
 
-    def rejected(self) -> None: ...
+    def on_rejected(self) -> None: ...
 
 
-class _Provider(msgspec.Struct, frozen=True):
+class _ProviderMetadata(msgspec.Struct, frozen=True):
     token_endpoint: str
 
 
-class _Token(msgspec.Struct, frozen=True):
+class _TokenResponse(msgspec.Struct, frozen=True):
     access_token: str
     expires_in: float = 60.0
 
@@ -103,27 +103,27 @@ class ClientCredentials:
     async def metadata(self) -> Metadata:
         async with self._asking:  # thousands of streams start at once
             if self._clock() >= self._until:
-                token = await self._ask()
+                token = await self._request_token()
                 self._token = token.access_token
                 self._until = self._clock() + max(token.expires_in - EXPIRY_MARGIN_SECONDS, 1.0)
         return (("authorization", f"Bearer {self._token}"),)
 
-    def rejected(self) -> None:
+    def on_rejected(self) -> None:
         self._until = 0.0
 
-    async def _ask(self) -> _Token:
+    async def _request_token(self) -> _TokenResponse:
         settings = self._settings
-        secret = _secret("armada.auth.oidc.clientSecretFile", settings.client_secret_file)
+        secret = _read_secret_file("armada.auth.oidc.clientSecretFile", settings.client_secret_file)
         about = f"{settings.provider_url.rstrip('/')}/.well-known/openid-configuration"
         form = {"grant_type": "client_credentials", "scope": " ".join(settings.scopes)}
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         try:
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 async with session.get(about) as answer:
-                    provider = msgspec.json.decode(await _body(answer), type=_Provider)
-                headers = {"Authorization": f"Basic {_pair(settings.client_id, secret)}"}
+                    provider = msgspec.json.decode(await _read_response_body(answer), type=_ProviderMetadata)
+                headers = {"Authorization": f"Basic {_encode_basic_credentials(settings.client_id, secret)}"}
                 async with session.post(provider.token_endpoint, data=form, headers=headers) as answer:
-                    token = msgspec.json.decode(await _body(answer), type=_Token)
+                    token = msgspec.json.decode(await _read_response_body(answer), type=_TokenResponse)
         except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
             message = f"no token of {settings.provider_url}: {error!r:.500}"
             raise ArmadaUnavailableError(message, remedy="it is tried again") from error
@@ -138,7 +138,7 @@ def _is_sendable(token: str) -> bool:
     return token.isascii() and token.isprintable()
 
 
-async def _body(answer: aiohttp.ClientResponse) -> bytes:
+async def _read_response_body(answer: aiohttp.ClientResponse) -> bytes:
     body = await answer.content.read(LONGEST_ANSWER)
     while len(body) < LONGEST_ANSWER and (more := await answer.content.read(LONGEST_ANSWER - len(body))):
         body += more
@@ -167,23 +167,23 @@ def channel_credentials(settings: TlsSettings) -> grpc.ChannelCredentials:
         UsageError: a file cannot be read.
     """
     return grpc.ssl_channel_credentials(
-        root_certificates=_pem("armada.tls.ca", settings.ca),
-        private_key=_pem("armada.tls.key", settings.key),
-        certificate_chain=_pem("armada.tls.certificate", settings.certificate),
+        root_certificates=_read_pem_file("armada.tls.ca", settings.ca),
+        private_key=_read_pem_file("armada.tls.key", settings.key),
+        certificate_chain=_read_pem_file("armada.tls.certificate", settings.certificate),
     )
 
 
-def _pair(name: str, secret: str) -> str:
+def _encode_basic_credentials(name: str, secret: str) -> str:
     return base64.b64encode(f"{name}:{secret}".encode()).decode()
 
 
-def _pem(field: str, path: Path | None) -> bytes | None:
-    return None if path is None else _content(field, path)
+def _read_pem_file(field: str, path: Path | None) -> bytes | None:
+    return None if path is None else _read_file(field, path)
 
 
-def _secret(field: str, path: Path) -> str:
+def _read_secret_file(field: str, path: Path) -> str:
     try:
-        secret = _content(field, path).decode().strip()
+        secret = _read_file(field, path).decode().strip()
     except UnicodeDecodeError as error:
         raise UsageError(field, str(path), "is no text", remedy="write it in UTF-8") from error
     if not secret:
@@ -191,7 +191,7 @@ def _secret(field: str, path: Path) -> str:
     return secret
 
 
-def _content(field: str, path: Path) -> bytes:
+def _read_file(field: str, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

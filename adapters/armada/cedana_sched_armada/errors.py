@@ -59,7 +59,7 @@ class ArmadaRefusedError(ArmadaError):
     """Invalid, or not found."""
 
 
-def error_of(call: str, error: grpc.RpcError, *, needs: str = "") -> ArmadaError:
+def convert_grpc_error(call: str, error: grpc.RpcError, *, needs: str = "") -> ArmadaError:
     """Convert a gRPC error.
 
     Args:

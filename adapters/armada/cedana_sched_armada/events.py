@@ -41,7 +41,7 @@ class Kind(StrEnum):
     """Succeeded, failed or rejected."""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class JobEvent(msgspec.Struct, frozen=True):
     """One event. `id` is its stream position, `at` seconds since the epoch."""
 
     id: str
@@ -71,7 +71,7 @@ _KINDS = {
 }
 
 
-def read_event(told: EventStreamMessage) -> Heard | None:
+def read_event(told: EventStreamMessage) -> JobEvent | None:
     """Convert a stream message; None if it is irrelevant: queued, leased, utilisation."""
     message: EventMessage = told.message
     name = message.WhichOneof("events")
@@ -83,7 +83,7 @@ def read_event(told: EventStreamMessage) -> Heard | None:
         kind = Kind.SET_CANCELLED  # the scheduler cancels each job of a cancelled job set without a requestor
     if name == "failed" and event.retryable:
         kind = Kind.RETURNED
-    return Heard(
+    return JobEvent(
         id=told.id,
         kind=kind,
         job=event.job_id,
@@ -96,17 +96,17 @@ def read_event(told: EventStreamMessage) -> Heard | None:
     )
 
 
-def id_at(seconds: float) -> str:
+def event_id_at(seconds: float) -> str:
     """Return the position at a time; ids are `milliseconds:sequence:part:last` (Armada's server/event/sequence)."""
     return f"{max(int(seconds * 1000), 0)}:0:0:1"
 
 
 def id_before(seconds: float) -> str:
     """Return a stream position certainly before that time, whichever clock it is from."""
-    return id_at(seconds - EARLIER_SECONDS)
+    return event_id_at(seconds - EARLIER_SECONDS)
 
 
-def position(identifier: str) -> tuple[int, ...]:
+def event_position_key(identifier: str) -> tuple[int, ...]:
     """Return a sort key of event ids; the lowest for an invalid id."""
     try:
         return tuple(map(int, identifier.split(":")[:3]))
@@ -114,7 +114,7 @@ def position(identifier: str) -> tuple[int, ...]:
         return ()
 
 
-def submitted_at(job: str) -> float:
+def submission_time_of_job(job: str) -> float:
     """Return a job's submission time in seconds since the epoch, from its ULID; 0 if the id is no ULID."""
     milliseconds = 0
     for digit in job[:ULID_TIME_DIGITS].lower():

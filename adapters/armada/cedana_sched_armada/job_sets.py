@@ -12,18 +12,18 @@ from datetime import datetime
 
 import structlog
 
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import CedanaSchedError, UsageError
 from cedana_sched.retrying import AWAITED, retry
+from cedana_sched_armada.armada_client import ArmadaClient
 from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError
-from cedana_sched_armada.events import Heard, JobSet, Kind, id_before, position
-from cedana_sched_armada.jobs import LONGEST_NAME, has_too_long_name, job_of, job_set_of
+from cedana_sched_armada.events import JobEvent, JobSet, Kind, event_position_key, id_before
+from cedana_sched_armada.executor_labels import JOB_SET_ANNOTATION
+from cedana_sched_armada.job_of_pod import LONGEST_NAME, has_too_long_name, job_of, job_set_of
 from cedana_sched_armada.ledger import Ledger
-from cedana_sched_armada.marks import JOB_SET_ANNOTATION
 from cedana_sched_armada.metrics import FAILURES, FOLLOWED
-from cedana_sched_armada.server import ArmadaServer
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ TOLD_AGAIN_SECONDS = 300.0
 _LAST = {Kind.PREEMPTED, Kind.CANCELLED, Kind.OVER}
 
 
-class JobSets:
+class JobSetWatcher:
     """Watches job sets.
 
     Args:
@@ -51,12 +51,12 @@ class JobSets:
 
     def __init__(
         self,
-        server: ArmadaServer,
+        server: ArmadaClient,
         pods: Informer[Pod],
         ledger: Ledger,
         opted_in: Callable[[str], bool],
-        on_event: Callable[[JobSet, Heard, bool], None],
-        failed: Callable[[tuple[Pod, ...], CedanaSchedError], None],
+        on_event: Callable[[JobSet, JobEvent, bool], None],
+        on_watch_failed: Callable[[tuple[Pod, ...], CedanaSchedError], None],
         clock: Callable[[], float],
     ) -> None:
         self._server = server
@@ -65,20 +65,16 @@ class JobSets:
         self._ledger = ledger
         self._opted_in = opted_in
         self._on_event = on_event
-        self._failed = failed
+        self._on_watch_failed = on_watch_failed
         self._clock = clock
         self._group: asyncio.TaskGroup | None = None
-        self._followed: dict[JobSet, asyncio.Task[None]] = {}
+        self._watched: dict[JobSet, asyncio.Task[None]] = {}
         self._unended: dict[JobSet, dict[str, asyncio.TimerHandle | None]] = {}
         """Jobs without a terminal event yet; with a timer once their pod is gone."""
         self._complained: dict[JobSet, tuple[type[CedanaSchedError], float]] = {}
         """Last published error type, and until when it is not repeated."""
         self._resumed: set[JobSet] = set()
         self._began_at = 0.0
-
-    @property
-    def followed(self) -> tuple[JobSet, ...]:
-        return tuple(sorted(self._followed))
 
     async def run(self) -> None:
         """Watch, forever."""
@@ -87,30 +83,30 @@ class JobSets:
         try:
             async with asyncio.TaskGroup() as self._group:
                 for job_set in self._resumed:
-                    self._linger(job_set, "")
-                for job_set in {*self._resumed, *self._ledger.job_sets()}:
-                    self.review(job_set)
+                    self._start_linger_timer(job_set, "")
+                for job_set in {*self._resumed, *self._ledger.open_job_sets()}:
+                    self.start_or_stop_watch(job_set)
                 for pod in self._informer:
-                    self._changed(None, pod)
-                self._informer.subscribe(self._changed)
+                    self._on_pod_change(None, pod)
+                self._informer.subscribe(self._on_pod_change)
                 await asyncio.Event().wait()
         finally:
-            self._informer.unsubscribe(self._changed)
+            self._informer.unsubscribe(self._on_pod_change)
             self._group = None
-            self._followed.clear()
+            self._watched.clear()
             FOLLOWED.set(0)
             for timers in self._unended.values():
                 for timer in timers.values():
                     if timer is not None:
                         timer.cancel()
 
-    def _changed(self, before: Pod | None, now: Pod | None) -> None:
+    def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
         pod = now if now is not None else before
         job_set, job = (job_set_of(pod), job_of(pod)) if pod is not None else (None, None)
         if pod is not None and job is not None and before is None and has_too_long_name(pod):
             remedy = "give the job set a shorter name"
             problem = f"has more than {LONGEST_NAME} characters: preemptions of its jobs are not followed"
-            self._failed((pod,), UsageError(JOB_SET_ANNOTATION, "its value", problem, remedy=remedy))
+            self._on_watch_failed((pod,), UsageError(JOB_SET_ANNOTATION, "its value", problem, remedy=remedy))
         if job_set is None or job is None or not self._opted_in(job_set.queue):
             return
         if before is None and now is not None and not now.finished:
@@ -119,8 +115,8 @@ class JobSets:
                 timer.cancel()
             jobs[job] = None
         elif now is None and job in self._unended.get(job_set, {}):
-            self._linger(job_set, job)
-        self.review(job_set)
+            self._start_linger_timer(job_set, job)
+        self.start_or_stop_watch(job_set)
 
     async def catch_up(self, job_set: JobSet) -> None:
         """Process all events that Armada has now, whatever the state of the watch.
@@ -128,72 +124,74 @@ class JobSets:
         Raises:
             ArmadaError: they cannot be read now.
         """
-        since = self._ledger.streams.get(job_set) or self._beginning(job_set)
+        since = self._ledger.streams.get(job_set) or self._start_position(job_set)
         async for heard in self._server.events(job_set, since, watch=False):
-            self._take_in(job_set, heard)
+            self._process_event(job_set, heard)
 
-    def review(self, job_set: JobSet) -> None:
+    def start_or_stop_watch(self, job_set: JobSet) -> None:
         """Start or stop watching the job set."""
         if self._group is None:
             return
-        task = self._followed.get(job_set)
-        if task is None and self._wanted(job_set):
-            self._followed[job_set] = self._group.create_task(self._follow(job_set), name=f"job set {job_set}")
-            FOLLOWED.set(len(self._followed))
-        elif task is not None and not self._wanted(job_set):
+        task = self._watched.get(job_set)
+        if task is None and self._is_watch_needed(job_set):
+            self._watched[job_set] = self._group.create_task(
+                self._watch_with_retries(job_set), name=f"job set {job_set}"
+            )
+            FOLLOWED.set(len(self._watched))
+        elif task is not None and not self._is_watch_needed(job_set):
             task.cancel()
-            del self._followed[job_set]
+            del self._watched[job_set]
             self._complained.pop(job_set, None)
-            FOLLOWED.set(len(self._followed))
-            self._ledger.forget(job_set)
+            FOLLOWED.set(len(self._watched))
+            self._ledger.forget_stream(job_set)
             log.info("job set is not followed any more", queue=job_set.queue, job_set=job_set.name)
 
-    def _wanted(self, job_set: JobSet) -> bool:
-        pods = self._pods.of(job_set) if self._opted_in(job_set.queue) else ()
-        return bool(pods or self._unended.get(job_set) or self._ledger.concerns(job_set))
+    def _is_watch_needed(self, job_set: JobSet) -> bool:
+        pods = self._pods.objects_of(job_set) if self._opted_in(job_set.queue) else ()
+        return bool(pods or self._unended.get(job_set) or self._ledger.has_open_work(job_set))
 
-    def _linger(self, job_set: JobSet, job: str) -> None:
-        timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._ended, job_set, job)
+    def _start_linger_timer(self, job_set: JobSet, job: str) -> None:
+        timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._on_job_ended, job_set, job)
         self._unended.setdefault(job_set, {})[job] = timer
 
-    def _ended(self, job_set: JobSet, job: str) -> None:
+    def _on_job_ended(self, job_set: JobSet, job: str) -> None:
         jobs = self._unended.get(job_set, {})
         timer = jobs.pop(job, None)
         if timer is not None:
             timer.cancel()
         if not jobs:
             self._unended.pop(job_set, None)
-        self.review(job_set)
+        self.start_or_stop_watch(job_set)
 
-    async def _follow(self, job_set: JobSet) -> None:
+    async def _watch_with_retries(self, job_set: JobSet) -> None:
         log.info("job set is followed", queue=job_set.queue, job_set=job_set.name)
         if job_set not in self._ledger.streams:
-            self._ledger.streams[job_set] = self._beginning(job_set)
-            self._ledger.changed()  # a successor resumes it, even if the pods are gone by then
+            self._ledger.streams[job_set] = self._start_position(job_set)
+            self._ledger.schedule_write()  # a successor resumes it, even if the pods are gone by then
         what = f"events of job set {job_set}"
         while True:  # each received event resets the backoff
             await retry(
                 what,
-                lambda: self._listen(job_set),
+                lambda: self._watch_once(job_set),
                 CedanaSchedError,
                 profile=AWAITED,  # a preStop hook waits for the event that explains the deletion
-                failed=lambda _, error: self._complain(job_set, error),
+                on_failure=lambda _, error: self._report_watch_failure(job_set, error),
             )
 
-    def _complain(self, job_set: JobSet, error: CedanaSchedError) -> None:
+    def _report_watch_failure(self, job_set: JobSet, error: CedanaSchedError) -> None:
         FAILURES.inc()
         kind, until = self._complained.get(job_set, (None, 0.0))
         if type(error) is not kind or self._clock() >= until:
             self._complained[job_set] = type(error), self._clock() + TOLD_AGAIN_SECONDS
-            self._failed(self._pods.of(job_set), error)
+            self._on_watch_failed(self._pods.objects_of(job_set), error)
 
-    async def _listen(self, job_set: JobSet) -> None:
+    async def _watch_once(self, job_set: JobSet) -> None:
         """Watch until the stream breaks; raise if no event was received."""
         begun_at = self._ledger.streams[job_set]
         begun = self._clock()
         try:
             async for heard in self._server.events(job_set, begun_at, watch=True):
-                self._take_in(job_set, heard)
+                self._process_event(job_set, heard)
         except ArmadaError as error:
             if self._ledger.streams.get(job_set) == begun_at:
                 raise
@@ -202,9 +200,9 @@ class JobSets:
         if self._clock() - begun < SHORTEST_SECONDS:
             raise ArmadaUnavailableError(f"events of job set {job_set} ended", remedy="they are requested again")
 
-    def _take_in(self, job_set: JobSet, heard: Heard) -> None:
+    def _process_event(self, job_set: JobSet, heard: JobEvent) -> None:
         """Process each event once, whichever call read it."""
-        if position(heard.id) <= position(self._ledger.streams.get(job_set, "")):
+        if event_position_key(heard.id) <= event_position_key(self._ledger.streams.get(job_set, "")):
             return
         while_away = job_set in self._resumed and heard.at < self._began_at
         missed = while_away or heard.job in self._unended.get(job_set, {})
@@ -212,14 +210,14 @@ class JobSets:
             self._on_event(job_set, heard, missed)
         except Exception:  # a defect triggered by one job must not make its event repeat forever
             log.exception("event of Armada not taken in", job_set=job_set.name, job=heard.job, kind=heard.kind)
-        self._ledger.progressed(job_set, heard.id)
+        self._ledger.record_position(job_set, heard.id)
         if heard.kind in _LAST:
-            self._ended(job_set, heard.job)
+            self._on_job_ended(job_set, heard.job)
         elif heard.kind is Kind.RUNNING:
-            self.review(job_set)
+            self.start_or_stop_watch(job_set)
 
-    def _beginning(self, job_set: JobSet) -> str:
+    def _start_position(self, job_set: JobSet) -> str:
         """Return the start position of a stream that was not watched before."""
-        made = (pod.metadata.creation_timestamp for pod in self._pods.of(job_set))
+        made = (pod.metadata.creation_timestamp for pod in self._pods.objects_of(job_set))
         times = [datetime.fromisoformat(time).timestamp() for time in made if time]
         return id_before(min([self._clock(), *times]))

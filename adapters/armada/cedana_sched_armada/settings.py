@@ -15,14 +15,14 @@ from pydantic import Field, field_validator, model_validator
 
 from cedana_sched.adapter.settings import read_section
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.base import Written
+from cedana_sched.model.objects.base import UserWritten
 
 SECTION = "armada"
 PENDING_CHECK_SECONDS = 300.0
 """Armada's executor returns a pod that stays unbound this long, and the preemptor's pod waits for the victim's."""
 
 
-class TlsSettings(Written):
+class TlsSettings(UserWritten):
     """Verification of Armada's certificate, and our client certificate, if required. All are PEM files."""
 
     ca: Path | None = None
@@ -33,26 +33,26 @@ class TlsSettings(Written):
     """Name in Armada's certificate, if it differs from the URL's."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_certificate_and_key(self) -> Self:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key go together: name both, or neither")
         return self
 
 
-class BasicSettings(Written):
+class BasicSettings(UserWritten):
     """A user of Armada's `basicAuth`."""
 
     username: Annotated[str, Field(min_length=1)]
     password_file: Path
 
 
-class TokenSettings(Written):
+class TokenSettings(UserWritten):
     """A bearer token, such as a ServiceAccount's projected one."""
 
     file: Path
 
 
-class OidcSettings(Written):
+class OidcSettings(UserWritten):
     """Client credentials of an OpenID provider."""
 
     provider_url: Annotated[str, Field(pattern=r"^https?://.+")]
@@ -61,7 +61,7 @@ class OidcSettings(Written):
     scopes: tuple[str, ...] = ()
 
 
-class AuthSettings(Written):
+class AuthSettings(UserWritten):
     """Credentials for Armada: one of these, or none."""
 
     basic: BasicSettings | None = None
@@ -69,14 +69,14 @@ class AuthSettings(Written):
     oidc: OidcSettings | None = None
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_single_method(self) -> Self:
         named = [name for name in ("basic", "token", "oidc") if getattr(self, name) is not None]
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)} exclude each other: name one")
         return self
 
 
-class LimitSettings(Written):
+class LimitSettings(UserWritten):
     """Limits for jobs that are preempted repeatedly: backoff, then no further resubmission."""
 
     resubmissions: Annotated[int, Field(ge=0, le=10_000)] = 20
@@ -88,14 +88,14 @@ class LimitSettings(Written):
     give_up_seconds: Annotated[float, Field(gt=0)] = 86_400.0
     """Minimum time from a preemption until its job is given up if Armada refuses every resubmission."""
 
-    def pause(self, number: int) -> float:
+    def resubmission_pause_seconds(self, number: int) -> float:
         """Return the seconds from the preemption to consecutive resubmission `number`, which counts from 1."""
         if number <= 1:
             return 0.0
         return min(self.first_pause_seconds * 2.0 ** min(number - 2, 30), self.longest_pause_seconds)
 
 
-class ArmadaSettings(Written):
+class ArmadaSettings(UserWritten):
     """The whole section."""
 
     url: Annotated[str, Field(min_length=1)]
@@ -106,7 +106,7 @@ class ArmadaSettings(Written):
     only_queues: tuple[str, ...] | None = None
     """Jobs of other queues are ignored, even protected ones. None: no queue is ignored."""
     queues: frozenset[str] = frozenset()
-    """See `QueueSettings`."""
+    """See `ProtectedQueues`."""
     hold_seconds: Annotated[float, Field(gt=0, lt=PENDING_CHECK_SECONDS)] = 240.0
     """Maximum time from a preemption until its victims are released."""
     settle_seconds: Annotated[float, Field(ge=0, le=600)] = 10.0
@@ -140,7 +140,7 @@ class ArmadaSettings(Written):
         return self.only_queues is None or queue in self.only_queues
 
 
-class QueueSettings(Written):
+class ProtectedQueues(UserWritten):
     """The section of that name in the webhooks' file."""
 
     queues: frozenset[str] = frozenset()

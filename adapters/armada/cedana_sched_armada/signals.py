@@ -6,22 +6,22 @@ from collections.abc import Iterable
 
 import structlog
 
-from cedana_sched.adapter.cluster import Policies
+from cedana_sched.adapter.cluster_contract import Policies
 from cedana_sched.adapter.protected_pods import find_identity, namespace_uid_of
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
+from cedana_sched.model.path_segment_validation import LONGEST_OBJECT_NAME
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
-from cedana_sched.model.segments import LONGEST_OBJECT_NAME
-from cedana_sched_armada.jobs import job_of, run_of
-from cedana_sched_armada.ledger import Case, Member
+from cedana_sched_armada.job_of_pod import job_of, run_of
+from cedana_sched_armada.ledger import Member, OpenPreemption
 
 log = structlog.get_logger(__name__)
 
 ADAPTER = "armada"
 
 
-def signal_of(case: Case, policies: Policies) -> Signal:
+def signal_of(case: OpenPreemption, policies: Policies) -> Signal:
     """Return the case's signal; deterministic."""
     return Signal(
         uid=case.uid,
@@ -35,28 +35,28 @@ def signal_of(case: Case, policies: Policies) -> Signal:
     )
 
 
-def _victims(case: Case, policies: Policies) -> Iterable[Victim]:
+def _victims(case: OpenPreemption, policies: Policies) -> Iterable[Victim]:
     for member in case.members:
         if member.runs:
             yield Victim(
-                workload=_workload_of(member),
+                workload=_workload_reference_of(member),
                 identity=Identity(member.namespace, member.id, member.index),
-                policy=policies.named(member.policy, member.namespace),
+                policy=policies.policy_named(member.policy, member.namespace),
                 gang=case.gang.id if case.gang is not None else None,
                 started_at=member.started_at,
             )
 
 
-def _workload_of(member: Member) -> WorkloadRef:
+def _workload_reference_of(member: Member) -> WorkloadRef:
     return WorkloadRef(member.pod_uid, member.namespace, member.pod, member.node, member.namespace_uid)
 
 
-def _name_of_policy(name: str | None) -> str | None:
+def _truncate_policy_name(name: str | None) -> str | None:
     """Truncate names longer than Kubernetes allows to a length that stays invalid."""
     return None if name is None else name[: LONGEST_OBJECT_NAME + 1]
 
 
-def member_of(pod: Pod) -> Member | None:
+def member_from_pod(pod: Pod) -> Member | None:
     """Return the pod's member; None if another writer damaged our webhook's annotations."""
     identity = find_identity(pod)
     metadata = pod.metadata
@@ -72,7 +72,7 @@ def member_of(pod: Pod) -> Member | None:
         pod=metadata.name,
         pod_uid=metadata.uid,
         node=pod.spec.node_name,
-        policy=_name_of_policy(metadata.annotations.get(names.POLICY)),
+        policy=_truncate_policy_name(metadata.annotations.get(names.POLICY)),
         started_at=pod.status.started_at,
         runs=pod.status.phase == "Running",
         namespace_uid=namespace_uid_of(pod),

@@ -24,7 +24,16 @@ from armada_client.k8s.io.api.networking.v1.generated_pb2 import Ingress
 
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
-from cedana_sched_armada.jobs import CARDINALITY, EXTERNAL_URI, FIRST, GANG, NUMBER, PREVIOUS, Gang, number_in
+from cedana_sched_armada.job_of_pod import (
+    CARDINALITY,
+    EXTERNAL_URI,
+    FIRST,
+    GANG,
+    NUMBER,
+    PREVIOUS,
+    Gang,
+    number_in_annotation,
+)
 
 CLIENT_ID_PREFIX = "cedana-sched:"
 _JOB_ID = "{JobId}"
@@ -43,7 +52,7 @@ def client_id(job: str) -> str:
     return f"{CLIENT_ID_PREFIX}{job}"
 
 
-def predecessor(client: str) -> str | None:
+def predecessor_by_client_id(client: str) -> str | None:
     """Return the predecessor of the job with this client id; None if the id is not ours."""
     return client.removeprefix(CLIENT_ID_PREFIX) if client.startswith(CLIENT_ID_PREFIX) else None
 
@@ -54,7 +63,7 @@ def next_gang(gang: Gang, job: str, cardinality: int) -> NewGang:
     return NewGang(f"cedana-sched-{digest}", cardinality)
 
 
-def id_of(job: Job) -> str:
+def checkpoint_id_of(job: Job) -> str:
     """Return a job's id: the submitter's, else the first job id of its chain."""
     named = (
         one.value
@@ -63,25 +72,27 @@ def id_of(job: Job) -> str:
         for one in container.env
         if one.name == CHECKPOINT_VARIABLE and one.value
     )
-    return next(named, None) or job.annotations.get(names.ID) or first_of(job)
+    return next(named, None) or job.annotations.get(names.ID) or first_job_in_chain(job)
 
 
-def first_of(job: Job) -> str:
+def first_job_in_chain(job: Job) -> str:
     """Return the first job of the chain."""
     return job.annotations.get(FIRST) or job.id
 
 
-def continues(job: Job) -> bool:
+def is_snapshot_expected(job: Job) -> bool:
     """Whether it restores a snapshot, possibly taken in another cluster."""
     return job.annotations.get(names.EXPECT_SNAPSHOT) == "true"
 
 
-def number_of(job: Job) -> int:
+def resubmission_number_of(job: Job) -> int:
     """Return its number of consecutive resubmissions."""
-    return number_in(job.annotations, NUMBER)
+    return number_in_annotation(job.annotations, NUMBER)
 
 
-def successor_of(job: Job, identifier: str | None, number: int, gang: NewGang | None) -> JobSubmitRequestItem:
+def build_successor_submission(
+    job: Job, identifier: str | None, number: int, gang: NewGang | None
+) -> JobSubmitRequestItem:
     """Build the submission that replaces a preempted job.
 
     Args:
@@ -94,11 +105,11 @@ def successor_of(job: Job, identifier: str | None, number: int, gang: NewGang | 
         priority=job.priority,
         namespace=job.namespace,
         client_id=client_id(job.id),
-        labels=_templated(job.labels, job.id),
-        annotations=_templated(job.annotations, job.id),
+        labels=_restore_job_id_placeholder(job.labels, job.id),
+        annotations=_restore_job_id_placeholder(job.annotations, job.id),
         required_node_labels=dict(job.required_node_labels),
-        ingress=_ingresses(job),
-        services=_services(job),
+        ingress=_ingress_configs(job),
+        services=_service_configs(job),
         scheduler=job.scheduler,
     )
     if job.pod_specs:
@@ -106,14 +117,14 @@ def successor_of(job: Job, identifier: str | None, number: int, gang: NewGang | 
     else:
         item.pod_spec.CopyFrom(job.pod_spec)
     for spec in (item.pod_spec, *item.pod_specs):
-        _without_repetition(spec)
+        _remove_duplicate_tolerations(spec)
     annotations = item.annotations
     annotations.pop(names.RESTORE_FROM, None)  # the newest snapshot continues the one requested then
     if identifier is not None:
         annotations[names.ID], annotations[names.EXPECT_SNAPSHOT] = identifier, "true"
-    annotations[PREVIOUS], annotations[FIRST], annotations[NUMBER] = job.id, first_of(job), str(number)
+    annotations[PREVIOUS], annotations[FIRST], annotations[NUMBER] = job.id, first_job_in_chain(job), str(number)
     if EXTERNAL_URI not in annotations:
-        annotations[EXTERNAL_URI] = f"{CLIENT_ID_PREFIX}{first_of(job)}"
+        annotations[EXTERNAL_URI] = f"{CLIENT_ID_PREFIX}{first_job_in_chain(job)}"
     item.external_job_uri = annotations[EXTERNAL_URI]
     item.labels.pop(GANG, None)  # the server adds it again if configured
     if gang is not None:
@@ -125,12 +136,12 @@ def pod_specs(job: Job) -> Iterable[PodSpec]:
     return job.pod_specs or (job.pod_spec,)
 
 
-def _templated(values: Mapping[str, str], job: str) -> dict[str, str]:
+def _restore_job_id_placeholder(values: Mapping[str, str], job: str) -> dict[str, str]:
     """Restore `{JobId}` where the server inserted the job's id, which its submitter cannot have known."""
     return {key: value.replace(job, _JOB_ID) for key, value in values.items()}
 
 
-def _without_repetition(spec: PodSpec) -> None:
+def _remove_duplicate_tolerations(spec: PodSpec) -> None:
     """Remove duplicates: the server appends its default tolerations at each submission."""
     seen: set[bytes] = set()
     kept = []
@@ -144,14 +155,14 @@ def _without_repetition(spec: PodSpec) -> None:
         spec.tolerations.extend(kept)
 
 
-def _ingresses(job: Job) -> list[IngressConfig]:
+def _ingress_configs(job: Job) -> list[IngressConfig]:
     services = {service.metadata.name: service for service in job.k8s_service}
     configs = []
     for ingress in job.k8s_ingress:
         behind = [services[name] for name in _services_behind(ingress) if name in services]
         certificate = ingress.spec.tls[0].secretName if ingress.spec.tls else ""
         config = IngressConfig(
-            ports=_ports_of(ingress),
+            ports=_backend_ports_of(ingress),
             annotations=dict(ingress.metadata.annotations),
             tls_enabled=bool(ingress.spec.tls),
             cert_name="" if certificate == f"{job.namespace}-" else certificate,
@@ -163,7 +174,7 @@ def _ingresses(job: Job) -> list[IngressConfig]:
     return configs
 
 
-def _services(job: Job) -> list[ServiceConfig]:
+def _service_configs(job: Job) -> list[ServiceConfig]:
     """Return the requested services: a service that only one ingress needs is created with that ingress."""
     used = [name for ingress in job.k8s_ingress for name in _services_behind(ingress)]
     generated = f"armada-{job.id}-0-service-"
@@ -183,7 +194,7 @@ def _services_behind(ingress: Ingress) -> list[str]:
     return list(dict.fromkeys(path.backend.service.name for path in paths))
 
 
-def _ports_of(ingress: Ingress) -> list[int]:
+def _backend_ports_of(ingress: Ingress) -> list[int]:
     paths = (path for rule in ingress.spec.rules for path in rule.ingressRuleValue.http.paths)
     return list(dict.fromkeys(path.backend.service.port.number for path in paths))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final, Self
 
-from cedana_sched_armada.queues import QueueOptIn
-from cedana_sched_armada.settings import QueueSettings
+from cedana_sched_armada.queue_opt_in import QueueOptIn
+from cedana_sched_armada.settings import ProtectedQueues
+from cedana_sched_webhooks.admission_types import UNMARKED_POD
 from cedana_sched_webhooks.schedulers import Endpoint, Handler, ReplicaAccess, SchedulerWebhooks
-from cedana_sched_webhooks.shapes import UNMARKED_POD
 
 PODS: Final = "/armada/pods"
 
@@ -24,8 +24,8 @@ class ArmadaWebhooks(SchedulerWebhooks):
     @classmethod
     def connect(cls, replica: ReplicaAccess) -> Self:
         """See `SchedulerWebhooks`."""
-        return cls(QueueOptIn(QueueSettings.read(replica.settings).queues, replica.served))
+        return cls(QueueOptIn(ProtectedQueues.read(replica.settings).queues, replica.served))
 
     def handlers(self) -> Mapping[str, Handler]:
         """See `SchedulerWebhooks`."""
-        return {PODS: Endpoint(self._opt_in.answer, UNMARKED_POD)}
+        return {PODS: Endpoint(self._opt_in.answer_pod_admission, UNMARKED_POD)}

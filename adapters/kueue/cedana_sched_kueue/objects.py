@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from cedana_sched.kube.kept import only_kept
-from cedana_sched.kube.objects import Condition, EnvVar, Metadata, cut_message, only_checkpoint_variable
+from cedana_sched.kube.builtin_kinds import Condition, EnvVar, Metadata, cut_message, only_checkpoint_variable
+from cedana_sched.kube.cached_metadata_keys import only_cached_keys
 from cedana_sched.kube.resources import Resource
 
 KUEUE_API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
@@ -46,7 +46,7 @@ class TemplateMetadata(_Kube, frozen=True):
     def __post_init__(self) -> None:
         """Drop all other annotations."""
         if self.annotations:
-            msgspec.structs.force_setattr(self, "annotations", only_kept(self.annotations))
+            msgspec.structs.force_setattr(self, "annotations", only_cached_keys(self.annotations))
 
 
 class TemplateContainer(_Kube, frozen=True):
@@ -105,7 +105,7 @@ class Workload(_Kube, frozen=True):
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
 
-    def condition(self, kind: str) -> Condition | None:
+    def find_true_condition(self, kind: str) -> Condition | None:
         """Return the condition of this type if it is True."""
         return next((one for one in self.status.conditions if one.type == kind and one.status == "True"), None)
 

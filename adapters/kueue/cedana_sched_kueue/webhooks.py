@@ -14,13 +14,13 @@ from cedana_sched.eviction_holds.first_requests import FirstRequests
 from cedana_sched.kube.client import Object
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.base import Written
-from cedana_sched_kueue.suspensions import Suspension, decide
+from cedana_sched.model.objects.base import UserWritten
+from cedana_sched_kueue.suspension_decision import Suspension, decide_suspension
 from cedana_sched_webhooks.admission import Answer, Refusal, Request, Shape
+from cedana_sched_webhooks.admission_types import Metadata, Template
 from cedana_sched_webhooks.identity import replica_of
-from cedana_sched_webhooks.json_patch import escape
+from cedana_sched_webhooks.json_patch import escape_pointer_segment
 from cedana_sched_webhooks.schedulers import Endpoint, Handler, ReplicaAccess, SchedulerWebhooks
-from cedana_sched_webhooks.shapes import Metadata, Template
 
 JOBS: Final = "/mutate/jobs"
 """Without the adapter's name: the webhook's name follows from it, and is `jobs` in installed configurations."""
@@ -55,7 +55,7 @@ JOB: Final = Shape(_Job, _JobBefore, large=(_Job, _JobBefore))
 """A Job at UPDATE, by its own controller only, so that no tenant can cause such reviews."""
 
 
-class Settings(Written):
+class Settings(UserWritten):
     """The section `kueue` of the adapters' settings in the webhooks' file."""
 
     users: frozenset[str] = frozenset({"system:serviceaccount:kueue-system:kueue-controller-manager"})
@@ -83,27 +83,27 @@ class KueueWebhooks(SchedulerWebhooks):
 
     def handlers(self) -> Mapping[str, Handler]:
         """See `SchedulerWebhooks`."""
-        return {JOBS: Endpoint(self._answer, JOB)}
+        return {JOBS: Endpoint(self._answer_job_admission, JOB)}
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer_job_admission(self, request: Request) -> Answer:
         """Decide whether the Job may change; if so, remove the annotation that released it."""
         job = request.object
-        if job is None or not self._is_held(request, job):
+        if job is None or not self._is_holdable_suspension(request, job):
             return Answer("not-ours")
         metadata, status = job["metadata"], (request.old_object or {}).get("status") or {}
         released = (metadata.get("annotations") or {}).get(names.RELEASED_HOLD)
         suspension = Suspension(metadata.get("uid", ""), released, status.get("startTime"))
         holds = self._replica.preemptions.holds_of(request.namespace, suspension.uid)
-        taken_back = frozenset(hold.metadata.name for hold in holds if hold.status.taken_back)
+        taken_back = frozenset(hold.metadata.name for hold in holds if hold.status.is_cancelled)
         key = (suspension.uid, suspension.started_at, taken_back)
-        waited = self._first_requests.waited(key, remember=not request.dry_run)
-        decision = decide(suspension, holds, waited_seconds=waited, now=self._replica.now())
+        waited = self._first_requests.seconds_since_first(key, remember=not request.dry_run)
+        decision = decide_suspension(suspension, holds, waited_seconds=waited, now=self._replica.now())
         if decision.refused is not None:
             return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused))
-        path = f"/metadata/annotations/{escape(names.RELEASED_HOLD)}"
+        path = f"/metadata/annotations/{escape_pointer_segment(names.RELEASED_HOLD)}"
         return Answer(decision.word, patch=({"op": "remove", "path": path},) if released is not None else ())
 
-    def _is_held(self, request: Request, job: Object) -> bool:
+    def _is_holdable_suspension(self, request: Request, job: Object) -> bool:
         """Whether it may be held: suspensions by users never are, nor are Jobs without active pods."""
         before = request.old_object or {}
         return (

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn, QueuePolicies
-from cedana_sched.adapter.evictions import MarkedEvictions, Report
+from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn, QueuePolicies
+from cedana_sched.adapter.marked_evictions import MarkedEvictions, Report
+from cedana_sched.kube.builtin_kinds import PartialObject, Pod
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.events import ObjectEvent
-from cedana_sched.kube.objects import PartialObject, Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Informer, Watch
-from cedana_sched.model.findings import Finding
+from cedana_sched.model.diagnostic_findings import Finding
 from cedana_sched.model.preemption import Release, Verdict
-from cedana_sched_volcano.doctor.installed import look
-from cedana_sched_volcano.gangs import Gangs
-from cedana_sched_volcano.nominations import Nominations
+from cedana_sched_volcano.doctor.installation_reader import examine_cluster
+from cedana_sched_volcano.gangs import GangResolver
+from cedana_sched_volcano.nomination_removal import NominationRemover
 from cedana_sched_volcano.objects import POD_GROUPS, QUEUES, SCHEDULER_NAME, PodGroup
-from cedana_sched_volcano.pod_queues import PodQueues, protects
-from cedana_sched_volcano.queues import QueueOptIn
+from cedana_sched_volcano.pod_queues import PodQueueResolver, is_protecting
+from cedana_sched_volcano.queue_opt_in import QueueOptIn
 
 log = structlog.get_logger(__name__)
 
@@ -48,13 +48,19 @@ class VolcanoAdapter:
         self._api = cluster.api
         self._events = cluster.events
         self._pods = cluster.pods
-        self._groups = Informer(Watch(cluster.api, POD_GROUPS, PodGroup, within=cluster.served), cluster.unreadable)
-        self._queues = Informer(Watch(cluster.api, QUEUES, PartialObject, only_metadata=True), cluster.unreadable)
-        self._pod_queues = PodQueues(self._queues.get, self._groups.get)
+        self._groups = Informer(
+            Watch(cluster.api, POD_GROUPS, PodGroup, within=cluster.served), cluster.record_unreadable
+        )
+        self._queues = Informer(
+            Watch(cluster.api, QUEUES, PartialObject, only_metadata=True), cluster.record_unreadable
+        )
+        self._pod_queues = PodQueueResolver(self._queues.get, self._groups.get)
         self._opt_in = QueueOptIn(self._pod_queues, cluster.served)
-        self._nominations = Nominations(cluster.api, cluster.pods, cluster.unreadable)
-        gangs = Gangs(self._groups, cluster.pods)
-        self._evictions = MarkedEvictions(self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_of)
+        self._nominations = NominationRemover(cluster.api, cluster.pods, cluster.record_unreadable)
+        gangs = GangResolver(self._groups, cluster.pods)
+        self._evictions = MarkedEvictions(
+            self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_evicted_with
+        )
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:
@@ -64,11 +70,11 @@ class VolcanoAdapter:
     @classmethod
     async def diagnose(cls, api: Api) -> list[Finding]:
         """See `Diagnosing`."""
-        return await look(api)
+        return await examine_cluster(api)
 
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
-        """See `adapter.cluster.Watching`."""
+        """See `adapter.cluster_contract.Watching`."""
         return (self._groups, self._queues, *self._nominations.informers)
 
     async def run(self) -> None:
@@ -81,21 +87,21 @@ class VolcanoAdapter:
             group.create_task(self._evictions.run(), name="eviction marks")
             group.create_task(self._nominations.run(), name="nominations")
 
-    def opted_in(self, pod: Object) -> Mapping[str, str]:
-        """See `adapter.cluster.OptingIn`."""
-        return self._opt_in.given(pod)
+    def opt_in_annotations(self, pod: Object) -> Mapping[str, str]:
+        """See `adapter.cluster_contract.OptingIn`."""
+        return self._opt_in.annotations_for(pod)
 
     def on_more_opted_in(self, sink: Callable[[], None]) -> None:
-        """See `adapter.cluster.OptingIn`."""
+        """See `adapter.cluster_contract.OptingIn`."""
 
         def heard(before: PartialObject | None, now: PartialObject | None) -> None:
-            if now is not None and protects(now) and (before is None or not protects(before)):
+            if now is not None and is_protecting(now) and (before is None or not is_protecting(before)):
                 sink()
 
         self._queues.subscribe(heard)
 
     def queue_policy(self, pod: Pod) -> str | None:
-        """See `adapter.cluster.QueuePolicies`."""
+        """See `adapter.cluster_contract.QueuePolicies`."""
         return self._pod_queues.policy_of(pod)
 
     def reports(self) -> AsyncIterator[Report]:
@@ -109,8 +115,8 @@ class VolcanoAdapter:
             RetryableError: the API server was unavailable.
         """
         await self._evictions.synced.wait()
-        self._publish_kept(release)
-        if not await self._evictions.released(release):
+        self._publish_refused_evictions(release)
+        if not await self._evictions.on_released(release):
             return
         committed = {uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED}
         for pod in self._pods:
@@ -120,7 +126,7 @@ class VolcanoAdapter:
                     await self._api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
                     log.info("member of an evicted gang deleted", namespace=metadata.namespace, pod=metadata.name)
 
-    def _publish_kept(self, release: Release) -> None:
+    def _publish_refused_evictions(self, release: Release) -> None:
         """Publish why an eviction is refused: Volcano may retry it, and does not report the reason."""
         for pod in self._pods:
             metadata = pod.metadata
@@ -128,7 +134,7 @@ class VolcanoAdapter:
                 why = release.reasons.get(metadata.uid, "no reason is known")
                 text = f"Volcano may not evict {metadata.name}: it could not be saved ({why}), and {_KEEPING}"
                 involved = PODS.reference(metadata.name, metadata.namespace, metadata.uid)
-                self._events.tell(ObjectEvent(involved, "EvictionRefused", text, warning=True))
+                self._events.record_event(ObjectEvent(involved, "EvictionRefused", text, warning=True))
 
 
 def _is_volcanos(pod: Pod) -> bool:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from cedana_sched.adapter.evictions import Family, alone
+from cedana_sched.adapter.marked_evictions import Family, single_pod_family
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup
 
 
-class Gangs:
+class GangResolver:
     """Resolves the gangs of protected pods.
 
     Args:
@@ -34,30 +34,30 @@ class Gangs:
         now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._groups = groups
-        self._members = Index(group_of, pods)
+        self._members = Index(pod_group_key_of, pods)
         self._now = now
 
-    def family_of(self, pod: Pod) -> Family:
+    def family_evicted_with(self, pod: Pod) -> Family:
         """Return the pod alone if the rest of its group can run without it; else all running members but the spare.
 
         Spare members are evicted alone, in the order of their marks. So the result is stable over time and members.
         """
-        key = group_of(pod)
+        key = pod_group_key_of(pod)
         group = None if key is None else self._groups.get(key[1], key[0])
         if key is None or group is None or group.spec.min_member <= 1:
-            return alone(pod)
-        members = self._members.of(key)
-        running = [one for one in members if _runs(one)]
-        spare = max(_count(group, members), len(running)) - group.spec.min_member
-        go_alone = self._asked(running, pod)[: max(spare, 0)]
+            return single_pod_family(pod)
+        members = self._members.objects_of(key)
+        running = [one for one in members if _is_running(one)]
+        spare = max(_count_running_members(group, members), len(running)) - group.spec.min_member
+        go_alone = self._marked_uids_in_order(running, pod)[: max(spare, 0)]
         if pod.metadata.uid in go_alone:
-            return alone(pod)
+            return single_pod_family(pod)
         rest = (one for one in running if one.metadata.uid not in go_alone)
         return Family(
             group.metadata.uid, tuple(sorted(rest, key=lambda one: one.metadata.name)), gang=group.metadata.uid
         )
 
-    def _asked(self, running: Iterable[Pod], last: Pod) -> list[str]:
+    def _marked_uids_in_order(self, running: Iterable[Pod], last: Pod) -> list[str]:
         """Return the uids of marked members in the order of their marks; `last` is last if unmarked."""
         now, since = self._now(), {last.metadata.uid: ""}
         for pod in running:
@@ -66,16 +66,16 @@ class Gangs:
         return sorted(since, key=lambda uid: (not since[uid], since[uid], uid))
 
 
-def group_of(pod: Pod) -> tuple[str, str] | None:
+def pod_group_key_of(pod: Pod) -> tuple[str, str] | None:
     """Return namespace and name of a pod's PodGroup."""
     name = pod.metadata.annotations.get(GROUP_NAME)
     return None if name is None else (pod.metadata.namespace, name)
 
 
-def _runs(pod: Pod) -> bool:
+def _is_running(pod: Pod) -> bool:
     return pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
 
 
-def _count(group: PodGroup, protected: Iterable[Pod]) -> int:
+def _count_running_members(group: PodGroup, protected: Iterable[Pod]) -> int:
     """Return the scheduler's count of running members: with unprotected pods, and up to one cycle stale."""
     return group.status.running - sum(pod.metadata.deletion_timestamp is not None for pod in protected)

@@ -10,20 +10,20 @@ from typing import Final
 
 import msgspec
 
-from cedana_sched.kube.kept import kept
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.kube.resources import Resource
-from cedana_sched.model.segments import LONGEST_OBJECT_NAME
+from cedana_sched.model.path_segment_validation import LONGEST_OBJECT_NAME
 
 POD_GROUPS: Final = Resource("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups")
-GROUP_NAME: Final = kept("scheduling.k8s.io/group-name")
+GROUP_NAME: Final = register_cached_key("scheduling.k8s.io/group-name")
 """Annotation of a pod: its PodGroup."""
 QUEUES: Final = Resource("scheduling.volcano.sh/v1beta1", "Queue", "queues", namespaced=False)
-QUEUE_NAME: Final = kept("scheduling.volcano.sh/queue-name")
+QUEUE_NAME: Final = register_cached_key("scheduling.volcano.sh/queue-name")
 """Annotation of a pod without a PodGroup annotation: the Queue of the PodGroup that Volcano creates for it."""
-QUEUE_OF_JOB: Final = kept("volcano.sh/queue-name")
+QUEUE_OF_JOB: Final = register_cached_key("volcano.sh/queue-name")
 """Annotation of a vcjob's pods: the Queue, written by Volcano, which reads it on no pod."""
-TASK: Final = kept("volcano.sh/task-spec")
+TASK: Final = register_cached_key("volcano.sh/task-spec")
 """Label of a vcjob's pods: their task. The pods of each task are numbered from 0."""
 DEFAULT_QUEUE: Final = "default"
 SCHEDULER_NAME: Final = "volcano"

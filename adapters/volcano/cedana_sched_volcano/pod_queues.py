@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cedana_sched.kube.objects import PartialObject, Pod
+from cedana_sched.kube.builtin_kinds import PartialObject, Pod
 from cedana_sched.model.objects import names
 from cedana_sched_volcano.objects import (
     DEFAULT_QUEUE,
@@ -19,7 +19,7 @@ from cedana_sched_volcano.objects import (
 )
 
 
-class PodQueues:
+class PodQueueResolver:
     """Resolves the Queues of pods.
 
     Args:
@@ -33,7 +33,7 @@ class PodQueues:
         self._queue = queue
         self._group = group
 
-    def of_new(self, annotations: Mapping[str, str], namespace: str, owner_uid: str) -> PartialObject | None:
+    def queue_of_new_pod(self, annotations: Mapping[str, str], namespace: str, owner_uid: str) -> PartialObject | None:
         """Return the Queue of a pod; without a PodGroup yet, the one that Volcano will choose by its annotations.
 
         Args:
@@ -42,20 +42,20 @@ class PodQueues:
             owner_uid: uid of the pod's controller, or its own if it has none.
         """
         group = self._group(_group_name(annotations, owner_uid), namespace)
-        return self._queue(_said(annotations) if group is None else group.queue)
+        return self._queue(_queue_name_from_annotations(annotations) if group is None else group.queue)
 
     def policy_of(self, pod: Pod) -> str | None:
         """Return the policy of its Queue; None if the Queue has none, or the PodGroup is unknown."""
         if pod.spec.scheduler_name != SCHEDULER_NAME:
             return None
         metadata = pod.metadata
-        name = _group_name(metadata.annotations, (metadata.owner or metadata).uid)
+        name = _group_name(metadata.annotations, (metadata.controller_reference or metadata).uid)
         group = self._group(name, metadata.namespace)
         queue = None if group is None else self._queue(group.queue)
-        return policy_of(queue) if queue is not None and protects(queue) else None
+        return policy_of(queue) if queue is not None and is_protecting(queue) else None
 
 
-def protects(queue: PartialObject) -> bool:
+def is_protecting(queue: PartialObject) -> bool:
     """Whether the Queue protects all of its pods."""
     return queue.metadata.annotations.get(names.PROTECT) == "true"
 
@@ -70,7 +70,7 @@ def _group_name(annotations: Mapping[str, str], owner_uid: str) -> str:
     return annotations.get(GROUP_NAME) or f"podgroup-{owner_uid}"
 
 
-def _said(annotations: Mapping[str, str]) -> str:
+def _queue_name_from_annotations(annotations: Mapping[str, str]) -> str:
     """Return the Queue from annotations: of a vcjob's pod, or for the PodGroup to create (`buildPodGroupFromPod`)."""
     of_job = annotations.get(QUEUE_OF_JOB) if GROUP_NAME in annotations else None
     return of_job or annotations.get(QUEUE_NAME) or DEFAULT_QUEUE

@@ -75,29 +75,29 @@ class Rewritten(msgspec.Struct, frozen=True):
     changes: tuple[str, ...]
 
 
-def losses(spec: Mapping[str, Any]) -> tuple[Loss, ...]:
+def find_preemption_losses(spec: Mapping[str, Any]) -> tuple[Loss, ...]:
     """Return what preemptions of this vcjob cost; `spec` is that of a `batch.volcano.sh/v1alpha1` Job."""
-    return tuple(loss for field, policies in _lists(spec) for loss in _of_list(field, policies, spec))
+    return tuple(loss for field, policies in _policy_lists_of(spec) for loss in _losses_in_list(field, policies, spec))
 
 
-def harmless(spec: Mapping[str, Any]) -> Rewritten:
+def rewrite_policies(spec: Mapping[str, Any]) -> Rewritten:
     """Rewrite the spec so that a preemption neither ends nor restarts the job, nor counts as a failure.
 
     Real failures are handled as before, with two exceptions: an exit by SIGKILL (as by the OOM killer) or SIGTERM is
     treated as an eviction, and if the restarts of a gang count, maxRetry is raised. `PodPending` and `TaskCompleted`
     stay, because a preemption is indistinguishable from their intended cases.
     """
-    rewritten = _with_own_lists(spec)
+    rewritten = _copy_policy_lists(spec)
     changes: list[str] = []
-    for field, policies in _lists(rewritten):
-        policies[:] = _harmless_list(field, policies, rewritten, changes)
-    if _counts(rewritten) and _retries(rewritten) < MANY_RETRIES:
-        changes.append(f"spec.maxRetry: {_retries(rewritten)} became {MANY_RETRIES}, because preemptions count")
+    for field, policies in _policy_lists_of(rewritten):
+        policies[:] = _rewrite_policy_list(field, policies, rewritten, changes)
+    if _has_retry_loss(rewritten) and _maximum_retries(rewritten) < MANY_RETRIES:
+        changes.append(f"spec.maxRetry: {_maximum_retries(rewritten)} became {MANY_RETRIES}, because preemptions count")
         rewritten["maxRetry"] = MANY_RETRIES
     return Rewritten(rewritten, tuple(changes))
 
 
-def _with_own_lists(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _copy_policy_lists(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Copy the spec, with mutable lists of policies."""
     changed = dict(spec)
     if spec.get("policies"):
@@ -109,7 +109,7 @@ def _with_own_lists(spec: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def _lists(spec: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+def _policy_lists_of(spec: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     if spec.get("policies"):
         yield "spec.policies", spec["policies"]
     for number, task in enumerate(spec.get("tasks") or []):
@@ -117,7 +117,7 @@ def _lists(spec: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
             yield f"spec.tasks[{number}].policies", task["policies"]
 
 
-def _events(policy: Policy) -> list[str]:
+def _expand_policy_events(policy: Policy) -> list[str]:
     """Return its events, with `*` expanded; Volcano ignores `PodPending` without a timeout."""
     named = [*(policy.get("events") or []), *([policy["event"]] if policy.get("event") else [])]
     events = list(_EVENTS) if "*" in named else list(dict.fromkeys(named))
@@ -131,29 +131,29 @@ def _is_gang(spec: Mapping[str, Any]) -> bool:
     return 1 < pods <= least
 
 
-def _retries(spec: Mapping[str, Any]) -> int:
+def _maximum_retries(spec: Mapping[str, Any]) -> int:
     return int(spec.get("maxRetry") or DEFAULT_RETRIES)
 
 
-def _guarded(before: Sequence[Policy]) -> bool:
+def _has_exit_code_guards(before: Sequence[Policy]) -> bool:
     """Whether earlier policies already match the ends of evicted pods."""
     return {one.get("exitCode") for one in before}.issuperset(EVICTED_EXIT_CODES)
 
 
-def _of_list(field: str, policies: Sequence[Policy], spec: Mapping[str, Any]) -> Iterator[Loss]:
+def _losses_in_list(field: str, policies: Sequence[Policy], spec: Mapping[str, Any]) -> Iterator[Loss]:
     for number, policy in enumerate(policies):
         action, where = policy.get("action", ""), f"{field}[{number}]"
         if action not in _COSTS:
             continue
-        for event in _events(policy):
-            if event in _MOMENTS and not (event == "PodFailed" and _guarded(policies[:number])):
-                loss = _loss(where, event, action, spec)
+        for event in _expand_policy_events(policy):
+            if event in _MOMENTS and not (event == "PodFailed" and _has_exit_code_guards(policies[:number])):
+                loss = _build_loss(where, event, action, spec)
                 if loss is not None:
                     yield loss
         if policy.get("exitCode") in EVICTED_EXIT_CODES:
             value = f"exitCode {policy['exitCode']}: {action}"
             if action == "RestartJob" and _is_gang(spec):
-                counted = _counted(where, value, spec)
+                counted = _retry_loss(where, value, spec)
                 if counted is not None:
                     yield counted
             else:
@@ -161,7 +161,7 @@ def _of_list(field: str, policies: Sequence[Policy], spec: Mapping[str, Any]) ->
                 yield Loss(where, value, says, "leave it out, or write action: SyncJob")
 
 
-def _loss(where: str, event: str, action: str, spec: Mapping[str, Any]) -> Loss | None:
+def _build_loss(where: str, event: str, action: str, spec: Mapping[str, Any]) -> Loss | None:
     value = f"{event}: {action}"
     says = f"takes effect {_MOMENTS[event]}, and {_COSTS[action]}"
     if event == "PodPending":
@@ -169,27 +169,29 @@ def _loss(where: str, event: str, action: str, spec: Mapping[str, Any]) -> Loss 
     if event == "TaskCompleted":
         return Loss(where, value, says, "have the program exit with another status on SIGTERM")
     if action == "RestartJob" and _is_gang(spec):
-        return _counted(where, value, spec)
+        return _retry_loss(where, value, spec)
     if action in _RESTARTS:
-        says += f", which counts towards maxRetry {_retries(spec)}"
+        says += f", which counts towards maxRetry {_maximum_retries(spec)}"
     if event == "PodFailed":
         guards = ", ".join(f"{{exitCode: {code}, action: {NO_ACTION}}}" for code in EVICTED_EXIT_CODES)
         return Loss(where, value, says, f"put {guards} before it")
     return Loss(where, value, says, "leave it out: the pod is made again without it")
 
 
-def _counted(where: str, value: str, spec: Mapping[str, Any]) -> Loss | None:
-    if _retries(spec) >= MANY_RETRIES:
+def _retry_loss(where: str, value: str, spec: Mapping[str, Any]) -> Loss | None:
+    if _maximum_retries(spec) >= MANY_RETRIES:
         return None
-    says = f"counts every preemption of the gang, and the job fails for good after {_retries(spec)}"
+    says = f"counts every preemption of the gang, and the job fails for good after {_maximum_retries(spec)}"
     return Loss(where, value, says, f"set spec.maxRetry to {MANY_RETRIES}")
 
 
-def _counts(spec: Mapping[str, Any]) -> bool:
-    return any(loss.remedy.startswith("set spec.maxRetry") for loss in losses(spec))
+def _has_retry_loss(spec: Mapping[str, Any]) -> bool:
+    return any(loss.remedy.startswith("set spec.maxRetry") for loss in find_preemption_losses(spec))
 
 
-def _harmless_list(field: str, policies: Sequence[Policy], spec: Mapping[str, Any], changes: list[str]) -> list[Policy]:
+def _rewrite_policy_list(
+    field: str, policies: Sequence[Policy], spec: Mapping[str, Any], changes: list[str]
+) -> list[Policy]:
     kept: list[Policy] = []
     guarded = False
     for number, policy in enumerate(policies):
@@ -202,7 +204,7 @@ def _harmless_list(field: str, policies: Sequence[Policy], spec: Mapping[str, An
             changes.append(f"{field}[{number}]: {gone}: {action} was taken out")
         if remaining is not None:
             kept.append(remaining)
-        ends = "PodFailed" in _events(policy) and not _guarded(policies[:number])
+        ends = "PodFailed" in _expand_policy_events(policy) and not _has_exit_code_guards(policies[:number])
         guarded = guarded or ends or policy.get("exitCode") in EVICTED_EXIT_CODES
     return _with_guards(field, kept, changes) if guarded else kept
 
@@ -211,7 +213,7 @@ def _without_evictions(policy: Policy) -> tuple[Policy | None, str]:
     """Return the policy without events of evictions, and the removed events."""
     if policy.get("exitCode") in EVICTED_EXIT_CODES:
         return None, f"exitCode {policy['exitCode']}"
-    events = _events(policy)
+    events = _expand_policy_events(policy)
     lasting = [event for event in events if event not in {"PodEvicted", "Unknown"}]
     if lasting == events:
         return policy, ""

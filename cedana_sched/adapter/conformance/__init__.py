@@ -10,7 +10,7 @@ the product does not.
 """
 
 from cedana_sched.adapter.conformance.findings import NonConformanceError
-from cedana_sched.adapter.conformance.stage import Power, RunningWorkload, Stage
+from cedana_sched.adapter.conformance.stage import RunningWorkload, SchedulerCapability, Stage
 from cedana_sched.adapter.conformance.suite import AdapterConformance
 
-__all__ = ["AdapterConformance", "NonConformanceError", "Power", "RunningWorkload", "Stage"]
+__all__ = ["AdapterConformance", "NonConformanceError", "RunningWorkload", "SchedulerCapability", "Stage"]

@@ -8,20 +8,20 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter
-from cedana_sched.adapter.conformance.stage import RunningWorkload, Stage, beside, loop_turns
+from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter
+from cedana_sched.adapter.conformance.stage import RunningWorkload, Stage, running_beside, yield_to_loop
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.events import EventRecorder
-from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS, PREEMPTION_HOLDS
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.naming import hold_name
+from cedana_sched.model.objects.object_names import hold_name
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal, WorkloadRef
 from cedana_sched.model.records import HoldStep
-from cedana_sched.model.served import EVERYWHERE
+from cedana_sched.model.served_namespaces import EVERYWHERE
 from cedana_sched.testing import FakeApi
 
 NODE = "node-1"
@@ -49,19 +49,19 @@ class ClusterStage(Stage):
         events = EventRecorder(self.api, "conformance")
         access = ClusterAccess(self.api, events, pods, self, self, "cedana-sched", self, self.settings, self.served)
         adapter = self.adapter_class.connect(access)
-        async with beside(pods.run(), adapter.run()):
+        async with running_beside(pods.run(), adapter.run()):
             await pods.synced.wait()
-            await self.settle()
+            await self.wait_until_reported()
             yield adapter
 
-    async def settle(self) -> None:
-        await loop_turns()
+    async def wait_until_reported(self) -> None:
+        await yield_to_loop()
 
-    async def repeat(self) -> None:
-        self.api.repeat()
+    async def repeat_current_state(self) -> None:
+        self.api.repeat_current_state()
 
     @asynccontextmanager
-    async def unreachable(self) -> AsyncIterator[None]:
+    async def scheduler_outage(self) -> AsyncIterator[None]:
         self.api.traffic.down = True
         try:
             yield
@@ -74,13 +74,13 @@ class ClusterStage(Stage):
     async def is_evicted(self, victim: RunningWorkload) -> bool:
         return self.pod_of(victim) is None
 
-    async def evicted(self, victim: RunningWorkload) -> None:
+    async def wait_until_evicted(self, victim: RunningWorkload) -> None:
         await self.api.until(lambda: self.pod_of(victim) is None)
 
     # -- the coordinator's side effects beyond the contract
 
-    async def holding(self, signal: Signal) -> None:
-        namespace, name = _place(signal)
+    async def on_hold_created(self, signal: Signal) -> None:
+        namespace, name = _hold_location(signal)
         if self.api.stored(PREEMPTION_HOLDS, name, namespace) is not None:
             return
         now = datetime.now(tz=UTC)
@@ -95,7 +95,7 @@ class ClusterStage(Stage):
         status = {"step": HoldStep.HOLDING, "deadline": _micro_time(now + timedelta(seconds=HOLD_SECONDS))}
         self.api.put(PREEMPTION_HOLDS, {"metadata": _metadata(name, namespace), "spec": spec, "status": status})
 
-    async def released(self, release: Release) -> None:
+    async def on_release_decided(self, release: Release) -> None:
         victims = [{"podUID": uid, "verdict": verdict} for uid, verdict in release.verdicts.items()]
         status = {"step": HoldStep.RELEASING, "victims": victims}
         for hold in self.holds():
@@ -162,11 +162,11 @@ class ClusterStage(Stage):
 
     # -- shared by the coordinator: `Policies`, `Snapshots`, `Notes`
 
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:  # noqa: ARG002 - all are for all
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:  # noqa: ARG002 - all are for all
         return self._policies.get(name or "", CheckpointPolicy())
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
-        return self.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
+        return self.policy_named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
 
     def snapshots_of(self, namespace: str, identifier: str) -> Iterable[SnapshotRef]:  # noqa: ARG002 - none exist
         return ()
@@ -178,7 +178,7 @@ class ClusterStage(Stage):
         self._notes = notes
 
 
-def _place(signal: Signal) -> tuple[str, str]:
+def _hold_location(signal: Signal) -> tuple[str, str]:
     return signal.victims[0].workload.namespace, hold_name(signal.uid)
 
 

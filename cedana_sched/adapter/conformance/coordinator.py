@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, cast
 
 from cedana_sched.adapter.conformance.findings import NonConformanceError, expect
-from cedana_sched.adapter.conformance.stage import RunningWorkload, Stage, loop_turns
+from cedana_sched.adapter.conformance.stage import RunningWorkload, Stage, yield_to_loop
 from cedana_sched.adapter.contract import (
     Adapter,
     Ended,
@@ -37,7 +37,7 @@ class Coordinator:
     # -- reports
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
+    async def reading_reports(self) -> AsyncIterator[None]:
         """Read the reports inside the block."""
         reading = asyncio.create_task(self._read(), name="reports")
         try:
@@ -45,9 +45,9 @@ class Coordinator:
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
-        self._complain()
+        self._raise_failure()
 
-    async def signal_of(self, victim: RunningWorkload, *, other_than: Collection[str] = ()) -> Signal:
+    async def wait_for_signal(self, victim: RunningWorkload, *, other_than: Collection[str] = ()) -> Signal:
         """Wait for the held signal of this workload's preemption; `other_than`: uids of earlier signals."""
 
         def matches(report: Report) -> Signal | None:
@@ -55,34 +55,34 @@ class Coordinator:
                 return None
             return report.signal if victim.uid in victims_of(report.signal) else None
 
-        return await self._told(matches, f"no preemption of {victim} was reported")
+        return await self._wait_for_report(matches, f"no preemption of {victim} was reported")
 
-    async def cancellation_of(self, signal: Signal) -> PreemptionCancelled:
+    async def wait_for_cancellation(self, signal: Signal) -> PreemptionCancelled:
         """Wait for the cancellation of the signal."""
 
         def matches(report: Report) -> PreemptionCancelled | None:
             is_it = isinstance(report, PreemptionCancelled) and report.signal_uid == signal.uid
             return cast("PreemptionCancelled", report) if is_it else None
 
-        return await self._told(
+        return await self._wait_for_report(
             matches, f"preemption {signal.uid} was cancelled, and no PreemptionCancelled reports it"
         )
 
-    async def start_of(self, workload: RunningWorkload) -> Starting:
+    async def wait_for_start(self, workload: RunningWorkload) -> Starting:
         """Wait for the start report of the workload."""
 
         def matches(report: Report) -> Starting | None:
             return report if isinstance(report, Starting) and report.workload.uid == workload.uid else None
 
-        return await self._told(matches, f"{workload} got its place, and no Starting says so")
+        return await self._wait_for_report(matches, f"{workload} got its place, and no Starting says so")
 
-    async def end_of(self, workload: RunningWorkload) -> Ended:
+    async def wait_for_end(self, workload: RunningWorkload) -> Ended:
         """Wait for the end report of the workload."""
 
         def matches(report: Report) -> Ended | None:
             return report if isinstance(report, Ended) and report.workload_uid == workload.uid else None
 
-        return await self._told(matches, f"{workload} has ended, and no Ended says so")
+        return await self._wait_for_report(matches, f"{workload} has ended, and no Ended says so")
 
     def preemptions(self, since: int = 0) -> set[str]:
         """Return the uids of all signals received; `since`: skip that many reports."""
@@ -97,26 +97,26 @@ class Coordinator:
     async def release(self, signal: Signal, verdict: Verdict) -> Release:
         """Decide a release, and call the adapter until it returns."""
         release = await self.decide(signal, verdict)
-        await self.tell(release)
+        await self.deliver_release(release)
         return release
 
     async def decide(self, signal: Signal, verdict: Verdict) -> Release:
         """Decide the same verdict for all victims, without calling the adapter."""
         victims = victims_of(signal)
         release = Release(signal.uid, dict.fromkeys(victims, verdict), dict.fromkeys(victims, "the test says so"))
-        await self.stage.released(release)
+        await self.stage.on_release_decided(release)
         return release
 
-    async def tell(self, release: Release) -> None:
+    async def deliver_release(self, release: Release) -> None:
         """Call the adapter's `release` until it returns once, as the contract requires."""
 
         async def until_told() -> None:
-            while not await self.try_to_tell(release):
-                await self.stage.settle()
+            while not await self.try_release_call(release):
+                await self.stage.wait_until_reported()
 
-        await self.within(until_told(), f"release of {release.signal_uid} did not return")
+        await self.wait_within_patience(until_told(), f"release of {release.signal_uid} did not return")
 
-    async def try_to_tell(self, release: Release) -> bool:
+    async def try_release_call(self, release: Release) -> bool:
         """Call the adapter's `release` once; False if the adapter raised a retryable error."""
         try:
             await self.adapter.release(release)
@@ -127,43 +127,43 @@ class Coordinator:
             raise NonConformanceError(message) from error
         return True
 
-    async def begin_to_tell(self, release: Release, turns: int) -> None:
+    async def interrupt_release_call(self, release: Release, turns: int) -> None:
         """Call the adapter's `release`, and cancel the call after `turns` event loop turns if it is unfinished."""
-        telling = asyncio.create_task(self.try_to_tell(release), name="release that is cut off")
-        await loop_turns(turns)
+        telling = asyncio.create_task(self.try_release_call(release), name="release that is cut off")
+        await yield_to_loop(turns)
         telling.cancel()
         await asyncio.wait({telling})
         if not telling.cancelled():
             telling.result()
 
-    async def evicted(self, victim: RunningWorkload) -> None:
+    async def wait_until_evicted(self, victim: RunningWorkload) -> None:
         """Wait until the scheduler has evicted the workload."""
-        await self.within(self.stage.evicted(victim), f"{victim} was released and not evicted")
+        await self.wait_within_patience(self.stage.wait_until_evicted(victim), f"{victim} was released and not evicted")
 
-    async def evicted_for_good(self, *victims: RunningWorkload) -> None:
+    async def check_final_eviction(self, *victims: RunningWorkload) -> None:
         """Wait until the scheduler has evicted them, and check that no cancellation is reported."""
         for victim in victims:
-            await self.evicted(victim)
-        await self.stage.settle()
+            await self.wait_until_evicted(victim)
+        await self.stage.wait_until_reported()
         taken_back = self.cancellations()
         expect(not taken_back, f"an eviction went through, and was reported as cancelled: {taken_back}")
 
-    async def still_runs(self, victim: RunningWorkload, although: str) -> None:
+    async def check_still_running(self, victim: RunningWorkload, although: str) -> None:
         """Check that the workload is not evicted."""
-        await self.stage.settle()
+        await self.stage.wait_until_reported()
         expect(not await self.stage.is_evicted(victim), f"{victim} was evicted, although {although}")
 
-    async def within(self, work: Coroutine[Any, Any, T], otherwise: str) -> T:
+    async def wait_within_patience(self, work: Coroutine[Any, Any, T], otherwise: str) -> T:
         """Await `work` for at most `Stage.patience_seconds`."""
         seconds = self.stage.patience_seconds
         try:
             async with asyncio.timeout(seconds):
                 return await work
         except TimeoutError:
-            self._complain()
+            self._raise_failure()
             raise NonConformanceError(f"{otherwise} within {seconds:g} s") from None
 
-    async def _told(self, matches: Callable[[Report], T | None], otherwise: str) -> T:
+    async def _wait_for_report(self, matches: Callable[[Report], T | None], otherwise: str) -> T:
         async def look() -> T:
             seen = 0
             while True:
@@ -171,31 +171,31 @@ class Coordinator:
                     if (found := matches(report)) is not None:
                         return found
                 seen = len(self.heard)
-                self._complain()
+                self._raise_failure()
                 self._news.clear()
                 await self._news.wait()
 
-        return await self.within(look(), otherwise)
+        return await self.wait_within_patience(look(), otherwise)
 
     async def _read(self) -> None:
         try:
             async with aclosing(self.adapter.reports()) as reports:  # type: ignore[type-var]  # a generator, by custom
                 async for report in reports:
-                    await self._take(report)
+                    await self._process_report(report)
                     self._news.set()
             self._failure = NonConformanceError("reports() ended; it must not end before its consumer")
         except Exception as error:  # noqa: BLE001 - whatever an adapter raises is a finding
             self._failure = error
         self._news.set()
 
-    async def _take(self, report: Report) -> None:
+    async def _process_report(self, report: Report) -> None:
         if isinstance(report, Preempted):
             if isinstance(self.adapter, HoldsEvictions):
                 await self.adapter.hold(report.signal)
-            await self.stage.holding(report.signal)
+            await self.stage.on_hold_created(report.signal)
         self.heard.append(report)
 
-    def _complain(self) -> None:
+    def _raise_failure(self) -> None:
         if isinstance(self._failure, NonConformanceError):
             raise self._failure
         if self._failure is not None:
@@ -203,11 +203,11 @@ class Coordinator:
 
 
 @asynccontextmanager
-async def coordinating(stage: Stage) -> AsyncIterator[Coordinator]:
+async def running_coordinator(stage: Stage) -> AsyncIterator[Coordinator]:
     """Yield a coordinator with a new adapter of this stage; entering again simulates a restart of both."""
     async with stage.adapter() as adapter:
         coordinator = Coordinator(stage, adapter)
-        async with coordinator.listening():
+        async with coordinator.reading_reports():
             yield coordinator
 
 

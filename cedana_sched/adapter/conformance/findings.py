@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from cedana_sched.adapter.conformance.stage import Power
+from cedana_sched.adapter.conformance.stage import SchedulerCapability
 
 
 class NonConformanceError(AssertionError):
@@ -23,7 +23,7 @@ def expect(kept: bool, otherwise: str) -> None:  # noqa: FBT001 - reads like an 
         raise NonConformanceError(otherwise)
 
 
-def needs(power: Power, lacks: Mapping[Power, str]) -> None:
+def skip_unless_capable(power: SchedulerCapability, lacks: Mapping[SchedulerCapability, str]) -> None:
     """Skip a test that does not apply without this capability; the report shows the declared reason."""
     if power in lacks:
         pytest.skip(f"declared to be lacking: {power}: {lacks[power]}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cedana_sched.adapter.conformance.coordinator import Coordinator, coordinating, victims_of
-from cedana_sched.adapter.conformance.findings import expect, needs
-from cedana_sched.adapter.conformance.stage import Power, Stage
+from cedana_sched.adapter.conformance.coordinator import Coordinator, running_coordinator, victims_of
+from cedana_sched.adapter.conformance.findings import expect, skip_unless_capable
+from cedana_sched.adapter.conformance.stage import SchedulerCapability, Stage
 from cedana_sched.adapter.contract import Preempted
 from cedana_sched.model.preemption import Verdict
 
@@ -16,50 +16,50 @@ class Restarts:
     """Restart."""
 
     async def test_what_is_pending_is_told_again_after_a_restart(self, stage: Stage) -> None:
-        needs(Power.HOLD, stage.lacks)
-        async with coordinating(stage) as coordinator:
+        skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            before = await coordinator.signal_of(victim)
-        async with coordinating(stage) as coordinator:
-            after = await coordinator.signal_of(victim)
+            before = await coordinator.wait_for_signal(victim)
+        async with running_coordinator(stage) as coordinator:
+            after = await coordinator.wait_for_signal(victim)
             expect(after.uid == before.uid, f"after a restart {before.uid} is called {after.uid}")
             expect(set(victims_of(after)) == set(victims_of(before)), "after a restart it has other victims")
-            await coordinator.still_runs(victim, although="its adapter was away for a moment only")
+            await coordinator.check_still_running(victim, although="its adapter was away for a moment only")
 
     async def test_what_is_pending_is_told_again_to_a_reader_that_comes_back(self, stage: Stage) -> None:
-        needs(Power.HOLD, stage.lacks)
+        skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)
         async with stage.adapter() as adapter:
             first, second = Coordinator(stage, adapter), Coordinator(stage, adapter)
-            async with first.listening():
+            async with first.reading_reports():
                 (victim,) = await stage.start()
                 await stage.preempt(victim)
-                before = await first.signal_of(victim)
-            async with second.listening():
-                after = await second.signal_of(victim)
+                before = await first.wait_for_signal(victim)
+            async with second.reading_reports():
+                after = await second.wait_for_signal(victim)
             expect(after.uid == before.uid, f"to a consumer that restarts, {before.uid} is called {after.uid}")
 
     async def test_what_happened_while_nobody_listened_is_told(self, stage: Stage) -> None:
-        needs(Power.HOLD, stage.lacks)
-        async with coordinating(stage):
+        skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)
+        async with running_coordinator(stage):
             (victim,) = await stage.start()
-            await stage.settle()
+            await stage.wait_until_reported()
         await stage.preempt(victim)
-        async with coordinating(stage) as coordinator:
-            signal = await coordinator.signal_of(victim)
+        async with running_coordinator(stage) as coordinator:
+            signal = await coordinator.wait_for_signal(victim)
             await coordinator.release(signal, Verdict.COMMITTED)
-            await coordinator.evicted(victim)
+            await coordinator.wait_until_evicted(victim)
 
     async def test_a_victim_that_ended_while_nobody_listened_is_not_preempted_anew(self, stage: Stage) -> None:
         """An unreleased preemption may be reported again, with the same uid; a new uid would create another hold."""
-        needs(Power.HOLD, stage.lacks)
-        async with coordinating(stage) as coordinator:
+        skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            signal = await coordinator.signal_of(victim)
+            signal = await coordinator.wait_for_signal(victim)
         await stage.finish(victim)
-        async with coordinating(stage) as coordinator:
-            await stage.settle()
+        async with running_coordinator(stage) as coordinator:
+            await stage.wait_until_reported()
             heard = [report.signal for report in coordinator.heard if isinstance(report, Preempted)]
             told = [one.uid for one in heard if victim.uid in victims_of(one)]
             anew = set(told) - {signal.uid}
@@ -69,42 +69,42 @@ class Restarts:
             await coordinator.release(signal, Verdict.NOT_NEEDED)
             (other,) = await stage.start()
             await stage.preempt(other)
-            another = await coordinator.signal_of(other, other_than={signal.uid})
+            another = await coordinator.wait_for_signal(other, other_than={signal.uid})
             await coordinator.release(another, Verdict.COMMITTED)
-            await coordinator.evicted(other)
+            await coordinator.wait_until_evicted(other)
 
     async def test_a_release_may_come_before_the_reports_are_read(self, stage: Stage) -> None:
-        needs(Power.HOLD, stage.lacks)
-        async with coordinating(stage) as coordinator:
+        skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            signal = await coordinator.signal_of(victim)
+            signal = await coordinator.wait_for_signal(victim)
         async with stage.adapter() as adapter:
             coordinator = Coordinator(stage, adapter)
             await coordinator.release(signal, Verdict.COMMITTED)
-            await coordinator.evicted(victim)
+            await coordinator.wait_until_evicted(victim)
 
     async def test_a_release_in_which_the_adapter_died_is_finished_after_a_restart(self, stage: Stage) -> None:
         for turns in _TURNS_BEFORE_DEATH:
-            async with coordinating(stage) as coordinator:
+            async with running_coordinator(stage) as coordinator:
                 (victim,) = await stage.start()
                 await stage.preempt(victim)
-                signal = await coordinator.signal_of(victim)
+                signal = await coordinator.wait_for_signal(victim)
                 release = await coordinator.decide(signal, Verdict.COMMITTED)
-                await coordinator.begin_to_tell(release, turns)
-            async with coordinating(stage) as coordinator:
-                await coordinator.tell(release)
-                await coordinator.evicted_for_good(victim)
+                await coordinator.interrupt_release_call(release, turns)
+            async with running_coordinator(stage) as coordinator:
+                await coordinator.deliver_release(release)
+                await coordinator.check_final_eviction(victim)
 
     async def test_what_is_over_is_not_told_after_a_restart(self, stage: Stage) -> None:
-        async with coordinating(stage) as coordinator:
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            signal = await coordinator.signal_of(victim)
+            signal = await coordinator.wait_for_signal(victim)
             await coordinator.release(signal, Verdict.COMMITTED)
-            await coordinator.evicted(victim)
-            await stage.settle()
-        async with coordinating(stage) as coordinator:
-            await stage.settle()
+            await coordinator.wait_until_evicted(victim)
+            await stage.wait_until_reported()
+        async with running_coordinator(stage) as coordinator:
+            await stage.wait_until_reported()
             told = coordinator.preemptions()
             expect(not told, f"{signal.uid} is released and over, and after a restart was reported: {told}")

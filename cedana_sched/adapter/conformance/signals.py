@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cedana_sched.adapter.conformance.coordinator import coordinating, victims_of
-from cedana_sched.adapter.conformance.findings import expect, needs
-from cedana_sched.adapter.conformance.stage import Power, Stage
+from cedana_sched.adapter.conformance.coordinator import running_coordinator, victims_of
+from cedana_sched.adapter.conformance.findings import expect, skip_unless_capable
+from cedana_sched.adapter.conformance.stage import SchedulerCapability, Stage
 from cedana_sched.model.preemption import AfterCommit, Verdict
 
 
@@ -12,10 +12,10 @@ class Signals:
     """Signals, identity, pods without opt-in, duplicate and late notifications."""
 
     async def test_a_preemption_is_told(self, stage: Stage) -> None:
-        async with coordinating(stage) as coordinator:
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            signal = await coordinator.signal_of(victim)
+            signal = await coordinator.wait_for_signal(victim)
             adapter = type(coordinator.adapter)
             expect(signal.adapter == adapter.name, f"the signal names {signal.adapter!r}, the adapter {adapter.name!r}")
             expect(victims_of(signal) == (victim.uid,), f"its victims are {victims_of(signal)}, not {victim.uid} alone")
@@ -24,75 +24,79 @@ class Signals:
             expect(signal.after_commit is AfterCommit.STOP, "a preemption stops its victims: `after` is STOP")
 
     async def test_the_victim_is_named_as_it_runs(self, stage: Stage) -> None:
-        async with coordinating(stage) as coordinator:
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            (told,) = (await coordinator.signal_of(victim)).victims
+            (told,) = (await coordinator.wait_for_signal(victim)).victims
             expect(
                 told.workload == victim.workload, f"reported was {told.workload}, and what runs is {victim.workload}"
             )
 
     async def test_the_victim_has_its_own_identity(self, stage: Stage) -> None:
-        async with coordinating(stage) as coordinator:
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            (told,) = (await coordinator.signal_of(victim)).victims
+            (told,) = (await coordinator.wait_for_signal(victim)).victims
             expect(told.identity == victim.identity, f"reported was {told.identity}, and it is {victim.identity}")
 
     async def test_the_victim_has_its_own_policy(self, stage: Stage) -> None:
-        async with coordinating(stage) as coordinator:
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start(deadline_seconds=123.0)
             await stage.preempt(victim)
-            (told,) = (await coordinator.signal_of(victim)).victims
+            (told,) = (await coordinator.wait_for_signal(victim)).victims
             seconds = told.policy.deadline_seconds
             expect(seconds == 123.0, f"its policy's deadline is {seconds:g} s, and should be 123 s")
 
     async def test_who_is_not_opted_in_is_evicted_as_ever(self, stage: Stage) -> None:
-        async with coordinating(stage) as coordinator:
+        async with running_coordinator(stage) as coordinator:
             (stranger,) = await stage.start(protected=False)
             await stage.preempt(stranger)
-            await coordinator.within(stage.evicted(stranger), f"{stranger} is not opted in and was not evicted")
-            await stage.settle()
+            await coordinator.wait_within_patience(
+                stage.wait_until_evicted(stranger), f"{stranger} is not opted in and was not evicted"
+            )
+            await stage.wait_until_reported()
             told = coordinator.preemptions()
             expect(not told, f"{stranger} is not opted in, and its preemption was reported: {told}")
 
     async def test_what_the_scheduler_says_twice_is_one_preemption(self, stage: Stage) -> None:
-        async with coordinating(stage) as coordinator:
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            signal = await coordinator.signal_of(victim)
-            await stage.repeat()
-            await stage.settle()
+            signal = await coordinator.wait_for_signal(victim)
+            await stage.repeat_current_state()
+            await stage.wait_until_reported()
             told = coordinator.preemptions()
             expect(told == {signal.uid}, f"one preemption was reported under several uids: {told}")
             expect(not coordinator.cancellations(), "a preemption was cancelled because its event came twice")
 
     async def test_late_news_of_what_is_over_begin_nothing(self, stage: Stage) -> None:
-        async with coordinating(stage) as coordinator:
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            signal = await coordinator.signal_of(victim)
+            signal = await coordinator.wait_for_signal(victim)
             await coordinator.release(signal, Verdict.COMMITTED)
-            await coordinator.evicted(victim)
-            await stage.repeat()
-            await stage.settle()
+            await coordinator.wait_until_evicted(victim)
+            await stage.repeat_current_state()
+            await stage.wait_until_reported()
             told = coordinator.preemptions() - {signal.uid}
             expect(not told, f"the preemption {signal.uid} is over, and was reported again as {told}")
             taken_back = coordinator.cancellations()
             expect(not taken_back, f"an eviction went through, and was reported as cancelled: {taken_back}")
 
     async def test_who_comes_back_is_the_same_and_is_preempted_anew(self, stage: Stage) -> None:
-        needs(Power.RETURN, stage.lacks)
-        async with coordinating(stage) as coordinator:
+        skip_unless_capable(SchedulerCapability.RETURN, stage.lacks)
+        async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            first = await coordinator.signal_of(victim)
+            first = await coordinator.wait_for_signal(victim)
             await coordinator.release(first, Verdict.COMMITTED)
-            await coordinator.evicted(victim)
-            again = await coordinator.within(stage.returned(victim), f"{victim} was evicted and did not start again")
+            await coordinator.wait_until_evicted(victim)
+            again = await coordinator.wait_within_patience(
+                stage.wait_until_returned(victim), f"{victim} was evicted and did not start again"
+            )
             expect(again.uid != victim.uid, f"two runs of a workload have one uid, {victim.uid}")
             await stage.preempt(again)
-            second = await coordinator.signal_of(again)
+            second = await coordinator.wait_for_signal(again)
             expect(second.uid != first.uid, f"two preemptions have one uid, {first.uid}")
             identities = (first.victims[0].identity, second.victims[0].identity)
             expect(

@@ -15,7 +15,7 @@ from cedana_sched.model.identity import Identity
 from cedana_sched.model.preemption import Release, Signal, WorkloadRef
 
 
-class Power(StrEnum):
+class SchedulerCapability(StrEnum):
     """Optional capabilities of a scheduler. A stage lists those its scheduler lacks in `lacks`, with the reason."""
 
     HOLD = "an eviction waits for its release"
@@ -52,7 +52,7 @@ class Stage(ABC):
     the cause of a delay.
     """
 
-    lacks: ClassVar[Mapping[Power, str]] = {}
+    lacks: ClassVar[Mapping[SchedulerCapability, str]] = {}
     """Missing capabilities, and why. Where the opposite can be tested, the tests do so."""
     patience_seconds: float = 10.0
     """How long to wait for what must happen."""
@@ -71,7 +71,7 @@ class Stage(ABC):
 
         Args:
             protected: whether the workloads are opted in.
-            members: more than one: a gang (`Power.GANGS`).
+            members: more than one: a gang (`SchedulerCapability.GANGS`).
             deadline_seconds: of the CheckpointPolicy of the workloads.
         """
 
@@ -92,50 +92,50 @@ class Stage(ABC):
         """Return whether the scheduler has ended the workload, for any reason."""
 
     @abstractmethod
-    async def evicted(self, victim: RunningWorkload) -> None:
+    async def wait_until_evicted(self, victim: RunningWorkload) -> None:
         """Wait until the scheduler has ended the workload, without limit."""
 
     @abstractmethod
-    async def settle(self) -> None:
+    async def wait_until_reported(self) -> None:
         """Return once the adapter must have reported everything that has happened."""
 
     @abstractmethod
-    async def repeat(self) -> None:
+    async def repeat_current_state(self) -> None:
         """Repeat the current state to the adapter, as after a broken connection."""
 
     @abstractmethod
-    def unreachable(self) -> AbstractAsyncContextManager[None]:
+    def scheduler_outage(self) -> AbstractAsyncContextManager[None]:
         """Return a context in which the adapter's calls to the scheduler fail."""
 
     # -- coordinator side effects on which this scheduler's evictions depend
 
-    async def holding(self, signal: Signal) -> None:  # noqa: B027 - most stages need none
+    async def on_hold_created(self, signal: Signal) -> None:  # noqa: B027 - most stages need none
         """Record that the coordinator holds: on Kubernetes the PreemptionHold exists from now on. Idempotent."""
 
-    async def released(self, release: Release) -> None:  # noqa: B027 - most stages need none
+    async def on_release_decided(self, release: Release) -> None:  # noqa: B027 - most stages need none
         """Record that the coordinator has decided, and is about to call `release`. Idempotent."""
 
     # -- to implement for capabilities not in `lacks`
 
     async def take_back(self, victim: RunningWorkload) -> None:
-        """`Power.CANCELLATION`: withdraw the preemption of the victim."""
+        """`SchedulerCapability.CANCELLATION`: withdraw the preemption of the victim."""
         raise NotImplementedError
 
-    async def preempt_by(self, victim: RunningWorkload) -> float:
-        """`Power.DEADLINE`: preempt, and return when the scheduler kills the victim (seconds since the epoch)."""
+    async def preempt_with_deadline(self, victim: RunningWorkload) -> float:
+        """`SchedulerCapability.DEADLINE`: preempt; return when the victim is killed, in seconds since the epoch."""
         raise NotImplementedError
 
-    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
-        """`Power.RETURN`: make room for the evicted workload, and wait until its next incarnation runs."""
+    async def wait_until_returned(self, victim: RunningWorkload) -> RunningWorkload:
+        """`SchedulerCapability.RETURN`: make room for the evicted workload; wait until its next incarnation runs."""
         raise NotImplementedError
 
-    async def place(self) -> RunningWorkload:
-        """`Power.STARTS`: bind a protected workload, which then waits for its start decision."""
+    async def bind_workload(self) -> RunningWorkload:
+        """`SchedulerCapability.STARTS`: bind a protected workload, which then waits for its start decision."""
         raise NotImplementedError
 
 
 @asynccontextmanager
-async def beside(*works: Coroutine[None, None, None]) -> AsyncIterator[None]:
+async def running_beside(*works: Coroutine[None, None, None]) -> AsyncIterator[None]:
     """Run an adapter's background tasks (`ClusterAdapter.run`, informers) for the duration of the block.
 
     Raises:
@@ -153,7 +153,7 @@ async def beside(*works: Coroutine[None, None, None]) -> AsyncIterator[None]:
                 raise end
 
 
-async def loop_turns(count: int = 100) -> None:
-    """Yield to the event loop `count` times: an implementation of `Stage.settle` for a fake scheduler."""
+async def yield_to_loop(count: int = 100) -> None:
+    """Yield to the event loop `count` times: an implementation of `Stage.wait_until_reported` for a fake scheduler."""
     for _ in range(count):
         await asyncio.sleep(0)

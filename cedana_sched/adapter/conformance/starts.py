@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cedana_sched.adapter.conformance.coordinator import coordinating
-from cedana_sched.adapter.conformance.findings import expect, needs
-from cedana_sched.adapter.conformance.stage import Power, Stage
+from cedana_sched.adapter.conformance.coordinator import running_coordinator
+from cedana_sched.adapter.conformance.findings import expect, skip_unless_capable
+from cedana_sched.adapter.conformance.stage import SchedulerCapability, Stage
 from cedana_sched.adapter.contract import Ended, Starting
 
 
@@ -12,47 +12,47 @@ class Starts:
     """Starting and Ended."""
 
     async def test_a_start_is_told_with_its_identity(self, stage: Stage) -> None:
-        async with coordinating(stage) as coordinator:
+        async with running_coordinator(stage) as coordinator:
             (running,) = await stage.start(deadline_seconds=123.0)
-            if Power.STARTS in stage.lacks:
-                await stage.settle()
+            if SchedulerCapability.STARTS in stage.lacks:
+                await stage.wait_until_reported()
                 told = [report for report in coordinator.heard if isinstance(report, Starting | Ended)]
-                expect(not told, f"{Power.STARTS}: declared to be lacking, and this was reported: {told}")
+                expect(not told, f"{SchedulerCapability.STARTS}: declared to be lacking, and this was reported: {told}")
                 return
-            start = await coordinator.start_of(running)
+            start = await coordinator.wait_for_start(running)
             expect(start.workload == running.workload, f"reported was {start.workload}, and it is {running.workload}")
             expect(start.identity == running.identity, f"reported was {start.identity}, and it is {running.identity}")
             seconds = start.policy.deadline_seconds
             expect(seconds == 123.0, f"its policy's deadline is {seconds:g} s, and should be 123 s")
 
     async def test_a_start_that_waits_is_told_again_after_a_restart(self, stage: Stage) -> None:
-        needs(Power.STARTS, stage.lacks)
-        async with coordinating(stage) as coordinator:
-            waiting = await stage.place()
-            await coordinator.start_of(waiting)
-        async with coordinating(stage) as coordinator:
-            await coordinator.start_of(waiting)
+        skip_unless_capable(SchedulerCapability.STARTS, stage.lacks)
+        async with running_coordinator(stage) as coordinator:
+            waiting = await stage.bind_workload()
+            await coordinator.wait_for_start(waiting)
+        async with running_coordinator(stage) as coordinator:
+            await coordinator.wait_for_start(waiting)
 
     async def test_an_end_is_told(self, stage: Stage) -> None:
-        needs(Power.STARTS, stage.lacks)
-        async with coordinating(stage) as coordinator:
+        skip_unless_capable(SchedulerCapability.STARTS, stage.lacks)
+        async with running_coordinator(stage) as coordinator:
             (running,) = await stage.start()
             await stage.finish(running)
-            ended = await coordinator.end_of(running)
+            ended = await coordinator.wait_for_end(running)
             expect(bool(ended.why), "`why` is for people, and empty")
 
     async def test_an_end_while_nobody_listened_is_told(self, stage: Stage) -> None:
-        needs(Power.STARTS, stage.lacks)
-        async with coordinating(stage) as coordinator:
+        skip_unless_capable(SchedulerCapability.STARTS, stage.lacks)
+        async with running_coordinator(stage) as coordinator:
             (running,) = await stage.start()
-            await coordinator.start_of(running)
+            await coordinator.wait_for_start(running)
         await stage.finish(running)
-        async with coordinating(stage) as coordinator:
-            await coordinator.end_of(running)
+        async with running_coordinator(stage) as coordinator:
+            await coordinator.wait_for_end(running)
 
     async def test_who_is_not_opted_in_starts_and_ends_untold(self, stage: Stage) -> None:
-        async with coordinating(stage) as coordinator:
+        async with running_coordinator(stage) as coordinator:
             (stranger,) = await stage.start(protected=False)
             await stage.finish(stranger)
-            await stage.settle()
+            await stage.wait_until_reported()
             expect(not coordinator.heard, f"{stranger} is not opted in, and this was reported: {coordinator.heard}")

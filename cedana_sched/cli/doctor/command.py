@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from cedana_sched.cli.command import command
-from cedana_sched.cli.doctor.findings import Finding, Level, checked
+from cedana_sched.cli.command_context import CommandContext
+from cedana_sched.cli.command_registration import command
+from cedana_sched.cli.doctor.check_runner import Finding, Level, run_check
 from cedana_sched.cli.errors import DoctorError
 from cedana_sched.cli.output import Table
-from cedana_sched.cli.session import Session
-from cedana_sched.cli.storage import Place
+from cedana_sched.cli.store_options import StoreOptions
+from cedana_sched.model.diagnostic_findings import replace_unprintable
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.findings import printable
 
 
 def register(app: typer.Typer) -> None:
@@ -23,9 +23,9 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    session: Session,
+    session: CommandContext,
     *,
-    place: Place,
+    place: StoreOptions,
     prepare: Annotated[bool, typer.Option("--prepare", help="Make what can be made: CRIU from packages.")] = False,
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Look at a Kubernetes cluster, not at this machine.")
@@ -47,7 +47,7 @@ def doctor(
         if value is not None and not cluster:
             raise UsageError(option, str(value), "is for a cluster", remedy="write --cluster as well")
     found = _examine_cluster(kubeconfig, namespace) if cluster else examine(session, place, prepare=prepare)
-    session.output.data(found, lambda: _table(found))
+    session.output.print_result(found, lambda: _findings_table(found))
     failed = [finding for finding in found if finding.level is Level.FAIL]
     if failed:
         checks = ", ".join(dict.fromkeys(finding.check for finding in failed))
@@ -55,20 +55,20 @@ def doctor(
         raise DoctorError(f"{where} cannot run jobs that survive preemption: {checks}", remedy="see above")
 
 
-def examine(session: Session, place: Place, *, prepare: bool) -> list[Finding]:
+def examine(session: CommandContext, place: StoreOptions, *, prepare: bool) -> list[Finding]:
     """Run the checks of this machine; return findings in the order in which a user would resolve them."""
-    from cedana_sched.cli.doctor import criu, devices, machine, services
+    from cedana_sched.cli.doctor import criu, engine_and_store, gpus_and_disk, machine
 
     return [
-        *checked("kernel", machine.kernel),
-        *checked("capabilities", machine.capabilities),
-        *checked("namespaces", machine.namespaces),
-        *checked("cgroups", machine.control_groups),
-        *checked("criu", lambda: criu.toolchain(prepare=prepare)),
-        *checked("gpu", devices.gpus),
-        *checked("disk", lambda: devices.disk(session.state_directory)),
-        *checked("store", lambda: services.store(place, session)),
-        *checked("engine", lambda: services.engine(session)),
+        *run_check("kernel", machine.kernel),
+        *run_check("capabilities", machine.capabilities),
+        *run_check("namespaces", machine.namespaces),
+        *run_check("cgroups", machine.control_groups),
+        *run_check("criu", lambda: criu.toolchain(prepare=prepare)),
+        *run_check("gpu", gpus_and_disk.gpus),
+        *run_check("disk", lambda: gpus_and_disk.disk(session.state_directory)),
+        *run_check("store", lambda: engine_and_store.store(place, session)),
+        *run_check("engine", lambda: engine_and_store.engine(session)),
     ]
 
 
@@ -81,10 +81,10 @@ def _examine_cluster(kubeconfig: Path | None, namespace: str | None) -> list[Fin
     return asyncio.run(look(kubeconfig, namespace))
 
 
-def _table(found: list[Finding]) -> Table:
+def _findings_table(found: list[Finding]) -> Table:
     rows: list[tuple[str, ...]] = []
     for finding in found:
-        rows.append((finding.level, finding.check, printable(finding.says)))
+        rows.append((finding.level, finding.check, replace_unprintable(finding.says)))
         if finding.remedy:
-            rows.append(("", "", f"-> {printable(finding.remedy)}"))
+            rows.append(("", "", f"-> {replace_unprintable(finding.remedy)}"))
     return Table(("STATE", "CHECK", "FINDING"), rows)

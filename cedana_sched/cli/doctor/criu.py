@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.cli.doctor.check_runner import Finding, Level
 
 if TYPE_CHECKING:
+    from cedana_sched.snapshot.criu_toolchain import Toolchain
     from cedana_sched.snapshot.features import Fact
-    from cedana_sched.snapshot.toolchain import Toolchain
 
 
 def toolchain(*, prepare: bool) -> Iterator[Finding]:
     """Check the product's CRIU toolchain; with `prepare`, build a missing one now."""
+    from cedana_sched.snapshot.criu_toolchain import ensure_toolchain, find_toolchain
     from cedana_sched.snapshot.features import check_features
-    from cedana_sched.snapshot.toolchain import ensure_toolchain, find_toolchain
 
     found = ensure_toolchain(try_again=True) if prepare else find_toolchain()
     if found is None:
@@ -23,13 +23,13 @@ def toolchain(*, prepare: bool) -> Iterator[Finding]:
         yield Finding("criu", Level.WARN, says, "make it now with 'cedana-sched doctor --prepare'")
         return
     for fact in check_features(found):
-        yield _finding(fact)
-    yield packages(found)
+        yield _feature_finding(fact)
+    yield check_package_origin(found)
 
 
-def packages(found: Toolchain) -> Finding:
+def check_package_origin(found: Toolchain) -> Finding:
     """Check whether the toolchain was built from the packages that this version was tested with."""
-    from cedana_sched.snapshot.toolchain import OLDER_REMEDY, SYSTEM_CRIU_VARIABLE, Origin
+    from cedana_sched.snapshot.criu_toolchain import OLDER_REMEDY, SYSTEM_CRIU_VARIABLE, Origin
 
     match found.origin:
         case Origin.PINNED:
@@ -50,7 +50,7 @@ def packages(found: Toolchain) -> Finding:
             )  # fmt: skip
 
 
-def _finding(fact: Fact) -> Finding:
+def _feature_finding(fact: Fact) -> Finding:
     if fact.good:
         return Finding("criu", Level.OK, fact.sentence)
     return Finding("criu", Level.FAIL if fact.needed else Level.WARN, fact.sentence, "use a newer kernel")

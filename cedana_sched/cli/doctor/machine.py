@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.cli.doctor.check_runner import Finding, Level
 
 OLDEST_KERNEL = (5, 9)
 """First kernel with CAP_CHECKPOINT_RESTORE; it also has clone3(set_tid), which CRIU's restore uses."""

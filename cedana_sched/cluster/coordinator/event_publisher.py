@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cedana_sched.cluster.coordinator.owners import held_reference, owner_reference
+from cedana_sched.cluster.coordinator.owner_references import held_reference, owner_reference
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.coordinator.ports import EventListener
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Informer
 
@@ -21,10 +21,10 @@ class EventListeners:
     def __init__(self, *listeners: EventListener) -> None:
         self._listeners = listeners
 
-    def on_event(self, tell: PublishEvent) -> None:
+    def on_event(self, event: PublishEvent) -> None:
         """See `coordinator.ports.EventListener`."""
         for listener in self._listeners:
-            listener.on_event(tell)
+            listener.on_event(event)
 
 
 class EventPublisher:
@@ -39,12 +39,12 @@ class EventPublisher:
         self._events = events
         self._pods = pods
 
-    def on_event(self, tell: PublishEvent) -> None:
+    def on_event(self, event: PublishEvent) -> None:
         """See `coordinator.ports.EventListener`."""
-        for involved in self._involved(tell):
-            self._events.tell(ObjectEvent(involved, tell.kind, tell.text, tell.severity is Severity.WARNING))
+        for involved in self._involved_objects(event):
+            self._events.record_event(ObjectEvent(involved, event.kind, event.text, event.severity is Severity.WARNING))
 
-    def _involved(self, tell: PublishEvent) -> list[dict[str, str]]:
+    def _involved_objects(self, tell: PublishEvent) -> list[dict[str, str]]:
         """Include the controller, because users run `kubectl describe job`.
 
         An eviction of single pods, as Volcano's and Armada's are, has no other object: its failures are published on
@@ -53,14 +53,14 @@ class EventPublisher:
         involved = []
         if tell.severity is Severity.WARNING:
             involved += [PODS.reference(one.name, one.namespace, one.uid) for one in tell.victims[:MOST_VICTIMS]]
-        owner = held_reference(tell.held) if tell.held is not None else self._controller(tell)
+        owner = held_reference(tell.held) if tell.held is not None else self._controller_reference_of(tell)
         if owner is not None:
             involved.append(owner)
         if (pod := tell.workload) is not None:
             involved.append(PODS.reference(pod.name, pod.namespace, pod.uid))
         return involved
 
-    def _controller(self, tell: PublishEvent) -> dict[str, str] | None:
+    def _controller_reference_of(self, tell: PublishEvent) -> dict[str, str] | None:
         """Return a reference to the pod's controller, such as its Job."""
         if tell.workload is None:
             return None

@@ -19,11 +19,11 @@ import structlog
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.record_objects import RESOURCES, namespace_uid_of, to_record
 from cedana_sched.cluster.coordinator.redo_log import Entries, RedoLog
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError, ApiUnavailableError
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.reading import Unreadable, UnreadableSink
 from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.response_decoding import Unreadable, UnreadableSink
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import (
@@ -32,14 +32,14 @@ from cedana_sched.model.records import (
     HoldStep,
     PreemptionHold,
     Record,
-    bounded,
-    of_namespace,
+    truncate_record_texts,
+    with_namespace_uid,
 )
 from cedana_sched.retrying import AWAITED, Backoff
 
 log = structlog.get_logger(__name__)
 
-Recorded = Callable[[tuple[Record, ...], tuple[Record, ...]], None]
+OnRecordsSaved = Callable[[tuple[Record, ...], tuple[Record, ...]], None]
 """Called with saved and archived records once they are durable; first, after a load, with all records."""
 
 
@@ -52,13 +52,13 @@ class ObjectJournal:
         namespace: str,
         writer: str,
         projection: Projection,
-        recorded: Recorded = lambda records, forgotten: None,  # noqa: ARG005  # most tests do not use it
+        on_records_saved: OnRecordsSaved = lambda records, forgotten: None,  # noqa: ARG005  # most tests do not use it
         unreadable: UnreadableSink = lambda resource, one: None,  # noqa: ARG005
     ) -> None:
         self._api = api
         self._log = RedoLog(api, namespace, writer)
         self._projection = projection
-        self._recorded = recorded
+        self._on_records_saved = on_records_saved
         self._unreadable = unreadable
 
     async def load(self) -> tuple[Record, ...]:
@@ -86,17 +86,17 @@ class ObjectJournal:
         late = _without_deleted(entries, records)
         for record in late.forgotten:
             records.pop(record.uid, None)
-        written = tuple(bounded(_of_shown_namespace(record, records)) for record in late.records)
+        written = tuple(truncate_record_texts(_with_shown_namespace_uid(record, records)) for record in late.records)
         for record in written:
             records[record.uid] = record
         self._projection.write(written, late.forgotten)
-        self._recorded(tuple(records.values()), ())
+        self._on_records_saved(tuple(records.values()), ())
         return tuple(records.values())
 
     def _read(self, resource: Resource, body: Object) -> Record | None:
         try:
             record = to_record(resource, body)
-            self._projection.know(record, body)
+            self._projection.register_existing_object(record, body)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
             metadata = msgspec.convert(body["metadata"], Metadata)
             log.warning("object is none of ours", kind=resource.kind, name=metadata.name, problem=str(error))
@@ -113,7 +113,7 @@ class ObjectJournal:
             FencedError: another coordinator writes.
         """
         changed = {record.uid for record in (*records, *forget)}
-        pending = self._projection.pending()
+        pending = self._projection.pending_records()
         still_pending = Entries(
             tuple(record for record in pending.records if record.uid not in changed),
             tuple(record for record in pending.forgotten if record.uid not in changed),
@@ -123,13 +123,13 @@ class ObjectJournal:
         except ApiError as error:  # any refusal may be temporary, and must not end the coordinator
             raise ApiUnavailableError(error.message, status=error.status, reason=error.reason) from error
         self._projection.write(records, forget)
-        self._recorded(records, forget)
+        self._on_records_saved(records, forget)
 
 
-def _of_shown_namespace(record: Record, shown: Mapping[str, Record]) -> Record:
+def _with_shown_namespace_uid(record: Record, shown: Mapping[str, Record]) -> Record:
     """Return the record with its object's namespace uid, which may have been corrected after the log was written."""
     known = shown.get(record.uid)
-    return record if known is None else of_namespace(record, namespace_uid_of(known))
+    return record if known is None else with_namespace_uid(record, namespace_uid_of(known))
 
 
 def _without_deleted(entries: Entries, shown: Mapping[str, Record]) -> Entries:

@@ -11,15 +11,15 @@ import structlog
 
 from cedana_sched import __version__
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
-from cedana_sched.cluster.coordinator.adapters import AdapterMetrics
-from cedana_sched.cluster.coordinator.credentials.giving import giving
-from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.cluster.coordinator.adapter_supervision import AdapterMetrics
+from cedana_sched.cluster.coordinator.credentials.service import serving_credentials
+from cedana_sched.cluster.coordinator.leading_coordinator import LeadingCoordinator
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
-from cedana_sched.cluster.coordinator.sealing_secret import make_sealing_secret
+from cedana_sched.cluster.coordinator.sealing_secret_creation import ensure_sealing_secret
+from cedana_sched.component.health import Ready, serve_health
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.lease import LeaderElection
 from cedana_sched.kube.token_access import TokenAccess
-from cedana_sched.service.health import Ready, serving
 
 log = structlog.get_logger(__name__)
 
@@ -40,42 +40,42 @@ async def serve(configuration: CoordinatorConfiguration) -> None:
     identity = own_identity()
     log.info("coordinator starts", version=__version__, identity=identity)
     metrics, adapters = CoordinatorMetrics(), AdapterMetrics()
-    leading: list[Leader] = []
-    ready: dict[str, Ready] = {"objects": lambda: leading[0].awaited if leading else None}
+    leading: list[LeadingCoordinator] = []
+    ready: dict[str, Ready] = {"objects": lambda: leading[0].unsynced_reason if leading else None}
     async with (
         Api.open() as api,
         AsyncExitStack() as stack,
-        serving(
+        serve_health(
             configuration.operations_port,
             ready,
             readable=TokenAccess(api) if configuration.metrics_authentication else None,
         ),
     ):
         if configuration.credentials is not None:
-            given = giving(api, configuration.credentials, configuration.namespace)
+            given = serving_credentials(api, configuration.credentials, configuration.namespace)
             ready["credentials"] = await stack.enter_async_context(given)
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, configuration.namespace, identity, timing)
 
         async def lead() -> None:
-            leader = Leader(
+            leader = LeadingCoordinator(
                 api,
                 configuration,
                 identity,
                 metrics,
-                recorded=metrics.recorded,
+                on_records_saved=metrics.on_records_saved,
                 adapter_metrics=adapters,
-                refused=metrics.refused,
+                count_rejected_write=metrics.count_rejected_write,
             )
             leading.append(leader)
-            async with asyncio.TaskGroup() as group, leader.coordinating() as coordinator:
-                metrics.leads(leads=True)
+            async with asyncio.TaskGroup() as group, leader.run_coordinator() as coordinator:
+                metrics.set_leading(leads=True)
                 if configuration.sealing_secret is not None:
-                    making = make_sealing_secret(api, configuration.namespace, configuration.sealing_secret)
+                    making = ensure_sealing_secret(api, configuration.namespace, configuration.sealing_secret)
                     group.create_task(making, name="keys that seal snapshots")
                 try:
-                    await coordinator.ended()
+                    await coordinator.wait_ended()
                 finally:
-                    metrics.leads(leads=False)
+                    metrics.set_leading(leads=False)
 
         await election.lead(lead)

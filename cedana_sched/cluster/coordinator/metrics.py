@@ -27,7 +27,7 @@ OTHER: Final = "other"
 
 
 class CoordinatorMetrics:
-    """Implements `coordinator.ports.EventListener`, and `journal.Recorded`, which receives every saved record."""
+    """Implements `coordinator.ports.EventListener`, and `journal.OnRecordsSaved`, which receives every saved record."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._announced = Counter(
@@ -80,39 +80,39 @@ class CoordinatorMetrics:
             self._restores.labels(outcome)
         self._announced.labels("EvictionReleased", str(Severity.WARNING))
 
-    def leads(self, *, leads: bool) -> None:
+    def set_leading(self, *, leads: bool) -> None:
         """Set whether this replica leads."""
         self._leads.set(1 if leads else 0)
         if not leads:
             self._known.clear()
             self._holding.set(0)
 
-    def on_event(self, tell: PublishEvent) -> None:
+    def on_event(self, event: PublishEvent) -> None:
         """See `coordinator.ports.EventListener`."""
-        self._announced.labels(tell.kind, str(tell.severity)).inc()
+        self._announced.labels(event.kind, str(event.severity)).inc()
 
-    def refused(self, kind: str, status: int) -> None:
+    def count_rejected_write(self, kind: str, status: int) -> None:
         """Count a refused object write by HTTP status; 0: no response."""
         self._refused.labels(kind, str(status)).inc()
 
-    def recorded(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
-        """See `journal.Recorded`; checkpoints terminal before this replica led are not counted again."""
+    def on_records_saved(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
+        """See `journal.OnRecordsSaved`; checkpoints terminal before this replica led are not counted again."""
         for record in records:
             before = self._known.get(record.uid)
             if before is not None and before != record.step:
-                self._moved(record)
+                self._observe_transition(record)
             self._known[record.uid] = record.step
         for record in forgotten:
             self._known.pop(record.uid, None)
         if records or forgotten:
             self._holding.set(sum(step == HoldStep.HOLDING for step in self._known.values()))
 
-    def _moved(self, record: Record) -> None:
+    def _observe_transition(self, record: Record) -> None:
         match record:
             case Checkpoint() if record.is_terminal:
-                self._settled(record)
+                self._observe_terminal_checkpoint(record)
             case PreemptionHold() if record.released_at is not None:
-                held = self._held.labels(record.adapter, self._bounded(record.reason))
+                held = self._held.labels(record.adapter, self._limit_reason_label(record.reason))
                 held.observe(max(record.released_at - record.created_at, 0.0))
             case Restore() if record.step is RestoreStep.RUNNING and record.running_at is not None:
                 if not record.cold or record.failure is not None:  # else it was a plain first start
@@ -121,12 +121,12 @@ class CoordinatorMetrics:
             case _:
                 pass
 
-    def _bounded(self, reason: str) -> str:
+    def _limit_reason_label(self, reason: str) -> str:
         if len(self._reasons) < MOST_REASONS:
             self._reasons.add(reason)
         return reason if reason in self._reasons else OTHER
 
-    def _settled(self, checkpoint: Checkpoint) -> None:
+    def _observe_terminal_checkpoint(self, checkpoint: Checkpoint) -> None:
         self._checkpoints.labels(checkpoint.adapter, str(checkpoint.phase)).inc()
         if checkpoint.step is not CheckpointStep.READY:
             return

@@ -8,20 +8,20 @@ from typing import ClassVar
 
 import structlog
 
-from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.adapter.protected_pods import identity_of, workload_of
-from cedana_sched.adapter.readers import Readers
-from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
-from cedana_sched.cluster.coordinator.ends import PodEnds
-from cedana_sched.cluster.coordinator.known import ById
-from cedana_sched.kube.objects import Pod
+from cedana_sched.adapter.report_fanout import ReportFanout
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
+from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
+from cedana_sched.cluster.coordinator.pod_end_confirmation import PodEndConfirmation
+from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Release, WorkloadRef
-from cedana_sched_webhooks.continuation import asked_for
+from cedana_sched_webhooks.snapshot_choice import requested_snapshot_of
 
 log = structlog.get_logger(__name__)
 
@@ -34,9 +34,9 @@ class PodReports:
     def __init__(
         self,
         cluster: ClusterAccess,
-        alive: Alive,
-        beginnings: BeginningNumbers,
-        checkpoints: ById,
+        alive: PodNodeDependencies,
+        beginnings: IncarnationNumbers,
+        checkpoints: CheckpointsById,
     ) -> None:
         """Construct the reporter.
 
@@ -52,8 +52,10 @@ class PodReports:
         self._beginnings = beginnings
         self._alive = alive
         self._checkpoints = checkpoints
-        self._ends = PodEnds(cluster.api, alive, self._is_shown, cluster.events, self._ended, cluster.served)
-        self._readers: Readers[Report] = Readers()
+        self._ends = PodEndConfirmation(
+            cluster.api, alive, self._is_cached, cluster.events, self._on_pod_ended, cluster.served
+        )
+        self._readers: ReportFanout[Report] = ReportFanout()
 
     async def run(self) -> None:
         """Check pods that left the cache, forever."""
@@ -67,10 +69,10 @@ class PodReports:
         await self._cluster.pods.synced.wait()
         await self._beginnings.synced.wait()
         await self._checkpoints.synced.wait()
-        with self._readers.reading() as queue:
+        with self._readers.subscribed_queue() as queue:
 
             def heard(before: Pod | None, now: Pod | None) -> None:
-                for report in self._of_change(before, now):
+                for report in self._reports_of_change(before, now):
                     queue.put_nowait(report)
 
             def replaced_by(namespace: str, name: str) -> None:
@@ -78,74 +80,76 @@ class PodReports:
 
             self._cluster.pods.subscribe(heard)
             self._beginnings.subscribe(replaced_by)
-            self._alive.subscribe(self._compare)
+            self._alive.subscribe(self._enqueue_if_uncached)
             try:
                 for pod in self._cluster.pods:
                     heard(None, pod)
                 for workload in tuple(self._alive.workloads()):
-                    self._compare(workload)
+                    self._enqueue_if_uncached(workload)
                 while True:
                     yield await queue.get()
             finally:
                 self._cluster.pods.unsubscribe(heard)
                 self._beginnings.unsubscribe(replaced_by)
-                self._alive.unsubscribe(self._compare)
+                self._alive.unsubscribe(self._enqueue_if_uncached)
 
     async def release(self, release: Release) -> None:
         """No-op: no eviction is held for a pod's start."""
 
-    def _compare(self, workload: WorkloadRef) -> None:
+    def _enqueue_if_uncached(self, workload: WorkloadRef) -> None:
         """Check the pod: it may have ended before a record came to depend on it."""
-        if not self._is_shown(workload):
-            self._ends.doubt(workload)
+        if not self._is_cached(workload):
+            self._ends.enqueue_check(workload)
 
-    def _is_shown(self, workload: WorkloadRef) -> bool:
+    def _is_cached(self, workload: WorkloadRef) -> bool:
         shown = self._cluster.pods.get(workload.name, workload.namespace)
         return shown is not None and shown.metadata.uid == workload.uid
 
-    def _ended(self, uid: str, why: str) -> None:
+    def _on_pod_ended(self, uid: str, why: str) -> None:
         self._readers.publish(Ended(uid, why))
 
-    def _of_change(self, before: Pod | None, now: Pod | None) -> list[Report]:
+    def _reports_of_change(self, before: Pod | None, now: Pod | None) -> list[Report]:
         if now is None:
             if before is not None:
-                self._ends.doubt(workload_of(before))
+                self._ends.enqueue_check(workload_of(before))
             return []
         if now.finished:
             was_running = before is None or not before.finished
-            return [_ended(now)] if was_running else []
+            return [_ended_report(now)] if was_running else []
         is_bound = bool(now.spec.node_name) and (before is None or not before.spec.node_name)
         if not is_bound or names.RESTORE_IDENTITY not in now.metadata.annotations:
             return []
         try:
-            starting = self._starting(now)
+            starting = self._starting_report(now)
         except (KeyError, ValueError, UsageError) as error:  # another writer changed our webhook's annotations
             log.warning("pod does not say who it is", pod=now.metadata.name, problem=repr(error))
             return []
-        return [starting] if self._is_ours_to_end(now, starting) else []
+        return [starting] if self._is_start_reportable(now, starting) else []
 
-    def _is_ours_to_end(self, pod: Pod, starting: Starting) -> bool:
+    def _is_start_reportable(self, pod: Pod, starting: Starting) -> bool:
         """Whether the pod is served, or waits because our webhook made it wait before the namespace was excluded."""
         if self._cluster.served.includes(pod.metadata.namespace):
             return True
         waits_for_named = starting.continues or starting.requested_snapshot is not None or starting.refused is not None
-        return _has_restore_container(pod) and (waits_for_named or self._checkpoints.has(starting.identity))
+        return _has_restore_container(pod) and (
+            waits_for_named or self._checkpoints.has_checkpoint_of_id(starting.identity)
+        )
 
-    def _starting(self, pod: Pod) -> Starting:
+    def _starting_report(self, pod: Pod) -> Starting:
         annotations, identity = pod.metadata.annotations, identity_of(pod)
-        wanted, refused = _wanted(pod)
+        wanted, refused = _parse_requested_snapshot(pod)
         return Starting(
             workload_of(pod),
             identity,
-            self._cluster.policies.of(pod),
+            self._cluster.policies.policy_of_pod(pod),
             wanted,
             continues=annotations.get(names.EXPECT_SNAPSHOT) == "true",
-            incarnation=self._beginnings.of(pod.metadata.uid),
-            newest_snapshot=self._committed(identity),
+            incarnation=self._beginnings.latest_incarnation_of(pod.metadata.uid),
+            newest_snapshot=self._newest_snapshot_of(identity),
             refused=refused,
         )
 
-    def _committed(self, identity: Identity) -> SnapshotRef | None:
+    def _newest_snapshot_of(self, identity: Identity) -> SnapshotRef | None:
         """Return the newest snapshot by current Checkpoints, not by the annotation: some may be deleted since."""
         known = self._cluster.snapshots.snapshots_of(identity.namespace, identity.id)
         return max((ref for ref in known if ref.identity == identity), default=None)
@@ -156,7 +160,7 @@ def _has_restore_container(pod: Pod) -> bool:
     return any(container.name == names.RESTORE_CONTAINER for container in pod.spec.init_containers)
 
 
-def _ended(pod: Pod) -> Ended:
+def _ended_report(pod: Pod) -> Ended:
     """Return the report; failed only without a reason: the kubelet writes one if it or a controller ended the pod.
 
     If no container was started, even because the kubelet ended meanwhile, no program has failed.
@@ -184,9 +188,9 @@ def _ran_seconds(pod: Pod) -> float | None:
     return max((ended - began).total_seconds(), 0.0)
 
 
-def _wanted(pod: Pod) -> tuple[SnapshotRef | None, str | None]:
+def _parse_requested_snapshot(pod: Pod) -> tuple[SnapshotRef | None, str | None]:
     """Return the snapshot chosen by the user, or why it is malformed: without that, the pod would wait forever."""
     try:
-        return asked_for(pod.metadata.namespace, pod.metadata.annotations), None
+        return requested_snapshot_of(pod.metadata.namespace, pod.metadata.annotations), None
     except UsageError as error:
         return None, str(error)

@@ -9,25 +9,25 @@ from functools import reduce
 import structlog
 from pydantic import ValidationError
 
+from cedana_sched.kube.builtin_kinds import Metadata, Pod
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import ObjectEvent
-from cedana_sched.kube.objects import Metadata, Pod
-from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
-from cedana_sched.kube.reading import Unreadable, UnreadableSink
+from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES
+from cedana_sched.kube.response_decoding import Unreadable, UnreadableSink
 from cedana_sched.kube.watching import Informer, Watch
-from cedana_sched.model.deadline_cap import capped
+from cedana_sched.model.deadline_cap import cap_deadlines
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.base import read_kept
+from cedana_sched.model.objects.base import parse_stored_object
 from cedana_sched.model.objects.checkpoint_policy import (
     DEFAULT,
     CheckpointPolicySpec,
-    chosen,
-    counting,
+    chosen_policy_name,
+    effective_policy,
+    ineffective_fields,
     read_spec,
-    withheld,
-    within,
+    restrict_policy,
 )
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 class ClusterPolicies:
-    """Implements `adapter.cluster.Policies`. Run `run` as a task.
+    """Implements `adapter.cluster_contract.Policies`. Run `run` as a task.
 
     Args:
         longest_deadline_seconds: cap on every deadline, whatever a policy contains.
@@ -54,33 +54,33 @@ class ClusterPolicies:
         self._unreadable = unreadable
         self._publish = publish
         self._queue_policies: list[Callable[[Pod], str | None]] = []
-        self._informer = Informer(Watch(api, CHECKPOINT_POLICIES, PolicyObject), unreadable)
-        self._informer.subscribe(self._look)
+        self._informer = Informer(Watch(api, CHECKPOINT_POLICIES, CachedPolicy), unreadable)
+        self._informer.subscribe(self._on_policy_changed)
         self.synced = self._informer.synced
 
     async def run(self) -> None:
         await self._informer.run()
 
     @property
-    def awaited(self) -> str | None:
-        """See `Informer.awaited`."""
-        return self._informer.awaited
+    def unsynced_reason(self) -> str | None:
+        """See `Informer.unsynced_reason`."""
+        return self._informer.unsynced_reason
 
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
-        """See `adapter.cluster.Policies`."""
-        return capped(self._found(name, namespace), self._longest_seconds)
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+        """See `adapter.cluster_contract.Policies`."""
+        return cap_deadlines(self._policy_or_default(name, namespace), self._longest_seconds)
 
-    def look_up(self, queue_policy: Callable[[Pod], str | None]) -> None:
-        """Register a source for the policy of a pod's queue (`adapter.cluster.QueuePolicies`), used by `of`."""
+    def add_queue_policy_source(self, queue_policy: Callable[[Pod], str | None]) -> None:
+        """Register a source for the policy of a pod's queue (`QueuePolicies`), used by `policy_of_pod`."""
         self._queue_policies.append(queue_policy)
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
-        """See `adapter.cluster.Policies`."""
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
+        """See `adapter.cluster_contract.Policies`."""
         said, namespace = pod.metadata.annotations, pod.metadata.namespace
         of_queues = {name for queue_policy in self._queue_policies if (name := queue_policy(pod))}
         at_creation = said.get(names.QUEUE_POLICY)
         if of_queues <= {at_creation}:
-            return self.named(self.chosen(said), namespace)
+            return self.policy_named(self.chosen_policy_of(said), namespace)
         own = said.get(names.POLICY, "")
         if own == at_creation:  # the queue's policy at creation, not the pod's own choice
             own = ""
@@ -88,37 +88,37 @@ class ClusterPolicies:
         if at_creation and self._informer.get(at_creation) is not None:
             said_now.append(said)
         # a tenant may have written any of them: a scheduler's object, or the annotation at creation
-        return reduce(within, (self.named(self.chosen(one), namespace) for one in said_now))
+        return reduce(restrict_policy, (self.policy_named(self.chosen_policy_of(one), namespace) for one in said_now))
 
-    def chosen(self, annotations: Mapping[str, str]) -> str | None:
+    def chosen_policy_of(self, annotations: Mapping[str, str]) -> str | None:
         """Return the policy name for a pod with these annotations that no webhook mutated; None: none is named."""
-        return chosen(annotations, self._spec)
+        return chosen_policy_name(annotations, self._find_spec)
 
-    def _spec(self, name: str) -> CheckpointPolicySpec:
+    def _find_spec(self, name: str) -> CheckpointPolicySpec:
         """Return its spec; the empty spec if it does not exist or cannot be read."""
         found = self._informer.get(name)
         with suppress(UsageError):
             return CheckpointPolicySpec() if found is None else read_spec(name, found.spec)
         return CheckpointPolicySpec()
 
-    def _found(self, name: str | None, namespace: str) -> CheckpointPolicy:
+    def _policy_or_default(self, name: str | None, namespace: str) -> CheckpointPolicy:
         for candidate in (name, DEFAULT):
             found = self._informer.get(candidate) if candidate else None
             if candidate is None or found is None:
                 continue
             try:
-                return counting(candidate, read_spec(candidate, found.spec), namespace).policy
+                return effective_policy(candidate, read_spec(candidate, found.spec), namespace).policy
             except UsageError as error:
                 # our webhook refuses invalid policies; it may have been down, or the policy changed since
                 log.warning("policy does not count", policy=candidate, namespace=namespace, problem=str(error))
         return CheckpointPolicy()
 
-    def _look(self, before: PolicyObject | None, now: PolicyObject | None) -> None:
+    def _on_policy_changed(self, before: CachedPolicy | None, now: CachedPolicy | None) -> None:
         """Report unreadable policies: our webhook refuses them, but may have been down."""
         if now is None:
             return
         try:
-            spec = read_kept(CheckpointPolicySpec, now.spec)
+            spec = parse_stored_object(CheckpointPolicySpec, now.spec)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             problem = f"{'.'.join(('spec', *map(str, first['loc'])))}: {first['msg']}"
@@ -126,11 +126,11 @@ class ClusterPolicies:
             self._unreadable(CHECKPOINT_POLICIES, Unreadable(now.metadata, problem))
             return
         if before is None or before.spec != now.spec:
-            self._publish_withheld(now.metadata, spec)
+            self._publish_ineffective_fields(now.metadata, spec)
 
-    def _publish_withheld(self, metadata: Metadata, spec: CheckpointPolicySpec) -> None:
+    def _publish_ineffective_fields(self, metadata: Metadata, spec: CheckpointPolicySpec) -> None:
         """Report fields without effect: our webhook warns only on writes, and the policy may be older."""
-        if fields := withheld(metadata.name, spec):
+        if fields := ineffective_fields(metadata.name, spec):
             log.warning("fields of a policy apply to no pod", policy=metadata.name, fields=fields)
             text = f"{', '.join(fields)}: applies to no pod: select namespaces in spec.allowedNamespaces"
             reference = CHECKPOINT_POLICIES.reference(metadata.name, uid=metadata.uid)

@@ -8,13 +8,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from cedana_sched.cluster.coordinator.conditions import of_checkpoint, of_hold, of_restore
-from cedana_sched.coordinator.core.messages import size
+from cedana_sched.cluster.coordinator.record_conditions import (
+    checkpoint_conditions,
+    hold_conditions,
+    restore_conditions,
+)
+from cedana_sched.coordinator.core.user_events import format_bytes
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES, Resource
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.base import moment, read_kept
+from cedana_sched.model.objects.base import parse_stored_object, utc_datetime_of
 from cedana_sched.model.objects.checkpoint import (
     CheckpointSpec,
     CheckpointStatus,
@@ -23,7 +27,7 @@ from cedana_sched.model.objects.checkpoint import (
     SnapshotName,
     TransferStatus,
 )
-from cedana_sched.model.objects.naming import checkpoint_name, hold_name, restore_name
+from cedana_sched.model.objects.object_names import checkpoint_name, hold_name, restore_name
 from cedana_sched.model.objects.preemption_hold import (
     HeldObjectSpec,
     PreemptionHoldSpec,
@@ -39,7 +43,7 @@ from cedana_sched.model.records import (
     PreemptionHold,
     Record,
     Restore,
-    bounded,
+    truncate_record_texts,
 )
 
 RESOURCES: tuple[Resource, ...] = (CHECKPOINTS, PREEMPTION_HOLDS, RESTORES)
@@ -56,7 +60,7 @@ def resource_of(record: Record) -> Resource:
             return RESTORES
 
 
-def key_of(record: Record, system_namespace: str) -> tuple[str, str]:
+def object_key_of(record: Record, system_namespace: str) -> tuple[str, str]:
     """Return namespace and name of a record's object."""
     match record:
         case Checkpoint():
@@ -68,13 +72,13 @@ def key_of(record: Record, system_namespace: str) -> tuple[str, str]:
 
 
 def namespace_uid_of(record: Record) -> str:
-    """Return the uid of the record's namespace; empty: see `identity.may_be_one_namespace`."""
+    """Return the uid of the record's namespace; empty: see `identity.may_be_same_namespace`."""
     return record.namespace_uid if isinstance(record, PreemptionHold) else record.workload.namespace_uid
 
 
 def to_object(record: Record, system_namespace: str) -> Object:
     """Return metadata, spec and status of a record's object."""
-    namespace, name = key_of(record, system_namespace)
+    namespace, name = object_key_of(record, system_namespace)
     metadata: Object = {"namespace": namespace, "name": name, "labels": labels_of(record)}
     match record:
         case Checkpoint():
@@ -89,7 +93,7 @@ def to_object(record: Record, system_namespace: str) -> Object:
 
 def status_of(record: Record) -> Object:
     """Return the status of a record's object."""
-    match bounded(record):
+    match truncate_record_texts(record):
         case Checkpoint() as checkpoint:
             return _checkpoint_status(checkpoint)
         case PreemptionHold() as hold:
@@ -107,11 +111,11 @@ def to_record(resource: Resource, body: Object) -> Record:
     namespace = body["metadata"]["namespace"]
     spec, status = body["spec"], body.get("status", {})
     if resource is CHECKPOINTS:
-        return _to_checkpoint(namespace, read_kept(CheckpointSpec, spec), status)
+        return _to_checkpoint(namespace, parse_stored_object(CheckpointSpec, spec), status)
     if resource is PREEMPTION_HOLDS:
-        hold = read_kept(PreemptionHoldSpec, spec), read_kept(PreemptionHoldStatus, status)
+        hold = parse_stored_object(PreemptionHoldSpec, spec), parse_stored_object(PreemptionHoldStatus, status)
         return _to_hold(namespace, *hold)
-    return _to_restore(namespace, read_kept(RestoreSpec, spec), read_kept(RestoreStatus, status))
+    return _to_restore(namespace, parse_stored_object(RestoreSpec, spec), parse_stored_object(RestoreStatus, status))
 
 
 def labels_of(record: Record) -> dict[str, str]:
@@ -138,8 +142,8 @@ def _checkpoint_spec(record: Checkpoint) -> Object:
         gang=record.gang,
         policy=record.policy,
         attempt=record.attempt,
-        creation_time=moment(record.created_at),
-        workload_start_time=_moment(record.workload_started_at),
+        creation_time=utc_datetime_of(record.created_at),
+        workload_start_time=_to_timestamp(record.workload_started_at),
     )
     return spec.to_json()
 
@@ -148,58 +152,58 @@ def _checkpoint_status(record: Checkpoint) -> Object:
     status = CheckpointStatus(
         phase=record.phase,
         step=record.step,
-        deadline=moment(record.deadline),
+        deadline=utc_datetime_of(record.deadline),
         snapshot=_snapshot_name(record.snapshot),
         manifest_digest=record.manifest_digest or None,
-        transfer=TransferStatus.of(record.transfer),
-        read_size=size(record.transfer.read_bytes) if record.snapshot else None,
-        stored_size=size(record.transfer.stored_bytes) if record.snapshot else None,
-        freeze_time=_moment(record.frozen_at),
-        commit_time=_moment(record.committed_at),
-        completion_time=_moment(record.finished_at),
+        transfer=TransferStatus.from_transfer(record.transfer),
+        read_size=format_bytes(record.transfer.read_bytes) if record.snapshot else None,
+        stored_size=format_bytes(record.transfer.stored_bytes) if record.snapshot else None,
+        freeze_time=_to_timestamp(record.frozen_at),
+        commit_time=_to_timestamp(record.committed_at),
+        completion_time=_to_timestamp(record.finished_at),
         message=record.failure,
         verdict=record.verdict,
-        retry_time=_moment(record.not_before),
+        retry_time=_to_timestamp(record.not_before),
         cancelled=record.cancelled,
         workload_gone=record.workload_gone,
         kill_pending=record.kill_pending,
         eviction_cancelled=record.eviction_cancelled,
         unconfirmed=record.unconfirmed,
         cleanup_pending=record.cleanup_pending,
-        conditions=of_checkpoint(record),
+        conditions=checkpoint_conditions(record),
     )
     return status.to_json()
 
 
 def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Checkpoint:
     if spec.first_order is not None and "step" not in shown:  # its node may have frozen the pod by that order already
-        deadline = moment(spec.creation_time.timestamp() + spec.policy.deadline_seconds)
+        deadline = utc_datetime_of(spec.creation_time.timestamp() + spec.policy.deadline_seconds)
         shown = {**shown, "step": CheckpointStep.FREEZING, "deadline": deadline}
-    status = read_kept(CheckpointStatus, shown)
+    status = parse_stored_object(CheckpointStatus, shown)
     return Checkpoint(
         uid=spec.uid,
         signal_uid=spec.hold_uid,
         adapter=spec.adapter,
-        workload=_workload(namespace, spec),
-        identity=_identity(namespace, spec.identity),
+        workload=_to_workload_reference(namespace, spec),
+        identity=_to_identity(namespace, spec.identity),
         policy=spec.policy,
         gang=spec.gang,
         after_commit=spec.after_commit,
         reason=spec.reason,
         step=status.step,
         created_at=spec.creation_time.timestamp(),
-        deadline=_bounded(spec.creation_time, status.deadline),
-        workload_started_at=_seconds(spec.workload_start_time),
-        frozen_at=_seconds(status.freeze_time),
-        committed_at=_seconds(status.commit_time),
-        finished_at=_seconds(status.completion_time),
-        snapshot=_snapshot(namespace, status.snapshot),
+        deadline=_cap_deadline(spec.creation_time, status.deadline),
+        workload_started_at=_to_epoch_seconds(spec.workload_start_time),
+        frozen_at=_to_epoch_seconds(status.freeze_time),
+        committed_at=_to_epoch_seconds(status.commit_time),
+        finished_at=_to_epoch_seconds(status.completion_time),
+        snapshot=_to_snapshot_reference(namespace, status.snapshot),
         manifest_digest=status.manifest_digest or "",
-        transfer=status.transfer.counts,
+        transfer=status.transfer.as_transfer,
         failure=status.message,
         verdict=status.verdict,
         attempt=spec.attempt,
-        not_before=_seconds(status.retry_time),
+        not_before=_to_epoch_seconds(status.retry_time),
         cancelled=status.cancelled,
         workload_gone=status.workload_gone,
         kill_pending=status.kill_pending,
@@ -221,7 +225,7 @@ def _hold_spec(record: PreemptionHold) -> Object:
         reason=record.reason,
         release_group=record.release_group,
         namespace_uid=record.namespace_uid or None,
-        creation_time=moment(record.created_at),
+        creation_time=utc_datetime_of(record.created_at),
     )
     return spec.to_json()
 
@@ -229,14 +233,14 @@ def _hold_spec(record: PreemptionHold) -> Object:
 def _hold_status(record: PreemptionHold) -> Object:
     status = PreemptionHoldStatus(
         step=record.step,
-        deadline=moment(record.deadline),
+        deadline=utc_datetime_of(record.deadline),
         checkpoint_uids=record.checkpoints,
         victims=tuple(
             VictimStatus(pod_uid=uid, verdict=verdict, reason=record.reasons.get(uid))
             for uid, verdict in record.verdicts.items()
         ),
-        release_time=_moment(record.released_at),
-        conditions=of_hold(record),
+        release_time=_to_timestamp(record.released_at),
+        conditions=hold_conditions(record),
     )
     return status.to_json()
 
@@ -249,13 +253,13 @@ def _to_hold(namespace: str, spec: PreemptionHoldSpec, status: PreemptionHoldSta
         reason=spec.reason,
         step=status.step,
         created_at=spec.creation_time.timestamp(),
-        deadline=_bounded(spec.creation_time, status.deadline),
+        deadline=_cap_deadline(spec.creation_time, status.deadline),
         checkpoints=status.checkpoint_uids,
         release_group=spec.release_group,
         namespace=namespace,
         namespace_uid=spec.namespace_uid or "",
-        held=_held(namespace, spec.held_object_ref),
-        released_at=_seconds(status.release_time),
+        held=_to_held_object(namespace, spec.held_object_ref),
+        released_at=_to_epoch_seconds(status.release_time),
         verdicts={victim.pod_uid: victim.verdict for victim in status.victims},
         reasons={victim.pod_uid: victim.reason for victim in status.victims if victim.reason is not None},
     )
@@ -273,7 +277,7 @@ def _restore_spec(record: Restore) -> Object:
         adapter=record.adapter,
         policy=record.policy,
         requested_snapshot=_snapshot_name(record.requested_snapshot),
-        creation_time=moment(record.created_at),
+        creation_time=utc_datetime_of(record.created_at),
     )
     return spec.to_json()
 
@@ -281,18 +285,18 @@ def _restore_spec(record: Restore) -> Object:
 def _restore_status(record: Restore) -> Object:
     status = RestoreStatus(
         step=record.step,
-        deadline=moment(record.deadline),
+        deadline=utc_datetime_of(record.deadline),
         snapshot=_snapshot_name(record.snapshot),
         manifest_digest=record.manifest_digest or None,
         newest_snapshot=_snapshot_name(record.newest_snapshot),
         incarnation=record.incarnation,
         cold=record.cold,
         message=record.failure,
-        start_time=_moment(record.running_at),
-        completion_time=_moment(record.finished_at),
-        damaged=tuple(_named(ref) for ref in record.damaged),
-        quick_failures=tuple(_named(ref) for ref in record.quick_failures),
-        conditions=of_restore(record),
+        start_time=_to_timestamp(record.running_at),
+        completion_time=_to_timestamp(record.finished_at),
+        damaged=tuple(_to_snapshot_name(ref) for ref in record.damaged),
+        quick_failures=tuple(_to_snapshot_name(ref) for ref in record.quick_failures),
+        conditions=restore_conditions(record),
     )
     return status.to_json()
 
@@ -301,38 +305,38 @@ def _to_restore(namespace: str, spec: RestoreSpec, status: RestoreStatus) -> Res
     return Restore(
         uid=spec.uid,
         adapter=spec.adapter,
-        workload=_workload(namespace, spec),
-        identity=_identity(namespace, spec.identity),
+        workload=_to_workload_reference(namespace, spec),
+        identity=_to_identity(namespace, spec.identity),
         policy=spec.policy,
         step=status.step,
         created_at=spec.creation_time.timestamp(),
         deadline=status.deadline.timestamp(),
-        snapshot=_snapshot(namespace, status.snapshot),
+        snapshot=_to_snapshot_reference(namespace, status.snapshot),
         manifest_digest=status.manifest_digest or "",
-        requested_snapshot=_snapshot(namespace, spec.requested_snapshot),
-        newest_snapshot=_snapshot(namespace, status.newest_snapshot),
+        requested_snapshot=_to_snapshot_reference(namespace, spec.requested_snapshot),
+        newest_snapshot=_to_snapshot_reference(namespace, status.newest_snapshot),
         incarnation=status.incarnation,
         cold=status.cold,
         failure=status.message,
-        running_at=_seconds(status.start_time),
-        finished_at=_seconds(status.completion_time),
-        damaged=_refs(namespace, status.damaged),
-        quick_failures=_refs(namespace, status.quick_failures),
+        running_at=_to_epoch_seconds(status.start_time),
+        finished_at=_to_epoch_seconds(status.completion_time),
+        damaged=_to_snapshot_references(namespace, status.damaged),
+        quick_failures=_to_snapshot_references(namespace, status.quick_failures),
     )
 
 
 # -- what they are made of
 
 
-def _refs(namespace: str, found: tuple[SnapshotName, ...]) -> tuple[SnapshotRef, ...]:
-    return tuple(SnapshotRef(_identity(namespace, name), name.generation) for name in found)
+def _to_snapshot_references(namespace: str, found: tuple[SnapshotName, ...]) -> tuple[SnapshotRef, ...]:
+    return tuple(SnapshotRef(_to_identity(namespace, name), name.generation) for name in found)
 
 
 def _identity_spec(identity: Identity) -> IdentitySpec:
     return IdentitySpec(id=identity.id, index=identity.index, container=identity.container)
 
 
-def _identity(namespace: str, spec: IdentitySpec | SnapshotName) -> Identity:
+def _to_identity(namespace: str, spec: IdentitySpec | SnapshotName) -> Identity:
     return Identity(namespace, spec.id, spec.index, spec.container)
 
 
@@ -340,7 +344,7 @@ def _pod_spec(workload: WorkloadRef) -> PodSpec:
     return PodSpec(name=workload.name, uid=workload.uid, node_name=workload.node)
 
 
-def _workload(namespace: str, spec: CheckpointSpec | RestoreSpec) -> WorkloadRef:
+def _to_workload_reference(namespace: str, spec: CheckpointSpec | RestoreSpec) -> WorkloadRef:
     pod = spec.pod_ref
     return WorkloadRef(pod.uid, namespace, pod.name, pod.node_name, spec.namespace_uid or "")
 
@@ -351,31 +355,31 @@ def _held_spec(held: HeldObject | None) -> HeldObjectSpec | None:
     return HeldObjectSpec(api_version=held.api_version, kind=held.kind, name=held.name, uid=held.uid)
 
 
-def _held(namespace: str, held: HeldObjectSpec | None) -> HeldObject | None:
+def _to_held_object(namespace: str, held: HeldObjectSpec | None) -> HeldObject | None:
     return None if held is None else HeldObject(held.api_version, held.kind, namespace, held.name, held.uid)
 
 
 def _snapshot_name(ref: SnapshotRef | None) -> SnapshotName | None:
-    return None if ref is None else _named(ref)
+    return None if ref is None else _to_snapshot_name(ref)
 
 
-def _named(ref: SnapshotRef) -> SnapshotName:
+def _to_snapshot_name(ref: SnapshotRef) -> SnapshotName:
     values: dict[str, Any] = {"id": ref.identity.id, "index": ref.identity.index, "container": ref.identity.container}
     return SnapshotName(**values, generation=ref.generation)
 
 
-def _snapshot(namespace: str, name: SnapshotName | None) -> SnapshotRef | None:
-    return None if name is None else SnapshotRef(_identity(namespace, name), name.generation)
+def _to_snapshot_reference(namespace: str, name: SnapshotName | None) -> SnapshotRef | None:
+    return None if name is None else SnapshotRef(_to_identity(namespace, name), name.generation)
 
 
-def _bounded(created_at: datetime, deadline: datetime) -> float:
+def _cap_deadline(created_at: datetime, deadline: datetime) -> float:
     """Cap the deadline: a later one than any of ours is forged."""
     return min(deadline.timestamp(), created_at.timestamp() + LONGEST_RECORD_SECONDS)
 
 
-def _moment(seconds: float | None) -> datetime | None:
-    return None if seconds is None else moment(seconds)
+def _to_timestamp(seconds: float | None) -> datetime | None:
+    return None if seconds is None else utc_datetime_of(seconds)
 
 
-def _seconds(time: datetime | None) -> float | None:
+def _to_epoch_seconds(time: datetime | None) -> float | None:
     return None if time is None else time.timestamp()

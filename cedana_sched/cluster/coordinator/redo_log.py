@@ -18,6 +18,7 @@ import msgspec
 import structlog
 import zstandard
 
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import (
     AbsentError,
@@ -27,13 +28,12 @@ from cedana_sched.kube.errors import (
     ConflictError,
     UnreadableError,
 )
-from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError, IntegrityError
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Record
-from cedana_sched.store.decoding import UNREADABLE, unpack
+from cedana_sched.store.decoding import UNREADABLE, decompress_bounded
 
 log = structlog.get_logger(__name__)
 
@@ -94,13 +94,13 @@ class _Entry(msgspec.Struct, frozen=True):
         return id(self.record), self.is_forgotten
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _StoredSegment(msgspec.Struct, frozen=True):
     """A segment and its entries, in order."""
 
     parts: tuple[tuple[int, str], ...]
     entries: tuple[_Entry, ...]
 
-    def named(self, live: Collection[_Key]) -> _Segment:
+    def to_reference(self, live: Collection[_Key]) -> _Segment:
         bits = sum(1 << number for number, entry in enumerate(self.entries) if entry.key in live)
         return _Segment(self.parts, f"{bits:x}")
 
@@ -108,7 +108,7 @@ class _Kept(msgspec.Struct, frozen=True):
 class _Head(msgspec.Struct, frozen=True):
     """One state of the log: the current one, or the one after an unconfirmed write."""
 
-    segments: tuple[_Kept, ...] = ()
+    segments: tuple[_StoredSegment, ...] = ()
     data: dict[str, str] = {}
 
 
@@ -142,9 +142,9 @@ class RedoLog:
             self._writes += 1
             try:
                 if found is None:
-                    made = await self._api.create(CONFIG_MAPS, self._body({}, ""), into=_ConfigMap)
+                    made = await self._api.create(CONFIG_MAPS, self._config_map_body({}, ""), into=_ConfigMap)
                 else:
-                    body = self._body(found.binary_data, found.metadata.resource_version)
+                    body = self._config_map_body(found.binary_data, found.metadata.resource_version)
                     made = await self._api.update(CONFIG_MAPS, body, into=_ConfigMap)
             except (ConflictError, AlreadyExistsError):
                 continue  # the predecessor has just written: its content counts
@@ -165,8 +165,8 @@ class RedoLog:
         """
         while True:
             if self._doubtful:
-                await self._end_doubts()
-            head = await self._prepared(changed, pending)
+                await self._resolve_uncertain_writes()
+            head = await self._prepare_head(changed, pending)
             if await self._replace(head):
                 return
 
@@ -175,7 +175,7 @@ class RedoLog:
     async def _replace(self, head: _Head) -> bool:
         """PUT the head; return False if the log was changed or deleted, and the head must be prepared again."""
         self._writes += 1
-        body, signature = self._body(head.data, self._version), self._signature()
+        body, signature = self._config_map_body(head.data, self._version), self._writer_signature()
         try:
             if self._version:
                 made = await self._api.update(CONFIG_MAPS, body, into=_ConfigMap)
@@ -196,7 +196,7 @@ class RedoLog:
         self._version, self._head, self._is_lost = made.metadata.resource_version, head, False
         return True
 
-    async def _end_doubts(self) -> None:
+    async def _resolve_uncertain_writes(self) -> None:
         """Resolve writes whose responses were lost.
 
         Read the head and write it once more: after that, none of our writes still in flight can succeed.
@@ -206,7 +206,7 @@ class RedoLog:
             ApiError: the outcome is unknown; call again.
         """
         try:
-            found = await self._own_head()
+            found = await self._read_own_head()
         except AbsentError:
             self._version, self._is_lost = "", True
             self._doubtful.clear()
@@ -215,11 +215,11 @@ class RedoLog:
         arrived = self._doubtful.get(signature, self._head)
         self._version = found.metadata.resource_version
         self._writes += 1
-        body = self._body(found.binary_data, self._version)
+        body = self._config_map_body(found.binary_data, self._version)
         try:
             made = await self._api.update(CONFIG_MAPS, body, into=_ConfigMap)
         except ApiError as error:
-            self._doubtful[self._signature()] = arrived
+            self._doubtful[self._writer_signature()] = arrived
             if isinstance(error, ConflictError | AbsentError):
                 raise ApiUnavailableError(
                     f"{LOG_NAME} is changed at this moment", remedy="it is tried again"
@@ -228,7 +228,7 @@ class RedoLog:
         self._version, self._head, self._is_lost = made.metadata.resource_version, arrived, False
         self._doubtful.clear()
 
-    async def _own_head(self) -> _ConfigMap:
+    async def _read_own_head(self) -> _ConfigMap:
         """Read the head; raise FencedError if another coordinator wrote it."""
         found = await self._api.get(CONFIG_MAPS, LOG_NAME, self._namespace, into=_ConfigMap)
         writer, _, _ = found.metadata.annotations.get(names.WRITER, "").rpartition("/")
@@ -238,7 +238,7 @@ class RedoLog:
             )
         return found
 
-    async def _prepared(self, changed: Entries, pending: Entries) -> _Head:
+    async def _prepare_head(self, changed: Entries, pending: Entries) -> _Head:
         """Return a head with all entries, after writing the parts of its new segment."""
         entries = sorted([*_entries_of(changed), *_entries_of(pending)], key=lambda entry: entry.is_forgotten)
         kept = self._head.segments
@@ -248,40 +248,42 @@ class RedoLog:
         wanted = {entry.key for entry in entries}
         kept = tuple(one for one in kept if any(entry.key in wanted for entry in one.entries))
         in_segments = {entry.key for one in kept for entry in one.entries}
-        named = [one.named(wanted) for one in kept]
+        named = [one.to_reference(wanted) for one in kept]
         inline = tuple(entry for entry in entries if entry.key not in in_segments)
-        blob = await self._blob(inline)
+        blob = await self._encode_entries(inline)
         if len(blob) > INLINE_BYTES:
             made = await self._write_segment(blob, inline)
-            kept, named = (*kept, made), [*named, made.named(wanted)]
-            blob = await self._blob(())
+            kept, named = (*kept, made), [*named, made.to_reference(wanted)]
+            blob = await self._encode_entries(())
         data = {_ENTRIES: base64.b64encode(blob).decode()}
         if named:
             data[_SEGMENTS] = base64.b64encode(msgspec.json.encode(named)).decode()
         return _Head(kept, data)
 
-    async def _blob(self, entries: tuple[_Entry, ...]) -> bytes:
+    async def _encode_entries(self, entries: tuple[_Entry, ...]) -> bytes:
         known = {id(entry.record): found for entry in entries if (found := self._encoded.get(id(entry.record)))}
         many = len(entries) - len(known) > ENCODED_AT_ONCE or len(entries) > INLINE_RECORDS
-        blob, self._encoded = await asyncio.to_thread(_encoded, entries, known) if many else _encoded(entries, known)
+        blob, self._encoded = (
+            await asyncio.to_thread(_compress_entries, entries, known) if many else _compress_entries(entries, known)
+        )
         return blob
 
-    def _body(self, data: dict[str, str], version: str) -> Object:
+    def _config_map_body(self, data: dict[str, str], version: str) -> Object:
         metadata: Object = {
             "name": LOG_NAME,
             "namespace": self._namespace,
-            "annotations": {names.WRITER: self._signature()},
+            "annotations": {names.WRITER: self._writer_signature()},
         }
         if version:
             metadata["resourceVersion"] = version
         return {"metadata": metadata, "binaryData": data}
 
-    def _signature(self) -> str:
+    def _writer_signature(self) -> str:
         return f"{self._writer}/{self._writes}"
 
     # -- segments
 
-    async def _write_segment(self, blob: bytes, entries: tuple[_Entry, ...]) -> _Kept:
+    async def _write_segment(self, blob: bytes, entries: tuple[_Entry, ...]) -> _StoredSegment:
         slices = [blob[at : at + PART_BYTES] for at in range(0, len(blob), PART_BYTES)]
         taken = {slot for one in self._head.segments for slot, _ in one.parts}
         free = [slot for slot in range(SLOTS) if slot not in taken]
@@ -292,13 +294,13 @@ class RedoLog:
             )
         for slot, part in zip(free, slices, strict=False):
             await self._write_part(slot, part)
-        return _Kept(tuple((slot, _digest(part)) for slot, part in zip(free, slices, strict=False)), entries)
+        return _StoredSegment(tuple((slot, _digest(part)) for slot, part in zip(free, slices, strict=False)), entries)
 
     async def _write_part(self, slot: int, part: bytes) -> None:
         """Write to an unreferenced slot. After a conflict, first confirm that this process still owns the log."""
         data = base64.b64encode(part).decode()
         while True:
-            metadata: Object = {"name": _name(slot), "namespace": self._namespace}
+            metadata: Object = {"name": _slot_object_name(slot), "namespace": self._namespace}
             body = {"metadata": metadata, "binaryData": {_PART: data}}
             try:
                 if version := self._slots.get(slot):
@@ -307,8 +309,8 @@ class RedoLog:
                 else:
                     made = await self._api.create(CONFIG_MAPS, body, into=_ConfigMap)
             except (ConflictError, AlreadyExistsError):
-                found = await self._api.find(CONFIG_MAPS, _name(slot), self._namespace, into=_ConfigMap)
-                await self._own_head()  # in this order: a later fence implies a later slot write
+                found = await self._api.find(CONFIG_MAPS, _slot_object_name(slot), self._namespace, into=_ConfigMap)
+                await self._read_own_head()  # in this order: a later fence implies a later slot write
                 self._slots.pop(slot, None)
                 if found is not None:
                     self._slots[slot] = found.metadata.resource_version
@@ -322,9 +324,9 @@ class RedoLog:
     async def _read(self, data: dict[str, str]) -> Entries:
         """Decode a head and its segments; damaged ones are skipped, and the objects are authoritative then."""
         entries: dict[str, _Entry] = {}
-        kept: list[_Kept] = []
+        kept: list[_StoredSegment] = []
         try:
-            segments = _decoded(data, _SEGMENTS, tuple[_Segment, ...]) if _SEGMENTS in data else ()
+            segments = _decode_segments(data, _SEGMENTS, tuple[_Segment, ...]) if _SEGMENTS in data else ()
         except _DAMAGE as error:
             log.exception("journal is damaged; what the objects say counts", problem=repr(error))
             segments = ()
@@ -335,27 +337,27 @@ class RedoLog:
             kept.append(one)
             entries |= {entry.record.uid: entry for entry in live}
         if _ENTRIES in data:
-            entries |= {entry.record.uid: entry for entry in _inline(data)}
+            entries |= {entry.record.uid: entry for entry in _decode_inline_entries(data)}
         self._head = _Head(tuple(kept), data)
         return Entries(
             tuple(entry.record for entry in entries.values() if not entry.is_forgotten),
             tuple(entry.record for entry in entries.values() if entry.is_forgotten),
         )
 
-    async def _read_segment(self, segment: _Segment) -> tuple[_Kept, list[_Entry]] | None:
+    async def _read_segment(self, segment: _Segment) -> tuple[_StoredSegment, list[_Entry]] | None:
         """Return the segment and its live entries; None if damaged."""
         blob = b""
         try:
             for slot, digest in segment.parts:
                 if slot not in range(SLOTS):
                     raise ValueError(f"there is no slot {slot}")
-                found = await self._api.get(CONFIG_MAPS, _name(slot), self._namespace, into=_ConfigMap)
+                found = await self._api.get(CONFIG_MAPS, _slot_object_name(slot), self._namespace, into=_ConfigMap)
                 self._slots[slot] = found.metadata.resource_version
                 part = base64.b64decode(found.binary_data[_PART], validate=True)
                 if _digest(part) != digest:
                     raise ValueError(f"part {slot} is not what the head names")
                 blob += part
-            entries = tuple(_entries_of(codec.decode(unpack(blob, MOST_BYTES), Entries)))
+            entries = tuple(_entries_of(codec.decode(decompress_bounded(blob, MOST_BYTES), Entries)))
             bits = int(segment.live, 16)
             if not 0 <= bits < 1 << len(entries):
                 raise ValueError(f"{segment.live:.40} says nothing of {len(entries)} entries")
@@ -363,7 +365,7 @@ class RedoLog:
             log.exception("journal is damaged; what the objects say counts", problem=repr(error))
             return None
         live = [entry for number, entry in enumerate(entries) if bits >> number & 1]
-        return _Kept(segment.parts, entries), live
+        return _StoredSegment(segment.parts, entries), live
 
 
 def _entries_of(entries: Entries) -> Iterable[_Entry]:
@@ -372,7 +374,7 @@ def _entries_of(entries: Entries) -> Iterable[_Entry]:
     yield from (_Entry(record, is_forgotten=True) for record in entries.forgotten)
 
 
-def _encoded(
+def _compress_entries(
     entries: tuple[_Entry, ...], known: dict[int, tuple[Record, bytes]]
 ) -> tuple[bytes, dict[int, tuple[Record, bytes]]]:
     """Return compressed `Entries`, and each record as JSON: one at a time, so that a thread yields to others."""
@@ -382,9 +384,9 @@ def _encoded(
     return zstandard.compress(b'{"records":[' + records + b'],"forgotten":[' + forgotten + b"]}", 3), texts
 
 
-def _inline(data: dict[str, str]) -> Iterable[_Entry]:
+def _decode_inline_entries(data: dict[str, str]) -> Iterable[_Entry]:
     try:
-        text = unpack(base64.b64decode(data[_ENTRIES], validate=True), MOST_BYTES)
+        text = decompress_bounded(base64.b64decode(data[_ENTRIES], validate=True), MOST_BYTES)
         return tuple(_entries_of(codec.decode(text, Entries)))
     except _DAMAGE as error:
         # it held only what objects may lack: the objects remain, and every step repeats its order
@@ -392,11 +394,11 @@ def _inline(data: dict[str, str]) -> Iterable[_Entry]:
         return ()
 
 
-def _decoded(data: dict[str, str], key: str, expected: type[tuple[_Segment, ...]]) -> tuple[_Segment, ...]:
+def _decode_segments(data: dict[str, str], key: str, expected: type[tuple[_Segment, ...]]) -> tuple[_Segment, ...]:
     return msgspec.json.decode(base64.b64decode(data[key], validate=True), type=expected)
 
 
-def _name(slot: int) -> str:
+def _slot_object_name(slot: int) -> str:
     return f"{LOG_NAME}-{slot}"
 
 

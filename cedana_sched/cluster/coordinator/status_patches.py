@@ -28,10 +28,10 @@ def status_patch(record: Record, order: Order | None, order_number: int) -> Obje
     said, fields = status_of(record), _STATUS_FIELDS[resource_of(record).kind]
     status = {name: said.get(name) for name in fields}
     if order is not None:
-        status["order"] = numbered(order_number, order)
+        status["order"] = encode_numbered_order(order_number, order)
     return status
 
 
-def numbered(number: int, order: Order) -> Object:
+def encode_numbered_order(number: int, order: Order) -> Object:
     """Encode an order as stored in an object."""
     return {"number": number, "order": codec.to_builtins(order)}

@@ -9,21 +9,21 @@ import structlog
 from pydantic import ValidationError
 
 from cedana_sched.agent.store_threads import StoreThreads
-from cedana_sched.cluster.coordinator.scoping import SCOPED, Scoping
+from cedana_sched.cluster.coordinator.scoped_storage_condition import SCOPED, ScopedConditionProbe
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
-from cedana_sched.kube.own_kinds.checkpoint_storage import StorageObject
-from cedana_sched.kube.reading import UnreadableSink
+from cedana_sched.kube.own_kinds.cached_storage import CachedStorage
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES
+from cedana_sched.kube.response_decoding import UnreadableSink
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.errors import CedanaSchedError, UsageError
-from cedana_sched.model.objects.base import Condition, ConditionStatus, moment, read_kept
+from cedana_sched.model.objects.base import Condition, ConditionStatus, parse_stored_object, utc_datetime_of
 from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec, CheckpointStorageStatus
-from cedana_sched.model.texts import cut
+from cedana_sched.model.texts import truncate_text
 from cedana_sched.store.check import StoreReport
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 
 log = structlog.get_logger(__name__)
 
@@ -33,14 +33,14 @@ READY = "Ready"
 Probe = Callable[[StorageConfig], StoreReport | None]
 
 
-def measure(config: StorageConfig) -> StoreReport:
+def measure_storage(config: StorageConfig) -> StoreReport:
     """Write, read and delete a sample of 32 MiB; see `SnapshotStore.check`."""
-    return SnapshotStore.open(config).check()
+    return SnapshotStore.open(config).check_storage()
 
 
-def look(config: StorageConfig) -> None:
+def probe_briefly(config: StorageConfig) -> None:
     """Check with a few small requests that it is still usable: storage and requests cost money."""
-    SnapshotStore.open(config).probe()
+    SnapshotStore.open(config).probe_access()
 
 
 class StorageProbe:
@@ -49,16 +49,16 @@ class StorageProbe:
     def __init__(
         self,
         api: Api,
-        first: Probe = measure,
-        later: Probe = look,
-        scoping: Scoping | None = None,
+        first: Probe = measure_storage,
+        later: Probe = probe_briefly,
+        scoping: ScopedConditionProbe | None = None,
         unreadable: UnreadableSink | None = None,
     ) -> None:
         self._api = api
-        self._scoping = scoping or Scoping()
+        self._scoping = scoping or ScopedConditionProbe()
         self._first = first
         self._later = later
-        self._informer = Informer(Watch(api, CHECKPOINT_STORAGES, StorageObject), unreadable)
+        self._informer = Informer(Watch(api, CHECKPOINT_STORAGES, CachedStorage), unreadable)
         self._threads = StoreThreads()
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._since: dict[tuple[str, str], tuple[ConditionStatus, float]] = {}
@@ -68,7 +68,7 @@ class StorageProbe:
         """Probe each storage when it appears or changes, then every `PROBE_SECONDS`, forever."""
         async with asyncio.TaskGroup() as group:
 
-            def heard(before: StorageObject | None, now: StorageObject | None) -> None:
+            def heard(before: CachedStorage | None, now: CachedStorage | None) -> None:
                 known = now or before
                 if known is None or (before and now and before.metadata.generation == now.metadata.generation):
                     return
@@ -81,11 +81,11 @@ class StorageProbe:
             self._informer.subscribe(heard)
             await self._informer.run()
 
-    async def _keep_trying(self, storage: StorageObject) -> None:
+    async def _keep_trying(self, storage: CachedStorage) -> None:
         probe = self._first
         measured = ""
         while True:
-            status, measured = await self._try(storage, probe, measured)
+            status, measured = await self._probe_storage(storage, probe, measured)
             if measured:
                 probe = self._later
             try:
@@ -95,61 +95,73 @@ class StorageProbe:
                 log.warning("storage's state not written", storage=storage.metadata.name, problem=error.message)
             await asyncio.sleep(PROBE_SECONDS)
 
-    async def _try(self, storage: StorageObject, probe: Probe, measured: str) -> tuple[CheckpointStorageStatus, str]:
+    async def _probe_storage(
+        self, storage: CachedStorage, probe: Probe, measured: str
+    ) -> tuple[CheckpointStorageStatus, str]:
         """Return the current status, and the measurement from when it was first usable."""
         scoped: tuple[Condition, ...] = ()
         try:
-            config = config_of(storage.spec)
+            config = storage_configuration_of(storage.spec)
             if config.path is not None:
                 sentence = "a folder of the nodes is not tried from here"
-                return self._status(storage, "Unknown", "VisibleToNodesOnly", sentence), sentence
-            scoped = await self._scoped(storage, config)
+                return self._build_status(storage, "Unknown", "VisibleToNodesOnly", sentence), sentence
+            scoped = await self._scoped_conditions(storage, config)
             report = await self._threads.run(probe, config)
         except CedanaSchedError as error:
             log.warning("storage cannot be used", storage=storage.metadata.name, problem=str(error))
             reason = type(error).__name__.removesuffix("Error")
-            return self._status(storage, "False", reason, str(error), *scoped), measured
+            return self._build_status(storage, "False", reason, str(error), *scoped), measured
         except Exception as error:  # a defect of ours or of the store's client must not end the coordinator
             log.exception("storage cannot be tried", storage=storage.metadata.name)
-            return self._status(storage, "False", "NotTried", f"it cannot be tried: {error!r:.500}", *scoped), measured
+            return self._build_status(
+                storage, "False", "NotTried", f"it cannot be tried: {error!r:.500}", *scoped
+            ), measured
         if report is not None:
-            measured = _words(report)
-        return self._status(storage, "True", "Probed", measured, *scoped), measured
+            measured = _describe_report(report)
+        return self._build_status(storage, "True", "Probed", measured, *scoped), measured
 
-    async def _scoped(self, storage: StorageObject, config: StorageConfig) -> tuple[Condition, ...]:
+    async def _scoped_conditions(self, storage: CachedStorage, config: StorageConfig) -> tuple[Condition, ...]:
         """Return the condition; none for a folder, which has no keys."""
         if config.s3 is None:
             return ()
-        found = await self._threads.run(self._scoping.look, config.s3)
-        return (self._condition(storage, SCOPED, found.status, found.reason, found.message, now=SERVER_TIME.seconds()),)
+        found = await self._threads.run(self._scoping.evaluate, config.s3)
+        return (
+            self._build_condition(
+                storage, SCOPED, found.status, found.reason, found.message, now=SERVER_TIME.seconds()
+            ),
+        )
 
-    def _status(
-        self, storage: StorageObject, status: ConditionStatus, reason: str, message: str, *others: Condition
+    def _build_status(
+        self, storage: CachedStorage, status: ConditionStatus, reason: str, message: str, *others: Condition
     ) -> CheckpointStorageStatus:
         now = SERVER_TIME.seconds()
-        ready = self._condition(storage, READY, status, reason, message, now=now)
-        return CheckpointStorageStatus(last_probe_time=moment(now), conditions=(ready, *others))
+        ready = self._build_condition(storage, READY, status, reason, message, now=now)
+        return CheckpointStorageStatus(last_probe_time=utc_datetime_of(now), conditions=(ready, *others))
 
-    def _condition(
-        self, storage: StorageObject, kind: str, status: ConditionStatus, reason: str, message: str, *, now: float
+    def _build_condition(
+        self, storage: CachedStorage, kind: str, status: ConditionStatus, reason: str, message: str, *, now: float
     ) -> Condition:
         before, since = self._since.get((storage.metadata.name, kind), (status, now))
         if before != status:
             since = now
         self._since[storage.metadata.name, kind] = (status, since)
         return Condition(
-            type=kind, status=status, reason=reason, message=cut(message), last_transition_time=moment(since)
+            type=kind,
+            status=status,
+            reason=reason,
+            message=truncate_text(message),
+            last_transition_time=utc_datetime_of(since),
         )
 
 
-def config_of(spec: Object) -> StorageConfig:
+def storage_configuration_of(spec: Object) -> StorageConfig:
     """Return the location of a CheckpointStorage. Keys come from our own environment.
 
     Raises:
         UsageError: names the field, its value and the remedy.
     """
     try:
-        written = read_kept(CheckpointStorageSpec, spec)
+        written = parse_stored_object(CheckpointStorageSpec, spec)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, ("spec", *first["loc"])))
@@ -165,7 +177,7 @@ def config_of(spec: Object) -> StorageConfig:
     return StorageConfig.load({"s3": values})
 
 
-def _words(report: StoreReport) -> str:
+def _describe_report(report: StoreReport) -> str:
     mib = 1 << 20
     return (
         f"{report.place}: writes {report.write_bytes_per_second / mib:.0f} MiB/s, reads"

@@ -9,14 +9,14 @@ from datetime import datetime
 
 import msgspec
 
+from cedana_sched.kube.builtin_kinds import Condition, Node
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import Condition, Node
 from cedana_sched.kube.resources import NODES
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Changed, Listed, Watch
 from cedana_sched.model.compatibility import Compatibility, NodeDescription
 from cedana_sched.model.gpus import Gpus
-from cedana_sched.model.objects.base import parsed
+from cedana_sched.model.objects.base import parse_timestamp
 from cedana_sched.model.objects.names import CPU_FEATURES, NODE_FACTS, NODE_GPUS, NODE_PREPARED, UNINSTALL
 
 
@@ -59,7 +59,7 @@ class NodeFacts:
 
     async def wait_ready(self) -> None:
         """Return when the kubelet reports the node as Ready."""
-        await self._wait_until(lambda node: any(_is_true(condition) for condition in node.status.conditions))
+        await self._wait_until(lambda node: any(_is_ready_condition(condition) for condition in node.status.conditions))
 
     async def is_marked_for_uninstall(self) -> bool:
         """Return whether the node is marked for our uninstallation.
@@ -101,8 +101,8 @@ def cpu_digest(compatibility: Compatibility) -> str:
 def has_uninstall_mark(node: Node, now: datetime) -> bool:
     """Return whether the node bears an uninstallation mark that has not expired."""
     until = node.metadata.annotations.get(UNINSTALL)
-    return until is not None and (moment := parsed(until)) is not None and now < moment
+    return until is not None and (moment := parse_timestamp(until)) is not None and now < moment
 
 
-def _is_true(condition: Condition) -> bool:
+def _is_ready_condition(condition: Condition) -> bool:
     return condition.type == "Ready" and condition.status == "True"

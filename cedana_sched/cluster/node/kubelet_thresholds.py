@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import structlog
 import yaml
 
-from cedana_sched.agent.room import Reserve
-from cedana_sched.kube.quantities import whole
+from cedana_sched.agent.staging import Reserve
+from cedana_sched.kube.quantities import parse_whole
 
 MARGIN = 0.01
 """Share of the disk above the kubelet's threshold: the kubelet polls every ten seconds, and other processes write as
@@ -37,14 +37,14 @@ _MOST_BYTES = 1 << 20
 log = structlog.get_logger(__name__)
 
 
-class _Kubelet(NamedTuple):
+class _KubeletProcess(NamedTuple):
     """A running kubelet: its arguments, and its root as this process sees it."""
 
     arguments: tuple[str, ...]
     root: Path
 
 
-class Kubelet:
+class KubeletThresholds:
     """The kubelet of this node; `folder` is its directory of files, as this process sees it."""
 
     def __init__(self, folder: Path, proc: Path = Path("/proc")) -> None:
@@ -52,36 +52,39 @@ class Kubelet:
         self._proc = proc
         self._said: str | None = None
 
-    def keeps_free(self) -> Reserve:
+    def read_reserve(self) -> Reserve:
         """Read the reserve again; blocks for some milliseconds."""
         try:
             found = reserve_of(self._thresholds())
         except (OSError, ValueError, yaml.YAMLError) as error:
-            self._say(f"the kubelet's configuration cannot be read, its defaults count: {error}")
+            self._log_if_changed(f"the kubelet's configuration cannot be read, its defaults count: {error}")
             return reserve_of([_HARD])
-        self._say(f"staged snapshots leave {found.share:.0%} of the disk free, or {found.size >> 20} MiB")
+        self._log_if_changed(f"staged snapshots leave {found.share:.0%} of the disk free, or {found.size >> 20} MiB")
         return found
 
-    def _say(self, line: str) -> None:
+    def _log_if_changed(self, line: str) -> None:
         if line != self._said:
             self._said = line
             log.info(line)
 
     def _thresholds(self) -> list[Mapping[str, str]]:
-        kubelet = self._process()
+        kubelet = self._find_kubelet_process()
         if kubelet is None:
             path = self._folder / "config.yaml"
-            return _of_file(_read(path)) if path.exists() else [_HARD]
-        named = _argument(kubelet, "config")
+            return _thresholds_in_configuration(_read(path)) if path.exists() else [_HARD]
+        named = _flag_value(kubelet, "config")
         content = _read(kubelet.root / named.lstrip("/")) if named else {}
-        if folder := _argument(kubelet, "config-dir"):
+        if folder := _flag_value(kubelet, "config-dir"):
             for path in sorted((kubelet.root / folder.lstrip("/")).glob("*.conf")):
                 content = _merged(content, _read(path))
-        hard, soft = _argument(kubelet, "eviction-hard"), _argument(kubelet, "eviction-soft")
-        found = _of_file(content)
-        return [_of_flag(hard) if hard is not None else found[0], _of_flag(soft) if soft is not None else found[1]]
+        hard, soft = _flag_value(kubelet, "eviction-hard"), _flag_value(kubelet, "eviction-soft")
+        found = _thresholds_in_configuration(content)
+        return [
+            _parse_threshold_flag(hard) if hard is not None else found[0],
+            _parse_threshold_flag(soft) if soft is not None else found[1],
+        ]
 
-    def _process(self) -> _Kubelet | None:
+    def _find_kubelet_process(self) -> _KubeletProcess | None:
         of_node = (self._proc / "1/ns/pid").readlink()
         for path in self._proc.glob("[0-9]*"):
             try:
@@ -91,13 +94,13 @@ class Kubelet:
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue  # it has exited, or is a process that cannot be trusted
             if Path(arguments[0]).name == "kubelet":
-                return _Kubelet(tuple(arguments[1:]), path / "root")
+                return _KubeletProcess(tuple(arguments[1:]), path / "root")
         return None
 
 
 def reserve_of(thresholds: list[Mapping[str, str]]) -> Reserve:
     """Return the free space these thresholds require; each signal, by its name, is a percentage or a quantity."""
-    space, inodes = list(_values(thresholds, _SPACE)), list(_values(thresholds, _INODES))
+    space, inodes = list(_threshold_values(thresholds, _SPACE)), list(_threshold_values(thresholds, _INODES))
     return Reserve(
         share=max((share for share, _ in space), default=0.0) + MARGIN,
         size=max((size for _, size in space), default=0),
@@ -106,17 +109,17 @@ def reserve_of(thresholds: list[Mapping[str, str]]) -> Reserve:
     )
 
 
-def _values(thresholds: list[Mapping[str, str]], kind: str) -> Iterator[tuple[float, int]]:
+def _threshold_values(thresholds: list[Mapping[str, str]], kind: str) -> Iterator[tuple[float, int]]:
     for signals in thresholds:
         for signal in (disk + kind for disk in _DISKS):
             value = str(signals.get(signal, "0%")).strip()
             if value.endswith("%"):
                 yield min(max(float(value[:-1]) / 100, 0.0), 1.0), 0
             else:
-                yield 0.0, whole(value)
+                yield 0.0, parse_whole(value)
 
 
-def _of_file(content: Mapping[str, Any]) -> list[Mapping[str, str]]:
+def _thresholds_in_configuration(content: Mapping[str, Any]) -> list[Mapping[str, str]]:
     """Return `evictionHard` and `evictionSoft` of a KubeletConfiguration."""
     hard, soft = content.get("evictionHard"), content.get("evictionSoft")
     if not isinstance(hard, dict) or not hard:
@@ -126,13 +129,13 @@ def _of_file(content: Mapping[str, Any]) -> list[Mapping[str, str]]:
     return [hard, soft if isinstance(soft, dict) else {}]
 
 
-def _of_flag(value: str) -> Mapping[str, str]:
+def _parse_threshold_flag(value: str) -> Mapping[str, str]:
     """Parse `nodefs.available<10%,imagefs.available<15%`."""
     pairs = (item.partition("<") for item in value.split(","))
     return {signal.strip(): threshold for signal, _, threshold in pairs}
 
 
-def _argument(kubelet: _Kubelet, name: str) -> str | None:
+def _flag_value(kubelet: _KubeletProcess, name: str) -> str | None:
     """Return the last value of a flag; None if it is not set."""
     found = None
     words = [*kubelet.arguments, ""]

@@ -25,8 +25,8 @@ from typing import Self
 
 import structlog
 
-from cedana_sched.model.segments import segment
-from cedana_sched.runtime.whole import is_hidden, write_whole
+from cedana_sched.model.path_segment_validation import validate_segment
+from cedana_sched.runtime_handler.atomic_write import is_temporary_name, write_atomically
 
 log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ KUBELET_SECONDS = 30.0
 
 
 @dataclass
-class _Pod:
+class _PodState:
     """State of one pod. Times are the loop's."""
 
     ordered_by: str | None = None
@@ -77,16 +77,16 @@ class PendingKills:
         self._kubelet_seconds = kubelet_seconds
         self._directory = directory
         self._kill = kill
-        self._pods: dict[str, _Pod] = {}
+        self._pods: dict[str, _PodState] = {}
         """By uid."""
 
     async def __aenter__(self) -> Self:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in self._directory.iterdir():
-            if is_hidden(path.name):
+            if is_temporary_name(path.name):
                 path.unlink()
             else:
-                self._of(path.name).ordered_by = path.read_text()
+                self._state_of(path.name).ordered_by = path.read_text()
         return self
 
     async def __aexit__(
@@ -107,9 +107,9 @@ class PendingKills:
             FreezerError: the pod is deleted, and some process did not exit in time.
             OSError: the record cannot be written; no kill is pending.
         """
-        pod = self._of(pod_uid)
+        pod = self._state_of(pod_uid)
         if not pod.ordered_by:
-            write_whole(self._file(pod_uid), checkpoint_uid.encode())
+            write_atomically(self._file(pod_uid), checkpoint_uid.encode())
             pod.ordered_by = checkpoint_uid
             pod.released.clear()
         if pod.deleted is None:
@@ -117,7 +117,7 @@ class PendingKills:
         await self._end_deleted(pod_uid, pod)
         return True
 
-    async def end(self, pod_uid: str, checkpoint_uid: str) -> bool:
+    async def kill_now(self, pod_uid: str, checkpoint_uid: str) -> bool:
         """End the pod without waiting for its deletion; False if this checkpoint has not ordered its kill.
 
         Raises:
@@ -127,16 +127,16 @@ class PendingKills:
         if pod is None or not pod.is_ordered_by(checkpoint_uid):
             return False
         log.warning("pod was released and is not deleted: killed anyway", pod=pod_uid)
-        await self._end(pod_uid, pod)
+        await self._kill_and_release(pod_uid, pod)
         return True
 
-    async def spare(self, pod_uid: str, checkpoint_uid: str) -> None:
+    async def cancel(self, pod_uid: str, checkpoint_uid: str) -> None:
         """Undo `add` if this checkpoint ordered the kill. No effect once the deletion has been seen."""
         if (pod := self._pods.get(pod_uid)) is None:
             return
         async with pod.turn:  # not while the pod is being ended
             if pod.deleted is None and pod.is_ordered_by(checkpoint_uid):
-                self._release(pod_uid, pod)
+                self._clear_pending_kill(pod_uid, pod)
 
     async def on_deleted(self, pod_uid: str, *, starts_again: bool = False) -> None:
         """Record the pod's deletion timestamp. If its kill is pending, returns when no process of it remains.
@@ -149,7 +149,7 @@ class PendingKills:
         Raises:
             FreezerError: some process did not exit in time.
         """
-        pod = self._of(pod_uid)
+        pod = self._state_of(pod_uid)
         if pod.deleted is None:
             pod.deleted = asyncio.get_running_loop().time()
         pod.starts_again = pod.starts_again or starts_again
@@ -163,32 +163,32 @@ class PendingKills:
         Raises:
             FreezerError: some process did not exit in time.
         """
-        pod = self._of(pod_uid)
+        pod = self._state_of(pod_uid)
         pod.called = asyncio.get_running_loop().time()
         if pod.is_pending:
-            await self._end(pod_uid, pod)
+            await self._kill_and_release(pod_uid, pod)
 
     def drop(self, pod_uid: str) -> None:
         """Drop the state of a pod that no longer exists."""
         if (pod := self._pods.pop(pod_uid, None)) is not None:
-            self._release(pod_uid, pod)
+            self._clear_pending_kill(pod_uid, pod)
 
-    def _of(self, pod_uid: str) -> _Pod:
-        return self._pods.setdefault(pod_uid, _Pod())
+    def _state_of(self, pod_uid: str) -> _PodState:
+        return self._pods.setdefault(pod_uid, _PodState())
 
-    async def _end_deleted(self, pod_uid: str, pod: _Pod) -> None:
+    async def _end_deleted(self, pod_uid: str, pod: _PodState) -> None:
         if pod.is_pending and pod.starts_again:
             await self._wait_for_kubelet(pod)
         if pod.is_pending:
-            await self._end(pod_uid, pod)
+            await self._kill_and_release(pod_uid, pod)
 
-    async def _end(self, pod_uid: str, pod: _Pod) -> None:
+    async def _kill_and_release(self, pod_uid: str, pod: _PodState) -> None:
         """Serialize kills of one pod: the watch and the kubelet's call arrive together."""
         async with pod.turn:
             await self._kill(pod_uid)
-            self._release(pod_uid, pod)
+            self._clear_pending_kill(pod_uid, pod)
 
-    async def _wait_for_kubelet(self, pod: _Pod) -> None:
+    async def _wait_for_kubelet(self, pod: _PodState) -> None:
         """Wait for the kubelet's call, which may precede the deletion seen here; at most `kubelet_seconds`."""
         assert pod.deleted is not None  # noqa: S101  # called for deleted pods alone
         if pod.called > pod.deleted - self._kubelet_seconds:
@@ -197,10 +197,10 @@ class PendingKills:
             async with asyncio.timeout_at(pod.deleted + self._kubelet_seconds):
                 await pod.released.wait()
 
-    def _release(self, pod_uid: str, pod: _Pod) -> None:
+    def _clear_pending_kill(self, pod_uid: str, pod: _PodState) -> None:
         pod.ordered_by = None
         pod.released.set()
         self._file(pod_uid).unlink(missing_ok=True)
 
     def _file(self, pod_uid: str) -> Path:
-        return self._directory / segment("pod", pod_uid)
+        return self._directory / validate_segment("pod", pod_uid)

@@ -25,7 +25,7 @@ class Facts(Protocol):
     async def remove_uninstall_mark(self) -> None: ...
 
 
-class OnNode(Protocol):
+class NodeInstallation(Protocol):
     """Our files on the node; see `Installation`."""
 
     async def uninstall(self) -> None: ...
@@ -41,7 +41,7 @@ async def run_until_marked(facts: Facts, *works: Coroutine[Any, Any, None]) -> N
             task.cancel()
 
 
-async def uninstall(facts: Facts, installation: OnNode) -> None:
+async def uninstall(facts: Facts, installation: NodeInstallation) -> None:
     """Uninstall: first the labels, so that no more pods are scheduled here; last the mark.
 
     Raises:

@@ -7,7 +7,7 @@ import sys
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.uninstall.main import ReleaseSettings, uninstall
-from cedana_sched.service.process import run, start
+from cedana_sched.component.process import run, start
 
 if __name__ == "__main__":
     sys.exit(

@@ -6,9 +6,9 @@ import asyncio
 
 import structlog
 
+from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ConflictError
-from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.model.objects import names
 
@@ -29,7 +29,7 @@ async def remove_finalizers(api: Api) -> None:
 
     async def release(one: PartialObject) -> None:
         async with writes:
-            await _release(api, one)
+            await _remove_finalizer(api, one)
 
     kept = [one for one in found if names.SNAPSHOT_CLEANUP in one.metadata.finalizers]
     async with asyncio.TaskGroup() as group:
@@ -38,7 +38,7 @@ async def remove_finalizers(api: Api) -> None:
     log.info("checkpoints are kept back no more; their snapshots stay", checkpoints=len(kept))
 
 
-async def _release(api: Api, one: PartialObject | None) -> None:
+async def _remove_finalizer(api: Api, one: PartialObject | None) -> None:
     while one is not None and names.SNAPSHOT_CLEANUP in one.metadata.finalizers:
         metadata = one.metadata
         others = [name for name in metadata.finalizers if name != names.SNAPSHOT_CLEANUP]

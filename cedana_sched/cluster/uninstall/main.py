@@ -19,17 +19,17 @@ import structlog
 
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
-from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.cluster.coordinator.leading_coordinator import LeadingCoordinator
 from cedana_sched.cluster.coordinator.main import LEASE_NAME, own_identity
 from cedana_sched.cluster.uninstall.checkpoint_finalizers import remove_finalizers
 from cedana_sched.cluster.uninstall.node_cleanup import clean_up_nodes
+from cedana_sched.cluster.uninstall.pending_pod_starts import wait_until_started
 from cedana_sched.cluster.uninstall.records_in_flight import RecordsInFlight
-from cedana_sched.cluster.uninstall.unstarted_pods import wait_until_started
 from cedana_sched.coordinator.core import Reported
+from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.lease import LeaderElection
-from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import (
     CHECKPOINT_POLICIES,
     CHECKPOINT_STORAGES,
@@ -87,27 +87,29 @@ async def uninstall(configuration: CoordinatorConfiguration, release: ReleaseSet
         identity = own_identity()
         timing = configuration.lease.timing()
         election = LeaderElection(api, LEASE_NAME, namespace, identity, timing)
-        await election.lead(lambda: _let_go(api, configuration, identity, release.deadline_seconds / 3, until))
+        await election.lead(
+            lambda: _end_everything_in_flight(api, configuration, identity, release.deadline_seconds / 3, until)
+        )
         await remove_finalizers(api)
         agents = f"app.kubernetes.io/instance={release.release_name},app.kubernetes.io/component=agent"
         await clean_up_nodes(api, namespace, agents, max(until - time.monotonic(), 0.0))
         await _delete_settings(api, release.release_name)
 
 
-async def _let_go(
+async def _end_everything_in_flight(
     api: Api, configuration: CoordinatorConfiguration, identity: str, patience: float, until: float
 ) -> None:
     in_flight = RecordsInFlight()
-    leader = Leader(api, configuration, identity, recorded=in_flight.recorded)
-    async with leader.coordinating() as coordinator:
-        for hold in in_flight.holds():
+    leader = LeadingCoordinator(api, configuration, identity, on_records_saved=in_flight.on_records_saved)
+    async with leader.run_coordinator() as coordinator:
+        for hold in in_flight.current_holds():
             why = "the suite is being uninstalled"
             coordinator.post(Reported(hold.adapter, PreemptionCancelled(hold.uid, why)))
         await in_flight.wait_ended(until)
         await wait_until_started(leader.pods, patience)
         await in_flight.wait_ended(until)
         log.info("nothing is held any more")
-        await leader.withdraw()
+        await leader.withdraw_adapters()
 
 
 async def _delete_settings(api: Api, release: str) -> None:

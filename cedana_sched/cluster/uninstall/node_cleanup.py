@@ -9,12 +9,12 @@ from typing import Any
 
 import structlog
 
+from cedana_sched.kube.builtin_kinds import Metadata, Node, Pod
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, ApiUnavailableError
-from cedana_sched.kube.objects import Metadata, Node, Pod
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.kube.watching import Informer, Watch, awaited
+from cedana_sched.kube.watching import Informer, Watch, first_unsynced_reason
 from cedana_sched.model.objects import names
 
 log = structlog.get_logger(__name__)
@@ -41,19 +41,19 @@ async def clean_up_nodes(api: Api, namespace: str, agents: str, seconds: float) 
         watching = [group.create_task(informer.run()) for informer in (nodes, pods)]
         await _wait_listed(seconds, nodes, pods)
         until = SERVER_TIME.now() + timedelta(seconds=seconds)
-        ours = [node.metadata.name for node in nodes if is_ours(node.metadata)]
+        ours = [node.metadata.name for node in nodes if has_our_metadata(node.metadata)]
         served = nodes_with_agent(nodes, pods)
         for name in served:
-            await _annotate(api, name, {names.UNINSTALL: until.strftime("%Y-%m-%dT%H:%M:%SZ")})
+            await _patch_node(api, name, {names.UNINSTALL: until.strftime("%Y-%m-%dT%H:%M:%SZ")})
         log.info("agents are to leave their nodes", nodes=served)
-        left = await _wait_left(nodes, served, seconds)
+        left = await _wait_cleaned_up(nodes, served, seconds)
         for task in watching:
             task.cancel()
     abandoned = tuple(name for name in sorted({*ours, *served}) if name not in left)
     for name in abandoned:
         log.warning("node not cleared: programs and containerd's configuration stay", node=name)
         published = dict.fromkeys((names.UNINSTALL, names.NODE_FACTS, names.NODE_GPUS))
-        await _annotate(api, name, published, names.NODE_PREPARED, names.CPU_FEATURES)
+        await _patch_node(api, name, published, names.NODE_PREPARED, names.CPU_FEATURES)
     return abandoned
 
 
@@ -64,10 +64,10 @@ async def _wait_listed(seconds: float, *informers: Informer[Any]) -> None:
             for informer in informers:
                 await informer.synced.wait()
     except TimeoutError:
-        raise ApiUnavailableError(f"nodes cannot be left: {awaited(*informers)}") from None
+        raise ApiUnavailableError(f"nodes cannot be left: {first_unsynced_reason(*informers)}") from None
 
 
-def is_ours(metadata: Metadata) -> bool:
+def has_our_metadata(metadata: Metadata) -> bool:
     """Whether a node has a label or annotation of ours."""
     return any(key in metadata.labels for key in (names.NODE_PREPARED, names.CPU_FEATURES)) or any(
         key in metadata.annotations for key in (names.NODE_FACTS, names.UNINSTALL)
@@ -80,14 +80,14 @@ def nodes_with_agent(nodes: Iterable[Node], agents: Iterable[Pod]) -> tuple[str,
     return tuple(sorted(node.metadata.name for node in nodes if node.metadata.name in served and node.ready))
 
 
-async def _wait_left(nodes: Informer[Node], served: tuple[str, ...], seconds: float) -> set[str]:
+async def _wait_cleaned_up(nodes: Informer[Node], served: tuple[str, ...], seconds: float) -> set[str]:
     """Return the nodes that lost the annotation. Deleted nodes and nodes no longer Ready are not waited for."""
     changed, left, marked = asyncio.Event(), set[str](), set[str]()
 
     def heard(before: Node | None, now: Node | None) -> None:
         known = now or before
         if known is not None and known.metadata.name in served:
-            _note(known, marked, left)
+            _track_uninstall_mark(known, marked, left)
             changed.set()
 
     nodes.subscribe(heard)
@@ -105,7 +105,7 @@ async def _wait_left(nodes: Informer[Node], served: tuple[str, ...], seconds: fl
     return left
 
 
-def _note(node: Node, marked: set[str], left: set[str]) -> None:
+def _track_uninstall_mark(node: Node, marked: set[str], left: set[str]) -> None:
     """Update the sets: a node is cleaned up once its annotation was seen and then removed."""
     name = node.metadata.name
     if names.UNINSTALL in node.metadata.annotations:
@@ -119,7 +119,7 @@ def _is_awaited(nodes: Informer[Node], name: str) -> bool:
     return node is not None and node.ready
 
 
-async def _annotate(api: Api, node: str, annotations: dict[str, str | None], *labels: str) -> None:
+async def _patch_node(api: Api, node: str, annotations: dict[str, str | None], *labels: str) -> None:
     """Write these annotations (None: remove), and remove these labels; a deleted node needs nothing."""
     metadata = {"annotations": annotations, "labels": dict.fromkeys(labels)}
     try:

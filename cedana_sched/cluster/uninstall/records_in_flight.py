@@ -21,18 +21,18 @@ class StillInFlightError(CedanaSchedError):
 
 
 class RecordsInFlight:
-    """Records in flight. `recorded` must receive every change of a record."""
+    """Records in flight. `on_records_saved` must receive every change of a record."""
 
     def __init__(self) -> None:
         self._records: dict[str, Record] = {}
         self._changed = asyncio.Event()
 
-    def holds(self) -> list[PreemptionHold]:
+    def current_holds(self) -> list[PreemptionHold]:
         """Return the current holds."""
         return [record for record in self._records.values() if isinstance(record, PreemptionHold)]
 
-    def recorded(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
-        """See `Recorded`."""
+    def on_records_saved(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
+        """See `OnRecordsSaved`."""
         for record in (*records, *forgotten):
             self._records.pop(record.uid, None)
             if not is_at_rest(record):
@@ -52,18 +52,18 @@ class RecordsInFlight:
         try:
             async with asyncio.timeout_at(until):
                 while self._records:
-                    if (now := self._named()) != said:
+                    if (now := self._describe_records()) != said:
                         said = now
                         log.info("waiting until nothing is under way", left=said)
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            message = f"under way still: {', '.join(self._named())}"
+            message = f"under way still: {', '.join(self._describe_records())}"
             remedy = "see the messages of these objects; uninstall again when they have ended, or delete their pods"
             raise StillInFlightError(message, remedy=remedy) from None
 
-    def _named(self) -> list[str]:
-        names = sorted(map(_name, self._records.values()))
+    def _describe_records(self) -> list[str]:
+        names = sorted(map(_describe_record, self._records.values()))
         return names if len(names) <= NAMED else [*names[:NAMED], f"and {len(names) - NAMED} more"]
 
 
@@ -78,7 +78,7 @@ def is_at_rest(record: Record) -> bool:
             return record.step in _RESTING
 
 
-def _name(record: Record) -> str:
+def _describe_record(record: Record) -> str:
     kind, step = type(record).__name__, record.step.value
     if isinstance(record, PreemptionHold):
         held = record.held

@@ -23,7 +23,7 @@ from cedana_sched.coordinator.core.instructions import (
     ReleaseHold,
     Send,
     Severity,
-    record_of,
+    record_uid_of,
 )
 from cedana_sched.coordinator.core.invariants import forbidden_order, violations
 from cedana_sched.coordinator.core.machine import Core
@@ -49,6 +49,6 @@ __all__ = [
     "Tick",
     "Timing",
     "forbidden_order",
-    "record_of",
+    "record_uid_of",
     "violations",
 ]

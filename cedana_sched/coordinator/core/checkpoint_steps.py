@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import messages
+from cedana_sched.coordinator.core import user_events
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.lineage import Lineage
@@ -18,9 +18,9 @@ from cedana_sched.model.orders import Abort, ApplyRetention, DiscardCancelled, D
 from cedana_sched.model.policy import OnCheckpointFailure
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, Checkpoint, CheckpointStep, HoldStep
-from cedana_sched.model.texts import cut
+from cedana_sched.model.texts import truncate_text
 
-DECIDED = frozenset({CheckpointStep.KILLING, CheckpointStep.THAWING, CheckpointStep.ABORTING})
+IRREVERSIBLE_CHECKPOINT_STEPS = frozenset({CheckpointStep.KILLING, CheckpointStep.THAWING, CheckpointStep.ABORTING})
 """Irreversible steps; these wait for the node's confirmation, also past the deadline."""
 
 _GIVEN = (*(field.name for field in msgspec.structs.fields(Checkpoint) if field.required), "workload_started_at")
@@ -31,7 +31,7 @@ _POLICY_VERDICT = {
 }
 
 
-def uid_of(signal_uid: str, workload_uid: str, attempt: int) -> str:
+def checkpoint_uid_of(signal_uid: str, workload_uid: str, attempt: int) -> str:
     """Return the uid of one attempt; deterministic, so a repeated signal yields the same uid."""
     return f"{signal_uid}.{workload_uid}.{attempt}"
 
@@ -61,10 +61,10 @@ def order_of(checkpoint: Checkpoint, now: float, lineage: Lineage) -> Order | No
         return Freeze(uid, workload, checkpoint.gang is not None, left)
     if step is CheckpointStep.DUMPING:
         compression, who = checkpoint.policy.compression, (checkpoint.reason, checkpoint.adapter)
-        runs_on = not checkpoint.stops
+        runs_on = not checkpoint.is_stopped_after_commit
         return Dump(uid, workload, checkpoint.identity, compression, *who, left, lineage, runs_on)
     if step in {CheckpointStep.KILLING, CheckpointStep.THAWING} or (step is CheckpointStep.READY and silent):
-        return Kill(uid, workload) if checkpoint.stops else Thaw(uid, workload)
+        return Kill(uid, workload) if checkpoint.is_stopped_after_commit else Thaw(uid, workload)
     if step is CheckpointStep.FAILED and checkpoint.cleanup_pending:
         return DiscardCancelled(uid, checkpoint.identity, workload.namespace_uid)
     if step is CheckpointStep.ABORTING or (step is CheckpointStep.FAILED and silent):
@@ -90,54 +90,54 @@ class CheckpointSteps:
         self._turn = turn
         self._book = turn.book
 
-    def move(self, checkpoint: Checkpoint, cause: Cause, **changes: object) -> Checkpoint | None:
+    def take_transition(self, checkpoint: Checkpoint, cause: Cause, **changes: object) -> Checkpoint | None:
         """Take a transition and send its order."""
-        moved = self._book.move(checkpoint, cause, self._turn.now, **changes)
+        moved = self._book.take_transition(checkpoint, cause, self._turn.now, **changes)
         if moved is None or moved.step is checkpoint.step:
             return moved
         self._turn.stop_repeating(moved.uid)
         order = order_of(moved, self._turn.now, self._book.lineage(moved.workload.uid))
         if order is not None and cause is Cause.ABORTED:  # the node has just tried
-            self._turn.repeat_in(moved.uid, self._turn.timing.lost)
+            self._turn.repeat_order_in(moved.uid, self._turn.timing.lost)
         elif order is not None:
-            self._turn.order(moved.uid, moved.workload.node, order)
-        self._turn.publish(messages.of_checkpoint(moved, cause))
+            self._turn.send_order(moved.uid, moved.workload.node, order)
+        self._turn.publish(user_events.checkpoint_event(moved, cause))
         if moved.step is CheckpointStep.READY and cause is not Cause.JOIN:
-            self._retain(moved)
+            self._order_retention(moved)
         return moved
 
-    def confirm(self, checkpoint: Checkpoint) -> None:
+    def mark_confirmed(self, checkpoint: Checkpoint) -> None:
         """Mark a terminal checkpoint as confirmed by its node, or as needing no confirmation."""
         if checkpoint.unconfirmed:
             self._turn.stop_repeating(checkpoint.uid)
-            self._change(checkpoint, unconfirmed=False, cleanup_pending=False)
+            self._change_without_transition(checkpoint, unconfirmed=False, cleanup_pending=False)
 
-    def leave(self, checkpoint: Checkpoint) -> None:
+    def mark_cleanup_pending(self, checkpoint: Checkpoint) -> None:
         """Record that the node has thawed the workload: another checkpoint may start, only store cleanup is pending."""
         if not checkpoint.cleanup_pending:
-            self._turn.repeat_in(checkpoint.uid, self._turn.timing.lost)
-            self._change(checkpoint, cleanup_pending=True)
+            self._turn.repeat_order_in(checkpoint.uid, self._turn.timing.lost)
+            self._change_without_transition(checkpoint, cleanup_pending=True)
 
-    def close(self, checkpoint: Checkpoint) -> None:
+    def mark_workload_ended(self, checkpoint: Checkpoint) -> None:
         """Record that no process of a terminal checkpoint's workload is left to kill."""
         if not may_have_left_a_snapshot(checkpoint) and (checkpoint.unconfirmed or checkpoint.kill_pending):
             self._turn.stop_repeating(checkpoint.uid)
-            self._change(checkpoint, unconfirmed=False, kill_pending=False)
+            self._change_without_transition(checkpoint, unconfirmed=False, kill_pending=False)
 
     def order_of(self, checkpoint: Checkpoint) -> Order | None:
         """Return the order that the current step waits on."""
-        if self.is_overdue(checkpoint):
+        if self.is_deletion_overdue(checkpoint):
             return final_kill_of(checkpoint)
         return order_of(checkpoint, self._turn.now, self._book.lineage(checkpoint.workload.uid))
 
-    def _change(self, checkpoint: Checkpoint, **changes: object) -> None:
+    def _change_without_transition(self, checkpoint: Checkpoint, **changes: object) -> None:
         """Change a checkpoint without a transition; the records that waited for the change are reconciled."""
         changed = replace(checkpoint, **changes)
         self._book.update(changed)
-        self._book.touch(changed.uid)
-        self.arm(changed)
+        self._book.mark_for_reconciliation(changed.uid)
+        self.set_next_timer(changed)
 
-    def _retain(self, checkpoint: Checkpoint) -> None:
+    def _order_retention(self, checkpoint: Checkpoint) -> None:
         spare = {
             ref.generation
             for restore in self._book.restores_naming(checkpoint.identity, checkpoint.workload)
@@ -150,23 +150,23 @@ class CheckpointSteps:
 
     # -- timers
 
-    def arm(self, checkpoint: Checkpoint, *, kept: bool = False) -> None:
+    def set_next_timer(self, checkpoint: Checkpoint, *, kept: bool = False) -> None:
         """Set the next timer. `kept`: the record has expired, but cannot be dropped now."""
         timing, now = self._turn.timing, self._turn.now
         if checkpoint.is_terminal:
             at = now + timing.remember if kept else self.forget_at(checkpoint)
-        elif checkpoint.step in DECIDED:
+        elif checkpoint.step in IRREVERSIBLE_CHECKPOINT_STEPS:
             at = checkpoint.deadline + timing.confirm
         else:
             at = checkpoint.deadline
             if checkpoint.not_before is not None and checkpoint.not_before > now:
                 at = min(at, checkpoint.not_before)
-        earlier = self._turn.repeat_at(checkpoint.uid)
+        earlier = self._turn.next_repetition_at(checkpoint.uid)
         if earlier is None:
-            earlier = self.ends_at(checkpoint)
-        self._turn.deadlines.set(checkpoint.uid, at if earlier is None else min(at, earlier))
+            earlier = self.final_kill_at(checkpoint)
+        self._turn.timers.set(checkpoint.uid, at if earlier is None else min(at, earlier))
 
-    def ends_at(self, checkpoint: Checkpoint) -> float | None:
+    def final_kill_at(self, checkpoint: Checkpoint) -> float | None:
         """Return when a workload with a pending kill is killed even if not deleted; None while an active hold names it.
 
         Every hold counts: other preemptions may have joined this checkpoint.
@@ -174,7 +174,7 @@ class CheckpointSteps:
         if not checkpoint.kill_pending or checkpoint.step is not CheckpointStep.READY:
             return None
         released = [checkpoint.finished_at or checkpoint.created_at]
-        for other in self._book.of_workload(checkpoint.workload.uid):
+        for other in self._book.checkpoints_of_workload(checkpoint.workload.uid):
             hold = self._book.holds.get(other.signal_uid)
             if hold is None:
                 continue
@@ -183,9 +183,9 @@ class CheckpointSteps:
             released.append(hold.released_at)
         return max(released) + self._turn.timing.patience
 
-    def is_overdue(self, checkpoint: Checkpoint) -> bool:
+    def is_deletion_overdue(self, checkpoint: Checkpoint) -> bool:
         """Return whether a workload with a pending kill was released, but not deleted within `Timing.patience`."""
-        at = self.ends_at(checkpoint)
+        at = self.final_kill_at(checkpoint)
         return at is not None and self._turn.now >= at
 
     def forget_at(self, checkpoint: Checkpoint) -> float:
@@ -195,7 +195,7 @@ class CheckpointSteps:
         """
         over = checkpoint.finished_at or self._turn.now
         if checkpoint.kill_pending:
-            over = max(over, self.ends_at(checkpoint) or self._turn.now)
+            over = max(over, self.final_kill_at(checkpoint) or self._turn.now)
         return max(over + self._turn.timing.remember, checkpoint.deadline)
 
     def forget(self, checkpoint: Checkpoint) -> bool:
@@ -207,16 +207,16 @@ class CheckpointSteps:
         if may_have_left_a_snapshot(checkpoint) and not self._has_newer(checkpoint):
             return False
         hold = self._book.holds.get(checkpoint.signal_uid)
-        if hold is not None or not self._book.set_of(checkpoint).are_all(TERMINAL_CHECKPOINT_STEPS):
+        if hold is not None or not self._book.checkpoint_set_of(checkpoint).are_all(TERMINAL_CHECKPOINT_STEPS):
             return False
         self._turn.stop_repeating(checkpoint.uid)
-        self._turn.deadlines.set(checkpoint.uid, None)
+        self._turn.timers.set(checkpoint.uid, None)
         self._book.forget(checkpoint)
         return True
 
     def _has_newer(self, checkpoint: Checkpoint) -> bool:
         over = checkpoint.finished_at or checkpoint.created_at
-        of_identity = self._book.of_identity(checkpoint.identity, checkpoint.workload)
+        of_identity = self._book.checkpoints_of_identity(checkpoint.identity, checkpoint.workload)
         ready = (one.committed_at for one in of_identity if one.step is CheckpointStep.READY)
         return any(at is not None and at > over for at in ready)
 
@@ -224,24 +224,24 @@ class CheckpointSteps:
 
     def fail(self, checkpoint: Checkpoint, cause: Cause, why: str, *, retryable: bool = False) -> None:
         """Fail this checkpoint and its set; retry all of it if that may help."""
-        why = cut(why)
-        is_retried = retryable and self._pause(checkpoint) is not None
+        why = truncate_text(why)
+        is_retried = retryable and self._retry_backoff_seconds(checkpoint) is not None
         failed = self._undo(checkpoint, cause, why, is_retried=is_retried)
         if failed is None:
             return
         if is_retried:
             self._retry([failed])
         rest = cause if cause in {Cause.DEADLINE, Cause.CANCELLED} else Cause.SET_FAILED
-        self.fail_rest(failed, rest, f"gang member {failed.workload.name}: {why}", retryable=is_retried)
+        self.fail_other_members(failed, rest, f"gang member {failed.workload.name}: {why}", retryable=is_retried)
 
-    def fail_rest(
+    def fail_other_members(
         self, failed: Checkpoint, cause: Cause, why: str, *, retryable: bool = False, at_once: bool = False
     ) -> None:
         """Fail the other members of a set whose member failed."""
-        is_retried = retryable and self._pause(failed) is not None
+        is_retried = retryable and self._retry_backoff_seconds(failed) is not None
         survivors = []
-        for member in self._book.members(failed):
-            if member.uid == failed.uid or member.is_terminal or member.step in DECIDED:
+        for member in self._book.members_of_set(failed):
+            if member.uid == failed.uid or member.is_terminal or member.step in IRREVERSIBLE_CHECKPOINT_STEPS:
                 continue
             moved = self._undo(member, cause, why, is_retried=is_retried)
             if moved is not None:
@@ -249,40 +249,44 @@ class CheckpointSteps:
         if is_retried:
             self._retry([m for m in survivors if not m.workload_gone], at_once=at_once)
 
-    def fail_ended(self, checkpoint: Checkpoint, why: str) -> None:
+    def fail_for_ended_workload(self, checkpoint: Checkpoint, why: str) -> None:
         """Fail a checkpoint whose workload ended by itself, unless it is committed; the rest of its set retries."""
         if checkpoint.step is CheckpointStep.COMMITTED:
-            self.move(checkpoint, Cause.ENDED, workload_gone=True)
+            self.take_transition(checkpoint, Cause.ENDED, workload_gone=True)
             return
-        if checkpoint.step in DECIDED:
-            self.move(checkpoint, Cause.ENDED)
+        if checkpoint.step in IRREVERSIBLE_CHECKPOINT_STEPS:
+            self.take_transition(checkpoint, Cause.ENDED)
             return
         reason = f"the workload ended: {why}"
-        self.move(checkpoint, Cause.ENDED, cancelled=True, failure=reason, verdict=Verdict.NOT_NEEDED)
-        self.fail_rest(checkpoint, Cause.SET_FAILED, "a member of its gang ended", retryable=True, at_once=True)
+        self.take_transition(checkpoint, Cause.ENDED, cancelled=True, failure=reason, verdict=Verdict.NOT_NEEDED)
+        self.fail_other_members(
+            checkpoint, Cause.SET_FAILED, "a member of its gang ended", retryable=True, at_once=True
+        )
 
     def _undo(self, checkpoint: Checkpoint, cause: Cause, why: str, *, is_retried: bool) -> Checkpoint | None:
         """Order the abort; a retried checkpoint leaves the verdict to its next attempt."""
         decided = Verdict.NOT_NEEDED if cause is Cause.CANCELLED else verdict_of(checkpoint)
-        return self.move(checkpoint, cause, cancelled=True, failure=why, verdict=None if is_retried else decided)
+        return self.take_transition(
+            checkpoint, cause, cancelled=True, failure=why, verdict=None if is_retried else decided
+        )
 
-    def _pause(self, checkpoint: Checkpoint) -> float | None:
+    def _retry_backoff_seconds(self, checkpoint: Checkpoint) -> float | None:
         """Return the backoff in seconds until the next attempt; None if too little time is left."""
-        return self._turn.timing.pause_within(checkpoint.attempt, checkpoint.deadline - self._turn.now)
+        return self._turn.timing.retry_backoff_within(checkpoint.attempt, checkpoint.deadline - self._turn.now)
 
     def _retry(self, failed: list[Checkpoint], *, at_once: bool = False) -> None:
         """Create replacement checkpoints, which start once the abort of the failed ones is confirmed."""
         now = self._turn.now
         for old in failed:
-            attempt, pause = old.attempt + 1, self._pause(old)
+            attempt, pause = old.attempt + 1, self._retry_backoff_seconds(old)
             changes = {
-                "uid": uid_of(old.signal_uid, old.workload.uid, attempt),
+                "uid": checkpoint_uid_of(old.signal_uid, old.workload.uid, attempt),
                 "step": CheckpointStep.WAITING,
                 "created_at": now,
                 "attempt": attempt,
                 "not_before": None if at_once or pause is None else now + pause,
             }
-            new = _renew(old, changes)
+            new = _copy_for_retry(old, changes)
             self._book.add(new, now, f"attempt {attempt} after {old.failure}")
             hold = self._book.holds.get(old.signal_uid)
             if hold is not None:
@@ -290,7 +294,7 @@ class CheckpointSteps:
                 self._book.update(replace(hold, checkpoints=uids))
 
 
-def _renew(checkpoint: Checkpoint, changes: dict[str, Any]) -> Checkpoint:
+def _copy_for_retry(checkpoint: Checkpoint, changes: dict[str, Any]) -> Checkpoint:
     """Return a copy that has reached nothing yet, with these changes."""
     given: dict[str, Any] = {name: getattr(checkpoint, name) for name in _GIVEN}
     return Checkpoint(**(given | changes))

@@ -11,16 +11,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import messages, obstacles
-from cedana_sched.coordinator.core.book import is_unconfirmed
+from cedana_sched.coordinator.core import restore_obstacles, user_events
 from cedana_sched.coordinator.core.checkpoint_steps import (
-    DECIDED,
+    IRREVERSIBLE_CHECKPOINT_STEPS,
     CheckpointSteps,
     abort_of,
+    checkpoint_uid_of,
     final_kill_of,
     may_have_left_a_snapshot,
-    uid_of,
 )
+from cedana_sched.coordinator.core.record_registry import is_unconfirmed
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.orders import (
@@ -77,14 +77,14 @@ class Checkpoints:
         self._book = turn.book
         self._steps = CheckpointSteps(turn)
         self._answers: Mapping[type[CheckpointOutcome], Callable[[Checkpoint, Any], None]] = {
-            Frozen: self._frozen,
-            Progress: self._progressed,
-            Committed: self._committed,
-            CheckpointFailed: self._failed,
-            Killed: self._killed,
-            Thawed: self._thawed,
-            Aborted: self._aborted,
-            SnapshotRemoved: self._removed,
+            Frozen: self._on_frozen,
+            Progress: self._on_progress,
+            Committed: self._on_committed,
+            CheckpointFailed: self._on_checkpoint_failed,
+            Killed: self._on_killed,
+            Thawed: self._on_thawed,
+            Aborted: self._on_aborted,
+            SnapshotRemoved: self._on_snapshot_removed,
         }
         self._refused: dict[str, str] = {}
         """Uids of checkpoints that fail in the turn that created them, and why."""
@@ -97,7 +97,7 @@ class Checkpoints:
         uids = []
         for victim in victims.values():
             checkpoint = Checkpoint(
-                uid=uid_of(signal.uid, victim.workload.uid, 1),
+                uid=checkpoint_uid_of(signal.uid, victim.workload.uid, 1),
                 signal_uid=signal.uid,
                 adapter=signal.adapter,
                 workload=victim.workload,
@@ -117,7 +117,7 @@ class Checkpoints:
                 self._refused[checkpoint.uid] = victim.refused
         return tuple(uids)
 
-    def answer(self, outcome: CheckpointOutcome) -> None:
+    def apply_answer(self, outcome: CheckpointOutcome) -> None:
         """Apply an agent's answer; drop answers for expired records, and those that no record waits on."""
         checkpoint = self._book.checkpoints.get(outcome.checkpoint_uid)
         apply = self._answers.get(type(outcome))
@@ -126,28 +126,28 @@ class Checkpoints:
 
     def cancel(self, signal_uid: str, why: str) -> None:
         """Cancel a preemption: abort what can be aborted; the workloads run on. Also valid after the release."""
-        for checkpoint in self._book.as_changed(self._book.of_signal(signal_uid)):
+        for checkpoint in self._book.current_versions_of(self._book.checkpoints_of_signal(signal_uid)):
             if checkpoint.step is CheckpointStep.READY and checkpoint.kill_pending:
-                self._spare(checkpoint)
-            elif not checkpoint.is_terminal and checkpoint.step not in DECIDED:
+                self._thaw_saved_workload(checkpoint)
+            elif not checkpoint.is_terminal and checkpoint.step not in IRREVERSIBLE_CHECKPOINT_STEPS:
                 self._steps.fail(checkpoint, Cause.CANCELLED, f"the preemption was cancelled: {why}")
 
-    def end_workload(self, workload_uid: str, why: str) -> None:
+    def on_workload_ended(self, workload_uid: str, why: str) -> None:
         """Fail the checkpoint of a victim that ended by itself; the rest of its gang retries without it."""
-        for checkpoint in self._book.as_changed(self._book.of_workload(workload_uid)):
+        for checkpoint in self._book.current_versions_of(self._book.checkpoints_of_workload(workload_uid)):
             if not checkpoint.is_terminal:
-                self._steps.fail_ended(checkpoint, why)
+                self._steps.fail_for_ended_workload(checkpoint, why)
             elif checkpoint.step is CheckpointStep.READY:
-                self._steps.close(checkpoint)
+                self._steps.mark_workload_ended(checkpoint)
 
     def lose_node(self, node: str) -> None:
         """Fail every checkpoint on a lost node, except committed ones, which stay valid."""
-        for checkpoint in self._book.as_changed(self._book.on_node(node)):
+        for checkpoint in self._book.current_versions_of(self._book.checkpoints_on_node(node)):
             if checkpoint.is_terminal:
-                self._steps.close(checkpoint)
+                self._steps.mark_workload_ended(checkpoint)
                 continue
             if checkpoint.step is CheckpointStep.COMMITTED:
-                self._steps.move(checkpoint, Cause.NODE_LOST, workload_gone=True)
+                self._steps.take_transition(checkpoint, Cause.NODE_LOST, workload_gone=True)
                 continue
             why = f"node {node} is lost"
             committed = checkpoint.step in {CheckpointStep.KILLING, CheckpointStep.THAWING}
@@ -156,43 +156,47 @@ class Checkpoints:
             cancelled = checkpoint.cancelled or (not committed and checkpoint.gang is not None)
             dumped = checkpoint.step in {CheckpointStep.DUMPING, CheckpointStep.ABORTING}
             is_left = cancelled and dumped and checkpoint.frozen_at is not None
-            self._steps.move(checkpoint, Cause.NODE_LOST, cancelled=cancelled, unconfirmed=is_left, **changes)
+            self._steps.take_transition(
+                checkpoint, Cause.NODE_LOST, cancelled=cancelled, unconfirmed=is_left, **changes
+            )
             if not committed:
-                self._steps.fail_rest(checkpoint, Cause.SET_FAILED, why)
+                self._steps.fail_other_members(checkpoint, Cause.SET_FAILED, why)
 
     def lose_order(self, checkpoint: Checkpoint, order: Order) -> None:
         """Repeat a lost order with backoff, if the step still waits on it."""
         current = self._steps.order_of(checkpoint)
         if current is None or type(current) is type(order):
             self._turn.hasten_repetition(checkpoint.uid)
-            self.arm(checkpoint)
+            self.set_next_timer(checkpoint)
 
     def handle_timer(self, checkpoint: Checkpoint) -> None:
         """Handle an expired timer: the deadline, a backoff, an order to repeat, or the record's retention."""
         now = self._turn.now
         is_over = checkpoint.is_terminal and now >= self._steps.forget_at(checkpoint)
         if is_over and self._steps.forget(checkpoint):
-            self.begin_waiting(checkpoint.workload.uid)  # unblocks checkpoints that waited for the node's answer
+            self.start_waiting_checkpoints(
+                checkpoint.workload.uid
+            )  # unblocks checkpoints that waited for the node's answer
             return
-        if checkpoint.step in DECIDED:
+        if checkpoint.step in IRREVERSIBLE_CHECKPOINT_STEPS:
             if now >= checkpoint.deadline + self._turn.timing.confirm:
-                self._steps.move(checkpoint, Cause.UNCONFIRMED, unconfirmed=True)
+                self._steps.take_transition(checkpoint, Cause.UNCONFIRMED, unconfirmed=True)
                 return
         elif not checkpoint.is_terminal and now >= checkpoint.deadline:
             seconds = checkpoint.deadline - checkpoint.created_at
-            why = f"not committed within {messages.seconds(seconds)}" if seconds > 0 else _SEEN_LATE
+            why = f"not committed within {user_events.format_seconds(seconds)}" if seconds > 0 else _SEEN_LATE
             self._steps.fail(checkpoint, Cause.DEADLINE, why)
             return
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)
-        elif self._turn.repeat_at(checkpoint.uid) is None and self._steps.is_overdue(checkpoint):
-            self._turn.publish(messages.of_overdue(checkpoint, self._turn.timing.patience))
-            self._turn.order(checkpoint.uid, checkpoint.workload.node, final_kill_of(checkpoint))
-        elif self._turn.take_repetition(checkpoint.uid):
+        elif self._turn.next_repetition_at(checkpoint.uid) is None and self._steps.is_deletion_overdue(checkpoint):
+            self._turn.publish(user_events.deletion_overdue_event(checkpoint, self._turn.timing.patience))
+            self._turn.send_order(checkpoint.uid, checkpoint.workload.node, final_kill_of(checkpoint))
+        elif self._turn.take_due_repetition(checkpoint.uid):
             order = self._steps.order_of(checkpoint)
             if order is not None:
                 self._turn.send_once(checkpoint.workload.node, order)
-        self._steps.arm(self._book.checkpoints[checkpoint.uid], kept=is_over)
+        self._steps.set_next_timer(self._book.checkpoints[checkpoint.uid], kept=is_over)
 
     # -- reconciliation
 
@@ -201,59 +205,59 @@ class Checkpoints:
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)
         elif checkpoint.step is CheckpointStep.FROZEN:
-            if self._book.set_of(checkpoint).are_all({CheckpointStep.FROZEN}):
-                for member in self._book.members(checkpoint):
-                    self._steps.move(member, Cause.ALL_FROZEN)
+            if self._book.checkpoint_set_of(checkpoint).are_all({CheckpointStep.FROZEN}):
+                for member in self._book.members_of_set(checkpoint):
+                    self._steps.take_transition(member, Cause.ALL_FROZEN)
         elif checkpoint.step is CheckpointStep.COMMITTED:
             self._pass_commit_barrier(checkpoint)
         elif checkpoint.is_terminal:
-            self.begin_waiting(checkpoint.workload.uid)
-        self._steps.arm(self._book.checkpoints[checkpoint.uid])
+            self.start_waiting_checkpoints(checkpoint.workload.uid)
+        self._steps.set_next_timer(self._book.checkpoints[checkpoint.uid])
 
-    def arm(self, checkpoint: Checkpoint) -> None:
+    def set_next_timer(self, checkpoint: Checkpoint) -> None:
         """Set the checkpoint's next timer."""
-        self._steps.arm(checkpoint)
+        self._steps.set_next_timer(checkpoint)
 
-    def repeat(self, checkpoint: Checkpoint) -> None:
+    def repeat_after_recovery(self, checkpoint: Checkpoint) -> None:
         """Repeat the order of the current step (recovery)."""
         order = self._steps.order_of(checkpoint)
         if order is not None:
-            self._turn.order(checkpoint.uid, checkpoint.workload.node, order)
+            self._turn.send_order(checkpoint.uid, checkpoint.workload.node, order)
 
-    def await_deletion(self, hold: PreemptionHold) -> None:
+    def set_final_kill_timers(self, hold: PreemptionHold) -> None:
         """Start the timers after which workloads with a pending kill are killed even if not deleted."""
-        for named in self._book.of_hold(hold):
-            for checkpoint in self._book.of_workload(named.workload.uid):
+        for named in self._book.checkpoints_of_hold(hold):
+            for checkpoint in self._book.checkpoints_of_workload(named.workload.uid):
                 if checkpoint.kill_pending:
-                    self._steps.arm(checkpoint)
+                    self._steps.set_next_timer(checkpoint)
 
-    def begin_waiting(self, workload_uid: str) -> None:
+    def start_waiting_checkpoints(self, workload_uid: str) -> None:
         """Start checkpoints that waited for another checkpoint, or the restore, of this workload."""
-        for checkpoint in self._book.as_changed(self._book.of_workload(workload_uid)):
+        for checkpoint in self._book.current_versions_of(self._book.checkpoints_of_workload(workload_uid)):
             if checkpoint.step is CheckpointStep.WAITING:
                 self._try_to_begin(checkpoint)
 
-    def tighten(self, signal_uid: str, deadline: float) -> None:
+    def shorten_deadlines(self, signal_uid: str, deadline: float) -> None:
         """Shorten the deadline of a signal's checkpoints, for an external deadline earlier than the policy's."""
-        for checkpoint in self._book.of_signal(signal_uid):
+        for checkpoint in self._book.checkpoints_of_signal(signal_uid):
             if not checkpoint.is_terminal and deadline < checkpoint.deadline:
                 tightened = replace(checkpoint, deadline=deadline)
                 self._book.update(tightened)
-                self._steps.arm(tightened)
+                self._steps.set_next_timer(tightened)
 
     # -- answers
 
-    def _frozen(self, checkpoint: Checkpoint, _: Frozen) -> None:
-        if self._steps.move(checkpoint, Cause.FROZEN, frozen_at=self._turn.now) is None:
+    def _on_frozen(self, checkpoint: Checkpoint, _: Frozen) -> None:
+        if self._steps.take_transition(checkpoint, Cause.FROZEN, frozen_at=self._turn.now) is None:
             self._undo_late_freeze(checkpoint)
 
-    def _progressed(self, checkpoint: Checkpoint, progress: Progress) -> None:
+    def _on_progress(self, checkpoint: Checkpoint, progress: Progress) -> None:
         if checkpoint.step is CheckpointStep.DUMPING:
             self._book.update(replace(checkpoint, transfer=progress.transfer), stored=False)
             self._turn.defer_repetition(checkpoint.uid)
-            self._steps.arm(checkpoint)
+            self._steps.set_next_timer(checkpoint)
 
-    def _committed(self, checkpoint: Checkpoint, outcome: Committed) -> None:
+    def _on_committed(self, checkpoint: Checkpoint, outcome: Committed) -> None:
         if checkpoint.step is CheckpointStep.FAILED:
             if checkpoint.cancelled:  # cancelled earlier: discard the late snapshot
                 self._turn.send_once(checkpoint.workload.node, abort_of(checkpoint))
@@ -268,49 +272,58 @@ class Checkpoints:
             "transfer": outcome.transfer,
             "committed_at": self._turn.now,
         }
-        if self._steps.move(checkpoint, Cause.COMMITTED, **changes) is not None and outcome.leaves is not None:
-            self._turn.publish(messages.of_work_left(checkpoint, outcome.snapshot, outcome.leaves))
+        if (
+            self._steps.take_transition(checkpoint, Cause.COMMITTED, **changes) is not None
+            and outcome.leaves is not None
+        ):
+            self._turn.publish(user_events.abandoned_work_event(checkpoint, outcome.snapshot, outcome.leaves))
 
-    def _failed(self, checkpoint: Checkpoint, failed: CheckpointFailed) -> None:
-        if self._is_over(checkpoint):
-            self._steps.fail_ended(checkpoint, failed.why)
+    def _on_checkpoint_failed(self, checkpoint: Checkpoint, failed: CheckpointFailed) -> None:
+        if self._has_failed_restore(checkpoint):
+            self._steps.fail_for_ended_workload(checkpoint, failed.why)
         else:
             self._steps.fail(checkpoint, Cause.CHECKPOINT_FAILED, failed.why, retryable=failed.retryable)
 
-    def _killed(self, checkpoint: Checkpoint, killed: Killed) -> None:
+    def _on_killed(self, checkpoint: Checkpoint, killed: Killed) -> None:
         """Apply the answer to a `Kill`, possibly to a repeated one, or to one with `insist`."""
         still_frozen = killed.still_frozen
-        if self._steps.move(checkpoint, Cause.KILLED, kill_pending=still_frozen) is not None or not checkpoint.stops:
+        if (
+            self._steps.take_transition(checkpoint, Cause.KILLED, kill_pending=still_frozen) is not None
+            or not checkpoint.is_stopped_after_commit
+        ):
             return
         if not still_frozen:
-            self._steps.close(checkpoint)
+            self._steps.mark_workload_ended(checkpoint)
         elif checkpoint.unconfirmed:
             self._book.update(replace(checkpoint, kill_pending=True))
-            self._steps.confirm(self._book.checkpoints[checkpoint.uid])
+            self._steps.mark_confirmed(self._book.checkpoints[checkpoint.uid])
 
-    def _thawed(self, checkpoint: Checkpoint, _: Thawed) -> None:
-        if self._steps.move(checkpoint, Cause.THAWED) is None:
-            self._steps.confirm(checkpoint)
+    def _on_thawed(self, checkpoint: Checkpoint, _: Thawed) -> None:
+        if self._steps.take_transition(checkpoint, Cause.THAWED) is None:
+            self._steps.mark_confirmed(checkpoint)
 
-    def _aborted(self, checkpoint: Checkpoint, aborted: Aborted) -> None:
+    def _on_aborted(self, checkpoint: Checkpoint, aborted: Aborted) -> None:
         is_left = aborted.cleanup_pending and checkpoint.frozen_at is not None
-        if self._steps.move(checkpoint, Cause.ABORTED, unconfirmed=is_left, cleanup_pending=is_left) is not None:
+        if (
+            self._steps.take_transition(checkpoint, Cause.ABORTED, unconfirmed=is_left, cleanup_pending=is_left)
+            is not None
+        ):
             return
         if aborted.cleanup_pending and may_have_left_a_snapshot(checkpoint):
-            self._steps.leave(checkpoint)
+            self._steps.mark_cleanup_pending(checkpoint)
         else:
-            self._steps.confirm(checkpoint)
+            self._steps.mark_confirmed(checkpoint)
 
-    def _removed(self, checkpoint: Checkpoint, _: SnapshotRemoved) -> None:
+    def _on_snapshot_removed(self, checkpoint: Checkpoint, _: SnapshotRemoved) -> None:
         if checkpoint.cleanup_pending:
-            self._steps.confirm(checkpoint)
+            self._steps.mark_confirmed(checkpoint)
 
     def _undo_late_freeze(self, checkpoint: Checkpoint) -> None:
         """Undo a delayed `Freeze` that may have been executed after the checkpoint was terminal; harmless if not."""
         node = checkpoint.workload.node
         if checkpoint.step is CheckpointStep.FAILED and checkpoint.cancelled:
             self._turn.send_once(node, abort_of(checkpoint))
-        elif checkpoint.step is CheckpointStep.READY and not checkpoint.stops:
+        elif checkpoint.step is CheckpointStep.READY and not checkpoint.is_stopped_after_commit:
             self._turn.send_once(node, Thaw(checkpoint.uid, checkpoint.workload))
 
     # -- steps
@@ -319,21 +332,21 @@ class Checkpoints:
         """Order the freeze of the whole set, unless any member is blocked."""
         if self._turn.now >= waiting.deadline:
             return  # the deadline is handled in this turn
-        whole = self._book.set_of(waiting)
+        whole = self._book.checkpoint_set_of(waiting)
         if self._is_kept_back(waiting.uid) or (whole.obstacle is not None and self._is_kept_back(whole.obstacle)):
             return
-        for uid in whole.from_obstacle():
+        for uid in whole.uids_from_obstacle():
             if self._is_kept_back(uid):
                 whole.obstacle = uid  # the next scan starts at this member
                 return
-        members = self._book.members(waiting)
+        members = self._book.members_of_set(waiting)
         waiting_members = [member for member in members if member.step is CheckpointStep.WAITING]
         if waiting_members and len(waiting_members) < len(members):
             taken = next(member for member in members if member.is_terminal)
-            self._steps.fail_rest(taken, Cause.SET_FAILED, "a member of its gang was preempted without it")
+            self._steps.fail_other_members(taken, Cause.SET_FAILED, "a member of its gang was preempted without it")
             return
         for member in waiting_members:
-            self._steps.move(member, Cause.BEGIN)
+            self._steps.take_transition(member, Cause.BEGIN)
 
     def _is_kept_back(self, uid: str) -> bool:
         """Return whether this member cannot start now; a workload stopped by another checkpoint joins that one."""
@@ -342,32 +355,34 @@ class Checkpoints:
             return False
         if member.not_before is not None and self._turn.now < member.not_before:
             return True
-        restore = self._book.restore_of(member.workload.uid)
-        if stopped := self._book.stopped_by(member.workload.uid):
+        restore = self._book.latest_restore_of_workload(member.workload.uid)
+        if stopped := self._book.stopping_checkpoint_of(member.workload.uid):
             self._join(member, stopped)
             return False
         if restore is not None and restore.step in TERMINAL_RESTORE_STEPS and not is_unconfirmed(restore):
-            self._steps.fail_ended(member, "it runs no more")
+            self._steps.fail_for_ended_workload(member, "it runs no more")
             return True
-        if why := self._refused.pop(uid, None) or obstacles.rival_of(self._book, member):
+        if why := self._refused.pop(uid, None) or restore_obstacles.rival_reason(self._book, member):
             self._steps.fail(member, Cause.RIVAL, why)
             return True
-        return self._is_starting(restore) or any(map(is_active, self._book.of_workload(member.workload.uid)))
+        return self._is_workload_starting(restore) or any(
+            map(is_active, self._book.checkpoints_of_workload(member.workload.uid))
+        )
 
-    def _is_starting(self, restore: Restore | None) -> bool:
+    def _is_workload_starting(self, restore: Restore | None) -> bool:
         """Return whether the node's answer about the start is pending. An unconfirmed workload is frozen if it runs."""
         if restore is None or restore.step is RestoreStep.RUNNING:
             return False
-        return not is_unconfirmed(restore) or self._turn.repeat_at(restore.uid) is not None
+        return not is_unconfirmed(restore) or self._turn.next_repetition_at(restore.uid) is not None
 
-    def _is_over(self, checkpoint: Checkpoint) -> bool:
+    def _has_failed_restore(self, checkpoint: Checkpoint) -> bool:
         """Return whether the workload to be frozen had failed to restore, as its node has confirmed meanwhile."""
-        restore = self._book.restore_of(checkpoint.workload.uid)
+        restore = self._book.latest_restore_of_workload(checkpoint.workload.uid)
         is_over = restore is not None and restore.step is RestoreStep.FAILED and not is_unconfirmed(restore)
         return is_over and checkpoint.step is CheckpointStep.FREEZING
 
     def _join(self, member: Checkpoint, other: Checkpoint) -> None:
-        self._steps.move(
+        self._steps.take_transition(
             member,
             Cause.JOIN,
             snapshot=other.snapshot,
@@ -379,17 +394,19 @@ class Checkpoints:
 
     def _is_relied_on(self, checkpoint: Checkpoint) -> bool:
         """Return whether another preemption or a restore already depends on this snapshot and the workload's stop."""
-        others = (one for one in self._book.of_workload(checkpoint.workload.uid) if one.uid != checkpoint.uid)
+        others = (
+            one for one in self._book.checkpoints_of_workload(checkpoint.workload.uid) if one.uid != checkpoint.uid
+        )
         if any(one.step is CheckpointStep.READY and one.snapshot == checkpoint.snapshot for one in others):
             return True
-        returns = self._book.restores_of(checkpoint.identity, checkpoint.workload)
+        returns = self._book.restores_of_identity(checkpoint.identity, checkpoint.workload)
         return any(one.snapshot == checkpoint.snapshot for one in returns)
 
-    def _spare(self, checkpoint: Checkpoint) -> None:
+    def _thaw_saved_workload(self, checkpoint: Checkpoint) -> None:
         """Thaw a committed but live workload: its snapshot stays valid, and the next preemption makes another one."""
         if self._is_relied_on(checkpoint):
             return
-        self._steps.move(
+        self._steps.take_transition(
             checkpoint,
             Cause.SPARED,
             eviction_cancelled=True,
@@ -403,12 +420,12 @@ class Checkpoints:
             self._book.update(replace(hold, verdicts=verdicts))
 
     def _pass_commit_barrier(self, checkpoint: Checkpoint) -> None:
-        if not self._book.set_of(checkpoint).are_all({CheckpointStep.COMMITTED}):
+        if not self._book.checkpoint_set_of(checkpoint).are_all({CheckpointStep.COMMITTED}):
             return
-        for member in self._book.members(checkpoint):
-            if member.stops:
-                decided = self._steps.move(member, Cause.KILL_ALL, verdict=Verdict.COMMITTED)
+        for member in self._book.members_of_set(checkpoint):
+            if member.is_stopped_after_commit:
+                decided = self._steps.take_transition(member, Cause.KILL_ALL, verdict=Verdict.COMMITTED)
             else:
-                decided = self._steps.move(member, Cause.THAW_ALL)
+                decided = self._steps.take_transition(member, Cause.THAW_ALL)
             if decided is not None and decided.workload_gone:
-                self._steps.move(decided, Cause.ENDED)
+                self._steps.take_transition(decided, Cause.ENDED)

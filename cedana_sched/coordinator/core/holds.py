@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import messages
+from cedana_sched.coordinator.core import user_events
 from cedana_sched.coordinator.core.checkpoint_steps import verdict_of
 from cedana_sched.coordinator.core.checkpoints import Checkpoints
 from cedana_sched.coordinator.core.instructions import PlaceHold, ReleaseHold
@@ -28,7 +28,7 @@ class Holds:
         if known is not None:
             self._repeat_placing(known, signal)
             return
-        if self._book.of_signal(signal.uid):
+        if self._book.checkpoints_of_signal(signal.uid):
             return
         deadline = min(
             [signal.observed_at + victim.policy.deadline_seconds for victim in signal.victims] or [self._turn.now]
@@ -70,28 +70,28 @@ class Holds:
         if until is not None and until < hold.deadline:
             hold = replace(hold, deadline=until)
             self._book.update(hold)
-            self._checkpoints.tighten(signal_uid, until)
-            self.arm(hold)
-        self._turn.publish(messages.of_hold(hold, self._turn.now))
+            self._checkpoints.shorten_deadlines(signal_uid, until)
+            self.set_next_timer(hold)
+        self._turn.publish(user_events.eviction_held_event(hold, self._turn.now))
 
     def confirm_released(self, signal_uid: str) -> None:
         """Record that the adapter has released its scheduler."""
         hold = self._book.holds.get(signal_uid)
         if hold is None:
             return
-        released = self._book.move(hold, Cause.RELEASE_DONE, self._turn.now, released_at=self._turn.now)
+        released = self._book.take_transition(hold, Cause.RELEASE_DONE, self._turn.now, released_at=self._turn.now)
         if released is not None:
-            self._checkpoints.await_deletion(released)
+            self._checkpoints.set_final_kill_timers(released)
 
     def report_failure(self, signal_uid: str, why: str) -> None:
         """Publish that the adapter could not release; the shell retries."""
-        self._turn.publish(messages.of_release_failure(signal_uid, why))
+        self._turn.publish(user_events.release_failed_event(signal_uid, why))
 
     def send_release(self, hold: PreemptionHold) -> None:
         """Repeat a decided release; the adapter's `release` is idempotent."""
         self._turn.out.append(ReleaseHold(hold.adapter, Release(hold.uid, hold.verdicts, hold.reasons)))
 
-    def repeat(self, hold: PreemptionHold) -> None:
+    def repeat_after_recovery(self, hold: PreemptionHold) -> None:
         """Repeat a release that may not have arrived (recovery)."""
         if hold.step is HoldStep.RELEASING:
             self.send_release(hold)
@@ -99,30 +99,32 @@ class Holds:
     def reconcile(self, hold: PreemptionHold) -> None:
         """Release the hold once its checkpoints and those of its companions are terminal."""
         if hold.step is HoldStep.HOLDING and self._book.are_terminal(hold):
-            for companion in self._book.companions(hold):
+            for companion in self._book.holds_released_with(hold):
                 self._release(companion, Cause.SETTLED)
-                self.arm(self._book.holds[companion.uid])
-        self.arm(self._book.holds[hold.uid])
+                self.set_next_timer(self._book.holds[companion.uid])
+        self.set_next_timer(self._book.holds[hold.uid])
 
     def handle_timer(self, hold: PreemptionHold) -> None:
         """Handle an expired timer: the deadline, or the record's retention."""
         if hold.step is HoldStep.HOLDING:
-            for checkpoint in self._book.as_changed(self._book.of_hold(hold)):  # a gang member may have failed it
+            for checkpoint in self._book.current_versions_of(
+                self._book.checkpoints_of_hold(hold)
+            ):  # a gang member may have failed it
                 if not checkpoint.is_terminal:
                     self._checkpoints.handle_timer(checkpoint)
             self._release(self._book.holds[hold.uid], Cause.DEADLINE)
-            if self._book.are_terminal(hold) and (companions := self._book.companions(hold)):
+            if self._book.are_terminal(hold) and (companions := self._book.holds_released_with(hold)):
                 self.reconcile(companions[0])  # this hold no longer blocks them
         elif (at := self._forget_at(hold)) is not None and self._turn.now >= at:
             self._book.forget(hold)
 
-    def arm(self, hold: PreemptionHold) -> None:
+    def set_next_timer(self, hold: PreemptionHold) -> None:
         """Set the hold's next timer."""
         if hold.step is HoldStep.HOLDING:
             at: float | None = hold.deadline
         else:
             at = self._forget_at(hold)
-        self._turn.deadlines.set(hold.uid, at)
+        self._turn.timers.set(hold.uid, at)
 
     def _forget_at(self, hold: PreemptionHold) -> float | None:
         if hold.released_at is None:
@@ -130,12 +132,14 @@ class Holds:
         return max(hold.released_at + self._turn.timing.remember, hold.deadline)
 
     def _release(self, hold: PreemptionHold, cause: Cause) -> None:
-        checkpoints = self._book.of_hold(hold)
+        checkpoints = self._book.checkpoints_of_hold(hold)
         verdicts = {c.workload.uid: verdict_of(c) for c in checkpoints}
         reasons = {c.workload.uid: c.failure for c in checkpoints if c.failure is not None}
-        released = self._book.move(hold, cause, self._turn.now, verdicts=verdicts, reasons=reasons)
+        released = self._book.take_transition(hold, cause, self._turn.now, verdicts=verdicts, reasons=reasons)
         if released is not None:
-            self._turn.publish(messages.of_release(released, self._turn.now, deadline=cause is Cause.DEADLINE))
+            self._turn.publish(
+                user_events.eviction_released_event(released, self._turn.now, deadline=cause is Cause.DEADLINE)
+            )
             self.send_release(released)
 
 

@@ -33,7 +33,7 @@ class Index(Generic[K]):
         if uids is not None and uids.pop(uid, uid) is None and not uids:
             del self._uids[key]
 
-    def of(self, key: K) -> Collection[str]:
+    def uids_of(self, key: K) -> Collection[str]:
         """Return the uids of a key, oldest first."""
         return self._uids.get(key, ())
 
@@ -49,7 +49,7 @@ class CheckpointSet:
         self.obstacle: str | None = None
         """The member that blocked the set's start at the last scan."""
 
-    def put(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
+    def update_member(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
         """Count an added, changed or dropped member."""
         if before is not None:
             self._steps[before.step] -= 1
@@ -59,7 +59,7 @@ class CheckpointSet:
         elif before is not None:
             del self.uids[before.uid]
 
-    def from_obstacle(self) -> list[str]:
+    def uids_from_obstacle(self) -> list[str]:
         """Return all uids, rotated so that the scan resumes at the last obstacle."""
         uids = list(self.uids)
         met = uids.index(self.obstacle) if self.obstacle in self.uids else 0
@@ -70,7 +70,7 @@ class CheckpointSet:
         return sum(self._steps[step] for step in steps) == len(self.uids)
 
 
-class Wants:
+class AwaitedClaims:
     """Restores (uids) that wait for another restore's claim on a snapshot to end."""
 
     def __init__(self) -> None:
@@ -92,23 +92,23 @@ class Wants:
         """Return the snapshot that the restore waits for."""
         return self._wanted.get(uid, default)
 
-    def of(self, identity: Identity, freed: SnapshotRef | None) -> list[str]:
+    def restores_waiting_for(self, identity: Identity, freed: SnapshotRef | None) -> list[str]:
         """Return the restores that wait for a snapshot of this identity, or for the freed one."""
-        waiting = list(self._by_identity.of(identity))
+        waiting = list(self._by_identity.uids_of(identity))
         if freed is not None and freed.identity != identity:
-            waiting += [uid for uid in self._by_identity.of(freed.identity) if self._wanted[uid] == freed]
+            waiting += [uid for uid in self._by_identity.uids_of(freed.identity) if self._wanted[uid] == freed]
         return waiting
 
 
 _Key = tuple[str, str | None, str]
 
 
-def _key(hold: PreemptionHold) -> _Key:
+def _release_group_key(hold: PreemptionHold) -> _Key:
     """Return the key of the release group."""
     return hold.adapter, hold.release_group, hold.uid if hold.release_group is None else ""
 
 
-class Companions:
+class ReleaseGroups:
     """Active holds by release group, and the checkpoints that each group waits for."""
 
     def __init__(self) -> None:
@@ -117,13 +117,13 @@ class Companions:
         self._waiting: dict[str, _Key] = {}
         """Checkpoint uid to the group of the hold that names the checkpoint."""
 
-    def of(self, hold: PreemptionHold) -> tuple[str, ...]:
+    def active_holds_of(self, hold: PreemptionHold) -> tuple[str, ...]:
         """Return the uids of the group's active holds, including this one while active, oldest first."""
-        return tuple(self._holds.of(_key(hold)))
+        return tuple(self._holds.uids_of(_release_group_key(hold)))
 
     def are_terminal(self, hold: PreemptionHold) -> bool:
         """Return whether no hold of the group waits for a checkpoint."""
-        return not self._awaited.of(_key(hold))
+        return not self._awaited.uids_of(_release_group_key(hold))
 
     def put_hold(
         self, before: PreemptionHold | None, now: PreemptionHold | None, checkpoints: dict[str, Checkpoint]
@@ -137,12 +137,12 @@ class Companions:
             for uid in before.checkpoints:
                 self._forget(uid)
             if not holds:
-                self._holds.drop(_key(before), before.uid)
+                self._holds.drop(_release_group_key(before), before.uid)
         if now is not None and holds:
-            self._holds.add(_key(now), now.uid)
+            self._holds.add(_release_group_key(now), now.uid)
             for uid in now.checkpoints:
-                self._waiting[uid] = _key(now)
-                self._count(uid, checkpoints.get(uid))
+                self._waiting[uid] = _release_group_key(now)
+                self._update_awaited(uid, checkpoints.get(uid))
 
     def put_checkpoint(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
         """Count an added, changed or dropped checkpoint."""
@@ -150,9 +150,9 @@ class Companions:
             if before is not None:
                 self._forget(before.uid)
         elif before is None or before.is_terminal is not now.is_terminal:
-            self._count(now.uid, now)
+            self._update_awaited(now.uid, now)
 
-    def _count(self, uid: str, checkpoint: Checkpoint | None) -> None:
+    def _update_awaited(self, uid: str, checkpoint: Checkpoint | None) -> None:
         key = self._waiting.get(uid)
         if key is None:
             return

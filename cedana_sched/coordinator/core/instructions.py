@@ -67,7 +67,7 @@ class PublishEvent(msgspec.Struct, frozen=True):
 Instruction = Persist | Send | PlaceHold | ReleaseHold | PublishEvent
 
 
-def record_of(order: Order) -> str:
+def record_uid_of(order: Order) -> str:
     """Return the uid of the record that an order belongs to."""
     if isinstance(order, FindSnapshot | Stage | RestoreSnapshot | StartCold | FailWorkload):
         return order.restore_uid

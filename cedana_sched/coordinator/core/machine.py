@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, get_args
 
 from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Starting
-from cedana_sched.coordinator.core.book import Book
 from cedana_sched.coordinator.core.checkpoints import CheckpointOutcome, Checkpoints
 from cedana_sched.coordinator.core.events import (
     Event,
@@ -20,11 +19,12 @@ from cedana_sched.coordinator.core.events import (
     Tick,
 )
 from cedana_sched.coordinator.core.holds import Holds
-from cedana_sched.coordinator.core.instructions import Instruction, Persist, record_of
+from cedana_sched.coordinator.core.instructions import Instruction, Persist, record_uid_of
+from cedana_sched.coordinator.core.record_registry import RecordRegistry
 from cedana_sched.coordinator.core.restores import RestoreOutcome, Restores
-from cedana_sched.coordinator.core.turn import SET_BACK_SECONDS, Timing, Turn, is_ahead
+from cedana_sched.coordinator.core.turn import SET_BACK_SECONDS, Timing, Turn, has_future_record
 from cedana_sched.model.orders import ApplyRetention, CheckpointFailed
-from cedana_sched.model.records import Checkpoint, PreemptionHold, Record, Restore, of_namespace
+from cedana_sched.model.records import Checkpoint, PreemptionHold, Record, Restore, with_namespace_uid
 
 RUNAWAY = 100_000
 """More reconciliations than this from one event are a rule loop, not work."""
@@ -37,9 +37,9 @@ class Rules(Protocol):
 
     def handle_timer(self, record: Any, /) -> None: ...
 
-    def repeat(self, record: Any, /) -> None: ...
+    def repeat_after_recovery(self, record: Any, /) -> None: ...
 
-    def arm(self, record: Any, /) -> None: ...
+    def set_next_timer(self, record: Any, /) -> None: ...
 
 
 class Core:
@@ -56,8 +56,8 @@ class Core:
             Restore: self._restores,
         }
         self._follow_ups: Mapping[type[Record], Callable[[Any], None]] = {
-            Checkpoint: self._follow_checkpoint,
-            Restore: self._follow_restore,
+            Checkpoint: self._reconcile_after_checkpoint,
+            Restore: self._reconcile_after_restore,
         }
         """What a reconciled record changes for those of other types."""
         self._handlers: Mapping[type, Callable[[Any], None]] = {
@@ -69,12 +69,12 @@ class Core:
             OrderLost: self._lose_order,
             NodeLost: self._lose_node,
             NamespaceCorrected: self._correct_namespace,
-            **dict.fromkeys(get_args(CheckpointOutcome), self._answer_checkpoint),
-            **dict.fromkeys(get_args(RestoreOutcome), self._restores.answer),
+            **dict.fromkeys(get_args(CheckpointOutcome), self._apply_checkpoint_answer),
+            **dict.fromkeys(get_args(RestoreOutcome), self._restores.apply_answer),
         }
         self._reports: Mapping[type, Callable[[str, Any], None]] = {
             Starting: self._restores.start,
-            Ended: self._end_workload,
+            Ended: self._on_workload_ended,
             PreemptionCancelled: lambda _, report: self._checkpoints.cancel(report.signal_uid, report.why),
             Preempted: lambda _, report: self._holds.create(report.signal),
         }
@@ -90,16 +90,16 @@ class Core:
         stored = sorted(records, key=lambda record: record.created_at)
         for record in stored:
             turn.book.load(record)
-        if is_ahead(stored, now):
-            turn.set_back(now)
+        if has_future_record(stored, now):
+            turn.adopt_earlier_time(now)
         for record in stored:
-            core._rules[type(record)].repeat(turn.book.get(record.uid) or record)
+            core._rules[type(record)].repeat_after_recovery(turn.book.get(record.uid) or record)
         core._reconcile()
-        core._pass_deadlines()
+        core._handle_due_timers()
         return core, core._take_instructions()
 
     @property
-    def book(self) -> Book:
+    def registry(self) -> RecordRegistry:
         """All records, read-only."""
         return self._turn.book
 
@@ -119,7 +119,7 @@ class Core:
 
     def next_deadline(self) -> float | None:
         """Return when the core needs a `Tick` (epoch seconds); None if no timer is set."""
-        return self._turn.deadlines.next()
+        return self._turn.timers.next_due_at()
 
     def handle(self, event: Event, now: float) -> tuple[Instruction, ...]:
         """Handle one event; the first instruction is the `Persist`, if any record changed.
@@ -132,34 +132,34 @@ class Core:
                 deadlines are returned by the next call, so follow with a `Tick`.
         """
         if self._turn.now - now > SET_BACK_SECONDS:
-            self._turn.set_back(now)
+            self._turn.adopt_earlier_time(now)
             for record in tuple(self._turn.book.records()):
-                self._rules[type(record)].arm(record)
+                self._rules[type(record)].set_next_timer(record)
         self._turn.now = max(now, self._turn.now)
-        self._pass_deadlines()
+        self._handle_due_timers()
         self._handlers[type(event)](event)
         self._reconcile()
-        self._pass_deadlines()
+        self._handle_due_timers()
         return self._take_instructions()
 
     # -- events that concern several types of records
 
-    def _answer_checkpoint(self, outcome: CheckpointOutcome) -> None:
+    def _apply_checkpoint_answer(self, outcome: CheckpointOutcome) -> None:
         checkpoint = self._turn.book.checkpoints.get(outcome.checkpoint_uid)
         if checkpoint is not None and isinstance(outcome, CheckpointFailed) and outcome.workload_gone:
             self._restores.close_if_given_up(checkpoint.workload.uid)
-        self._checkpoints.answer(outcome)
+        self._checkpoints.apply_answer(outcome)
 
-    def _end_workload(self, _: str, ended: Ended) -> None:
-        self._restores.end_workload(ended.workload_uid, ended)
-        self._checkpoints.end_workload(ended.workload_uid, ended.why)
+    def _on_workload_ended(self, _: str, ended: Ended) -> None:
+        self._restores.on_workload_ended(ended.workload_uid, ended)
+        self._checkpoints.on_workload_ended(ended.workload_uid, ended.why)
 
     def _lose_node(self, event: NodeLost) -> None:
         self._checkpoints.lose_node(event.node)
         self._restores.lose_node(event.node)
 
     def _lose_order(self, lost: OrderLost) -> None:
-        book, uid = self._turn.book, record_of(lost.order)
+        book, uid = self._turn.book, record_uid_of(lost.order)
         if isinstance(lost.order, ApplyRetention):
             return
         if (checkpoint := book.checkpoints.get(uid)) is not None:
@@ -170,8 +170,8 @@ class Core:
     def _correct_namespace(self, event: NamespaceCorrected) -> None:
         book = self._turn.book
         if (record := book.get(event.record_uid)) is not None:
-            book.update(of_namespace(record, event.namespace_uid))
-            book.touch(record.uid)  # re-evaluates obstacles in that namespace
+            book.update(with_namespace_uid(record, event.namespace_uid))
+            book.mark_for_reconciliation(record.uid)  # re-evaluates obstacles in that namespace
 
     # -- reconciliation
 
@@ -190,23 +190,23 @@ class Core:
                     follow(record)
         raise RuntimeError(f"the rules run in circles around {list(book.touched)[:5]}")
 
-    def _follow_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def _reconcile_after_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.is_terminal:
-            stopped_by = self._turn.book.stopped_by(checkpoint.workload.uid)
+            stopped_by = self._turn.book.stopping_checkpoint_of(checkpoint.workload.uid)
             # a pending kill may be cancelled until the workload's end is reported
             if stopped_by is not None and not stopped_by.kill_pending:
-                self._restores.end_workload(checkpoint.workload.uid)
+                self._restores.on_workload_ended(checkpoint.workload.uid)
             hold = self._turn.book.holds.get(checkpoint.signal_uid)
             if hold is not None:
                 self._holds.reconcile(hold)
-        self._restores.wake(checkpoint)
+        self._restores.recheck_waiting(checkpoint)
 
-    def _follow_restore(self, restore: Restore) -> None:
-        self._checkpoints.begin_waiting(restore.workload.uid)
+    def _reconcile_after_restore(self, restore: Restore) -> None:
+        self._checkpoints.start_waiting_checkpoints(restore.workload.uid)
 
-    def _pass_deadlines(self) -> None:
+    def _handle_due_timers(self) -> None:
         for _ in range(RUNAWAY):
-            due = self._turn.deadlines.pop_due(self._turn.now)
+            due = self._turn.timers.pop_due(self._turn.now)
             if not due:
                 return
             for uid in due:

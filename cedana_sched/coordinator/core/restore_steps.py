@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Ended
-from cedana_sched.coordinator.core import messages, obstacles
-from cedana_sched.coordinator.core.book import Book, is_unconfirmed
-from cedana_sched.coordinator.core.indexes import Wants
+from cedana_sched.coordinator.core import restore_obstacles, user_events
+from cedana_sched.coordinator.core.indexes import AwaitedClaims
+from cedana_sched.coordinator.core.record_registry import RecordRegistry, is_unconfirmed
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.identity import SnapshotRef
@@ -27,7 +27,7 @@ from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
 MOST_FAILURES = 200
 """Quick failures kept per identity; older ones are dropped."""
 
-CLOSING = frozenset({RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD})
+IRREVERSIBLE_RESTORE_STEPS = frozenset({RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD})
 """Irreversible steps; these wait for the node's confirmation, also past the deadline."""
 _CONTINUED = frozenset({RestoreStep.RESTORING, RestoreStep.RUNNING})
 _EVICTED = frozenset({Verdict.COMMITTED, Verdict.EVICT})
@@ -50,9 +50,9 @@ def order_of(restore: Restore) -> Order | None:
     return None
 
 
-def lookup_of(book: Book, restore: Restore, now: float) -> FindSnapshot:
+def lookup_order_of(book: RecordRegistry, restore: Restore, now: float) -> FindSnapshot:
     """Return the order that looks up the restore's snapshot in the store."""
-    known = book.of_identity(obstacles.sought_identity(restore), restore.workload)
+    known = book.checkpoints_of_identity(restore_obstacles.sought_identity(restore), restore.workload)
     excluding = tuple(checkpoint.uid for checkpoint in known if checkpoint.cancelled)
     time_for_older = restore.policy.restore_deadline_seconds / 2
     avoiding = tuple(sorted(ref.generation for ref in restore.passed_over if ref.identity == restore.identity))
@@ -66,15 +66,15 @@ def lookup_of(book: Book, restore: Restore, now: float) -> FindSnapshot:
     )
 
 
-def inherited_failures(book: Book, restore: Restore) -> tuple[SnapshotRef, ...]:
+def inherited_failures(book: RecordRegistry, restore: Restore) -> tuple[SnapshotRef, ...]:
     """Return the quick failures handed on by the identity's previous restore."""
-    returns = book.restores_of(restore.identity, restore.workload)
+    returns = book.restores_of_identity(restore.identity, restore.workload)
     before = [one for one in returns if one.uid != restore.uid and one.finished_at]
     return max(before, key=lambda one: one.finished_at or 0.0).quick_failures if before else ()
 
 
 @dataclass(slots=True)
-class Notes:
+class TransientState:
     """What is noted of a restore until its next transition; no record has it, and a new coordinator starts without."""
 
     is_finding: bool = False
@@ -100,25 +100,25 @@ class RestoreSteps:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._book = turn.book
-        self.notes: defaultdict[str, Notes] = defaultdict(Notes)
-        self.wants = Wants()
+        self.transient: defaultdict[str, TransientState] = defaultdict(TransientState)
+        self.wants = AwaitedClaims()
 
-    def move(self, restore: Restore, cause: Cause, **changes: object) -> Restore | None:
+    def take_transition(self, restore: Restore, cause: Cause, **changes: object) -> Restore | None:
         """Take a transition and send its order."""
-        moved = self._book.move(restore, cause, self._turn.now, **changes)
+        moved = self._book.take_transition(restore, cause, self._turn.now, **changes)
         if moved is None:
             return None
-        self.notes.pop(moved.uid, None)
+        self.transient.pop(moved.uid, None)
         self.wants.drop(moved.uid)
         self._turn.stop_repeating(moved.uid)
         if cause is Cause.WORKLOAD_FAILED:
             return moved
         order = order_of(moved)
         if order is not None:
-            self._turn.order(moved.uid, moved.workload.node, order)
+            self._turn.send_order(moved.uid, moved.workload.node, order)
         is_chosen = moved.step is RestoreStep.STAGING
-        newest = max(obstacles.committed(self._book, moved), default=None) if is_chosen else None
-        self._turn.publish(messages.of_restore(moved, self._turn.now, newest))
+        newest = max(restore_obstacles.committed_snapshots(self._book, moved), default=None) if is_chosen else None
+        self._turn.publish(user_events.restore_event(moved, self._turn.now, newest))
         return moved
 
     def end(self, restore: Restore, cause: Cause, ended: Ended | None = None) -> None:
@@ -126,47 +126,47 @@ class RestoreSteps:
         is_waiting = restore.step is RestoreStep.WAITING
         known = inherited_failures(self._book, restore) if is_waiting else restore.quick_failures
         counted = self._failures_after(restore, known, ended)
-        moved = self.move(restore, cause, finished_at=self._turn.now, quick_failures=counted)
-        if moved is not None and moved.set_aside - restore.set_aside:
-            self._turn.publish(messages.of_set_aside(moved))
+        moved = self.take_transition(restore, cause, finished_at=self._turn.now, quick_failures=counted)
+        if moved is not None and moved.quarantined_snapshots - restore.quarantined_snapshots:
+            self._turn.publish(user_events.snapshot_quarantined_event(moved))
 
-    def refuse(self, restore: Restore, why: str, *, keep_claim: bool = False) -> None:
+    def apply_failure_policy(self, restore: Restore, why: str, *, keep_claim: bool = False) -> None:
         """Start cold or fail with a reason, as the policy's `on_restore_failure` requires.
 
         `keep_claim`: the node may be restoring the snapshot nevertheless.
         """
         snapshot = restore.snapshot if keep_claim else None
         if restore.policy.on_restore_failure is OnRestoreFailure.COLD_START:
-            self.move(restore, Cause.START_COLD, cold=True, failure=why, snapshot=snapshot)
+            self.take_transition(restore, Cause.START_COLD, cold=True, failure=why, snapshot=snapshot)
         else:
-            self.move(restore, Cause.GIVE_UP, failure=why, snapshot=snapshot)
+            self.take_transition(restore, Cause.GIVE_UP, failure=why, snapshot=snapshot)
 
     # -- timers
 
-    def arm(self, restore: Restore) -> None:
+    def set_next_timer(self, restore: Restore) -> None:
         """Set the next timer: deadline, order repetition or retention; none if the restore waits for nothing."""
         at: float | None = restore.deadline
         if restore.step is RestoreStep.RUNNING or is_unconfirmed(restore):
             at = None
         elif restore.finished_at is not None:
             at = restore.finished_at + self._turn.timing.remember  # a later restore may take over its failures by then
-        elif restore.step in CLOSING:
+        elif restore.step in IRREVERSIBLE_RESTORE_STEPS:
             at = restore.deadline + self._turn.timing.confirm
-        repeat = self._turn.repeat_at(restore.uid)
+        repeat = self._turn.next_repetition_at(restore.uid)
         if repeat is not None:
             at = repeat if at is None else min(at, repeat)
-        self._turn.deadlines.set(restore.uid, at)
+        self._turn.timers.set(restore.uid, at)
 
-    def expire(self, restore: Restore, finished_at: float) -> None:
+    def drop_if_expired(self, restore: Restore, finished_at: float) -> None:
         """Drop an expired record; it expires late enough for a later restore to take over its quick failures."""
         timing = self._turn.timing
-        is_last = self._book.restores_of(restore.identity, restore.workload)[-1].uid == restore.uid
+        is_last = self._book.restores_of_identity(restore.identity, restore.workload)[-1].uid == restore.uid
         at = finished_at + (timing.remember_deaths if restore.quick_failures and is_last else timing.remember)
         if self._turn.now < at:
-            self._turn.deadlines.set(restore.uid, at)
+            self._turn.timers.set(restore.uid, at)
             return
         self._turn.stop_repeating(restore.uid)
-        self.notes.pop(restore.uid, None)
+        self.transient.pop(restore.uid, None)
         self._book.forget(restore)
 
     # -- what extends the deadline
@@ -174,7 +174,7 @@ class RestoreSteps:
     def extend_for_progress(self, restore: Restore) -> None:
         """Extend the deadline for staged bytes, unless the current one is far off or at its bound."""
         is_near = restore.deadline - self._turn.now < restore.policy.restore_deadline_seconds / 2
-        self.arm(self.extend_for_wait(restore) if is_near else restore)  # not one write per report
+        self.set_next_timer(self.extend_for_wait(restore) if is_near else restore)  # not one write per report
 
     def extend_for_wait(self, restore: Restore) -> Restore:
         """Extend the deadline after a wait, which does not count."""
@@ -193,7 +193,9 @@ class RestoreSteps:
         if not waited_for:
             return False
         settled = max(one.deadline for one in waited_for) + self._turn.timing.confirm
-        self.arm(self._extend(restore, max(settled, self._turn.now) + restore.policy.restore_deadline_seconds))
+        self.set_next_timer(
+            self._extend(restore, max(settled, self._turn.now) + restore.policy.restore_deadline_seconds)
+        )
         return True
 
     def _extend(self, restore: Restore, deadline: float) -> Restore:
@@ -223,7 +225,7 @@ class RestoreSteps:
         return (*failures, ref)[-MOST_FAILURES:]
 
     def _is_evicted(self, restore: Restore) -> bool:
-        checkpoints = self._book.of_workload(restore.workload.uid)
+        checkpoints = self._book.checkpoints_of_workload(restore.workload.uid)
         return any(
             one.after_commit is AfterCommit.STOP and (not one.is_terminal or one.verdict in _EVICTED)
             for one in checkpoints

@@ -12,9 +12,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Ended, Starting
-from cedana_sched.coordinator.core import messages, obstacles
-from cedana_sched.coordinator.core.book import holds_identity, is_unconfirmed
-from cedana_sched.coordinator.core.restore_steps import CLOSING, RestoreSteps, inherited_failures, lookup_of, order_of
+from cedana_sched.coordinator.core import restore_obstacles, user_events
+from cedana_sched.coordinator.core.record_registry import holds_identity, is_unconfirmed
+from cedana_sched.coordinator.core.restore_steps import (
+    IRREVERSIBLE_RESTORE_STEPS,
+    RestoreSteps,
+    inherited_failures,
+    lookup_order_of,
+    order_of,
+)
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.identity import SnapshotRef
@@ -43,7 +49,7 @@ RestoreOutcome = (
 )
 
 
-def uid_of(workload_uid: str, beginning: int) -> str:
+def restore_uid_of(workload_uid: str, beginning: int) -> str:
     """Return the uid of one attempt; deterministic, so a repeated report of an incarnation yields the same uid."""
     return f"restore.{workload_uid}.{beginning}" if beginning else f"restore.{workload_uid}"
 
@@ -56,32 +62,32 @@ class Restores:
         self._book = turn.book
         self._steps = RestoreSteps(turn)
         self._answers: Mapping[type[RestoreOutcome], Callable[[Restore, Any], None]] = {
-            SnapshotFound: self._found,
-            StageProgress: self._progressed,
-            Staged: self._staged,
-            StageFailed: self._stage_failed,
-            RestoreSucceeded: self._succeeded,
-            RestoreFailed: self._failed,
-            StartedCold: self._started_cold,
-            WorkloadFailed: self._gave_up,
+            SnapshotFound: self._on_snapshot_found,
+            StageProgress: self._on_stage_progress,
+            Staged: self._on_staged,
+            StageFailed: self._on_stage_failed,
+            RestoreSucceeded: self._on_restore_succeeded,
+            RestoreFailed: self._on_restore_failed,
+            StartedCold: self._on_started_cold,
+            WorkloadFailed: self._on_workload_failed,
         }
 
     # -- events
 
     def start(self, adapter: str, report: Starting) -> None:
         """Handle a workload that was bound to a node or restarted there; a repeated report may name a rival."""
-        earlier = self._book.restore_of(report.workload.uid)
+        earlier = self._book.latest_restore_of_workload(report.workload.uid)
         if earlier is not None:
             if report.incarnation <= earlier.incarnation:
-                self._refuse_beside(self._as_committed_now(earlier, report), report)
+                self._refuse_if_rival_runs(self._refresh_newest_snapshot(earlier, report), report)
                 return
             if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # no files were written into the earlier one
                 self._book.update(replace(earlier, incarnation=report.incarnation))
                 return
-            self._steps.move(earlier, Cause.BEGINS_AGAIN, finished_at=self._turn.now)
-            self._turn.publish(messages.of_new_beginning(earlier, report.workload))
+            self._steps.take_transition(earlier, Cause.BEGINS_AGAIN, finished_at=self._turn.now)
+            self._turn.publish(user_events.workload_restarted_event(earlier, report.workload))
         restore = Restore(
-            uid=uid_of(report.workload.uid, report.incarnation),
+            uid=restore_uid_of(report.workload.uid, report.incarnation),
             adapter=adapter,
             workload=report.workload,
             identity=report.identity,
@@ -95,9 +101,9 @@ class Restores:
         )
         restore = replace(restore, quick_failures=inherited_failures(self._book, restore))
         self._book.add(restore, self._turn.now, f"{adapter} starts {report.workload.name}")
-        self._refuse_beside(restore, report)
+        self._refuse_if_rival_runs(restore, report)
 
-    def answer(self, outcome: RestoreOutcome) -> None:
+    def apply_answer(self, outcome: RestoreOutcome) -> None:
         """Apply an agent's answer; drop answers for expired records."""
         restore = self._book.restores.get(outcome.restore_uid)
         if restore is not None:
@@ -105,10 +111,10 @@ class Restores:
 
     def close_if_given_up(self, workload_uid: str) -> None:
         """Apply the node's confirmation that no process of the workload runs or will run; closes a failed restore."""
-        restore = self._book.restore_of(workload_uid)
+        restore = self._book.latest_restore_of_workload(workload_uid)
         if restore is not None and is_unconfirmed(restore):
             self._book.update(replace(restore, finished_at=self._turn.now, snapshot=None))
-            self._confirm(restore.uid)
+            self._on_order_confirmed(restore.uid)
 
     def lose_order(self, restore: Restore, order: Order, why: str) -> None:
         """Report the delay of a lost order, and repeat the order with backoff if the step still waits on it."""
@@ -116,11 +122,11 @@ class Restores:
         self._report_delay(restore, why)
         if current is None or type(current) is type(order):
             self._turn.hasten_repetition(restore.uid)
-            self.arm(restore)
+            self.set_next_timer(restore)
 
-    def end_workload(self, workload_uid: str, ended: Ended | None = None) -> None:
+    def on_workload_ended(self, workload_uid: str, ended: Ended | None = None) -> None:
         """End the workload's restore, which frees its claim."""
-        restore = self._book.restore_of(workload_uid)
+        restore = self._book.latest_restore_of_workload(workload_uid)
         if restore is not None:
             self._steps.end(restore, Cause.ENDED, ended)
 
@@ -130,57 +136,57 @@ class Restores:
             if restore.step is not RestoreStep.ENDED:
                 self._steps.end(restore, Cause.NODE_LOST)
 
-    def repeat(self, restore: Restore) -> None:
+    def repeat_after_recovery(self, restore: Restore) -> None:
         """Repeat the order of the current step (recovery); reconciliation repeats the lookup of a waiting restore."""
         order = order_of(restore)
         if order is not None:
-            self._turn.order(restore.uid, restore.workload.node, order)
-        self.arm(restore)
+            self._turn.send_order(restore.uid, restore.workload.node, order)
+        self.set_next_timer(restore)
 
     def handle_timer(self, restore: Restore) -> None:
         """Handle an expired timer: the deadline, an order to repeat, or the record's retention."""
         now = self._turn.now
         if restore.finished_at is not None:
-            self._steps.expire(restore, restore.finished_at)
+            self._steps.drop_if_expired(restore, restore.finished_at)
             return
-        if restore.step in CLOSING:
+        if restore.step in IRREVERSIBLE_RESTORE_STEPS:
             if now >= restore.deadline + self._turn.timing.confirm:
-                self._steps.move(restore, Cause.UNCONFIRMED)
+                self._steps.take_transition(restore, Cause.UNCONFIRMED)
                 return
         elif not is_unconfirmed(restore) and now >= restore.deadline:
-            self._pass_deadline(restore)
+            self._handle_deadline(restore)
             return
-        if self._turn.take_repetition(restore.uid):
+        if self._turn.take_due_repetition(restore.uid):
             order = order_of(restore)
-            if order is None and self._steps.notes[restore.uid].is_finding:
-                order = lookup_of(self._book, restore, now)
+            if order is None and self._steps.transient[restore.uid].is_finding:
+                order = lookup_order_of(self._book, restore, now)
             if order is not None:
                 self._turn.send_once(restore.workload.node, order)
-        self.arm(restore)
+        self.set_next_timer(restore)
 
     # -- reconciliation
 
     def reconcile(self, restore: Restore) -> None:
         """Reconcile a changed restore: look for a snapshot if unblocked, and wake the restores that it blocked."""
-        self.look(restore)
+        self.look_up_if_unblocked(restore)
         if not holds_identity(restore):
-            self.wake(restore)
-        self.arm(self._book.restores[restore.uid])
+            self.recheck_waiting(restore)
+        self.set_next_timer(self._book.restores[restore.uid])
 
-    def look(self, restore: Restore) -> None:
+    def look_up_if_unblocked(self, restore: Restore) -> None:
         """Order a lookup in the store, unless the restore is blocked or a lookup is in flight."""
         if restore.step is not RestoreStep.WAITING:
             return
-        notes = self._steps.notes[restore.uid]
-        problem = obstacles.forbidden(restore) or notes.rival
-        if problem and not obstacles.own(self._book, restore):
-            self._steps.refuse(restore, problem)
+        notes = self._steps.transient[restore.uid]
+        problem = restore_obstacles.request_refusal(restore) or notes.rival
+        if problem and not restore_obstacles.checkpoints_of_restarted_workload(self._book, restore):
+            self._steps.apply_failure_policy(restore, problem)
         elif self._blocked_by(restore) is not None:
-            if obstacles.in_flight(self._book, restore):
+            if restore_obstacles.checkpoints_awaited_by(self._book, restore):
                 notes.awaits_checkpoint = True
             elif notes.awaits_checkpoint:  # the saved pod may exist for a while yet
                 notes.awaits_checkpoint, notes.awaits_end = False, True
-                self.arm(self._steps.extend_for_wait(restore))
+                self.set_next_timer(self._steps.extend_for_wait(restore))
             if restore.requested_snapshot is not None:
                 self._steps.wants.add(restore.uid, restore.requested_snapshot)
             if notes.is_finding:
@@ -192,22 +198,24 @@ class Restores:
                 restore = self._steps.extend_for_wait(restore)
             self._find(restore)
 
-    def wake(self, changed: Checkpoint | Restore) -> None:
+    def recheck_waiting(self, changed: Checkpoint | Restore) -> None:
         """Re-evaluate restores that may have waited for this checkpoint or restore."""
-        for restore in self._book.restores_of(changed.identity, changed.workload):
-            self.look(self._book.restores[restore.uid])  # re-read: an earlier one may just have changed it
-        for uid in self._steps.wants.of(changed.identity, changed.snapshot):
+        for restore in self._book.restores_of_identity(changed.identity, changed.workload):
+            self.look_up_if_unblocked(
+                self._book.restores[restore.uid]
+            )  # re-read: an earlier one may just have changed it
+        for uid in self._steps.wants.restores_waiting_for(changed.identity, changed.snapshot):
             waiting = self._book.restores.get(uid)
             if waiting is not None:
-                self.look(waiting)
+                self.look_up_if_unblocked(waiting)
 
-    def arm(self, restore: Restore) -> None:
+    def set_next_timer(self, restore: Restore) -> None:
         """Set the restore's next timer."""
-        self._steps.arm(restore)
+        self._steps.set_next_timer(restore)
 
     # -- starts
 
-    def _as_committed_now(self, restore: Restore, report: Starting) -> Restore:
+    def _refresh_newest_snapshot(self, restore: Restore, report: Starting) -> Restore:
         """Refresh `newest_snapshot`: a user may have deleted snapshots on purpose meanwhile."""
         if restore.step is not RestoreStep.WAITING or restore.newest_snapshot == report.newest_snapshot:
             return restore
@@ -215,63 +223,65 @@ class Restores:
         self._book.update(restore)
         return restore
 
-    def _refuse_beside(self, restore: Restore, report: Starting) -> None:
+    def _refuse_if_rival_runs(self, restore: Restore, report: Starting) -> None:
         """Refuse a restore whose identity another workload runs under, unless that workload is being saved.
 
         A restore whose request names no snapshot is refused too.
         """
         if restore.step is not RestoreStep.WAITING:
             return
-        notes = self._steps.notes[restore.uid]
+        notes = self._steps.transient[restore.uid]
         if report.continues:
             notes.is_promised = True
         if report.refused is not None:
             notes.rival = report.refused
-            self.look(restore)
+            self.look_up_if_unblocked(restore)
             return
         rival = report.rival
         if rival is None:
             return
-        if report.continues and (theirs := self._book.restore_of(rival.uid)) and holds_identity(theirs):
+        if report.continues and (theirs := self._book.latest_restore_of_workload(rival.uid)) and holds_identity(theirs):
             return
-        if all(one.step is CheckpointStep.FAILED for one in self._book.of_workload(rival.uid)):
-            notes.rival = obstacles.rivalry(restore.identity, rival.name)
-            self.look(restore)
+        if all(one.step is CheckpointStep.FAILED for one in self._book.checkpoints_of_workload(rival.uid)):
+            notes.rival = restore_obstacles.format_rivalry_refusal(restore.identity, rival.name)
+            self.look_up_if_unblocked(restore)
 
     # -- answers
 
-    def _staged(self, restore: Restore, _: Staged) -> None:
-        self._steps.move(restore, Cause.STAGED)
+    def _on_staged(self, restore: Restore, _: Staged) -> None:
+        self._steps.take_transition(restore, Cause.STAGED)
 
-    def _succeeded(self, restore: Restore, _: RestoreSucceeded) -> None:
-        self._steps.move(restore, Cause.RESTORE_SUCCEEDED, cold=False, failure=None, running_at=self._turn.now)
+    def _on_restore_succeeded(self, restore: Restore, _: RestoreSucceeded) -> None:
+        self._steps.take_transition(
+            restore, Cause.RESTORE_SUCCEEDED, cold=False, failure=None, running_at=self._turn.now
+        )
 
-    def _started_cold(self, restore: Restore, _: StartedCold) -> None:
-        self._steps.move(restore, Cause.STARTED_COLD, running_at=self._turn.now)
+    def _on_started_cold(self, restore: Restore, _: StartedCold) -> None:
+        self._steps.take_transition(restore, Cause.STARTED_COLD, running_at=self._turn.now)
 
-    def _failed(self, restore: Restore, failed: RestoreFailed) -> None:
+    def _on_restore_failed(self, restore: Restore, failed: RestoreFailed) -> None:
         if restore.step is RestoreStep.RESTORING:
-            self._steps.refuse(restore, f"{restore.snapshot} could not be continued: {failed.why}")
+            self._steps.apply_failure_policy(restore, f"{restore.snapshot} could not be continued: {failed.why}")
         else:
-            self._steps.move(restore, Cause.CONTINUE_FAILED)
+            self._steps.take_transition(restore, Cause.CONTINUE_FAILED)
 
-    def _gave_up(self, restore: Restore, _: WorkloadFailed) -> None:
+    def _on_workload_failed(self, restore: Restore, _: WorkloadFailed) -> None:
         """Record that the node failed the workload. A restore in progress keeps its claim until the workload ends."""
         finished_at = self._turn.now if restore.snapshot is None else None
-        moved = self._steps.move(restore, Cause.WORKLOAD_FAILED, finished_at=finished_at)
+        moved = self._steps.take_transition(restore, Cause.WORKLOAD_FAILED, finished_at=finished_at)
         if moved is None and is_unconfirmed(restore):
             self._book.update(replace(restore, finished_at=finished_at))
-            self._confirm(restore.uid)
+            self._on_order_confirmed(restore.uid)
 
-    def _confirm(self, uid: str) -> None:
+    def _on_order_confirmed(self, uid: str) -> None:
         """Stop repeating the order, and reconcile the records that waited for the answer."""
         self._turn.stop_repeating(uid)
-        self._book.touch(uid)
+        self._book.mark_for_reconciliation(uid)
 
     def _report_delay(self, restore: Restore, why: str) -> None:
-        notes = self._steps.notes[restore.uid]
+        notes = self._steps.transient[restore.uid]
         if notes.trouble is None and restore.step not in TERMINAL_RESTORE_STEPS:
-            self._turn.publish(messages.of_delay(restore, why, self._turn.now))
+            self._turn.publish(user_events.restore_delayed_event(restore, why, self._turn.now))
         notes.trouble = why
 
     def _find(self, restore: Restore) -> None:
@@ -279,112 +289,112 @@ class Restores:
         if inherited != restore.quick_failures:
             restore = replace(restore, quick_failures=inherited)
             self._book.update(restore)
-        if restore.requested_snapshot in restore.set_aside:
-            self._steps.refuse(restore, messages.set_aside(restore))
+        if restore.requested_snapshot in restore.quarantined_snapshots:
+            self._steps.apply_failure_policy(restore, user_events.describe_quarantined_snapshots(restore))
             return
-        self._turn.order(restore.uid, restore.workload.node, lookup_of(self._book, restore, self._turn.now))
-        self.arm(restore)
+        self._turn.send_order(restore.uid, restore.workload.node, lookup_order_of(self._book, restore, self._turn.now))
+        self.set_next_timer(restore)
 
     def _stop_finding(self, restore: Restore) -> None:
-        self._steps.notes[restore.uid].is_finding = False
+        self._steps.transient[restore.uid].is_finding = False
         self._turn.stop_repeating(restore.uid)
 
-    def _found(self, restore: Restore, found: SnapshotFound) -> None:
-        if restore.step is not RestoreStep.WAITING or not self._steps.notes[restore.uid].is_finding:
-            self._steps.move(restore, Cause.SNAPSHOT_FOUND)
+    def _on_snapshot_found(self, restore: Restore, found: SnapshotFound) -> None:
+        if restore.step is not RestoreStep.WAITING or not self._steps.transient[restore.uid].is_finding:
+            self._steps.take_transition(restore, Cause.SNAPSHOT_FOUND)
             return
-        notes, snapshot = self._steps.notes[restore.uid], found.snapshot
-        if (refused := obstacles.objection(self._book, restore, found, notes.trouble)) is not None:
-            self._steps.refuse(restore, refused)
+        notes, snapshot = self._steps.transient[restore.uid], found.snapshot
+        if (refused := restore_obstacles.found_snapshot_refusal(self._book, restore, found, notes.trouble)) is not None:
+            self._steps.apply_failure_policy(restore, refused)
         elif snapshot is None:
-            why = obstacles.why_nothing(self._book, restore, is_promised=notes.is_promised)
+            why = restore_obstacles.never_committed_reason(self._book, restore, is_promised=notes.is_promised)
             if notes.is_promised and why is not None:
-                self._steps.refuse(restore, why)
+                self._steps.apply_failure_policy(restore, why)
             else:
-                self._steps.move(restore, Cause.START_COLD, cold=True, failure=why)
-        elif self._is_stale(restore, snapshot):
+                self._steps.take_transition(restore, Cause.START_COLD, cold=True, failure=why)
+        elif self._repeat_lookup_if_stale(restore, snapshot):
             return
-        elif obstacles.claimed_by_other(self._book, restore, snapshot):
+        elif restore_obstacles.claimed_by_other(self._book, restore, snapshot):
             self._steps.wants.add(restore.uid, snapshot)
             self._stop_finding(restore)
-            self.arm(restore)
+            self.set_next_timer(restore)
         else:
-            manifest = obstacles.manifest_of(self._book, restore, snapshot)
-            self._steps.move(restore, Cause.CHOSEN, snapshot=snapshot, manifest_digest=manifest)
+            manifest = restore_obstacles.manifest_digest_of(self._book, restore, snapshot)
+            self._steps.take_transition(restore, Cause.CHOSEN, snapshot=snapshot, manifest_digest=manifest)
 
-    def _is_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
+    def _repeat_lookup_if_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
         """Return whether to repeat the lookup because the answer predates a known commit."""
-        if not obstacles.is_older_than_committed(self._book, restore, snapshot):
+        if not restore_obstacles.is_older_than_committed(self._book, restore, snapshot):
             return False
-        notes = self._steps.notes[restore.uid]
+        notes = self._steps.transient[restore.uid]
         notes.tries += 1
-        if notes.tries >= obstacles.STALE_ANSWERS:
+        if notes.tries >= restore_obstacles.STALE_ANSWERS:
             return False
-        self._turn.repeat_in(restore.uid, obstacles.STALE_SECONDS)
-        self.arm(restore)
+        self._turn.repeat_order_in(restore.uid, restore_obstacles.STALE_SECONDS)
+        self.set_next_timer(restore)
         return True
 
-    def _progressed(self, restore: Restore, progress: StageProgress) -> None:
+    def _on_stage_progress(self, restore: Restore, progress: StageProgress) -> None:
         """Extend the deadline when new bytes arrive, up to a bound; re-fetched bytes do not extend it."""
         if restore.step is not RestoreStep.STAGING:
             return
-        notes = self._steps.notes[restore.uid]
+        notes = self._steps.transient[restore.uid]
         if progress.done_bytes <= notes.staged_bytes:
             return
         notes.staged_bytes = progress.done_bytes
         self._turn.defer_repetition(restore.uid)
         self._steps.extend_for_progress(restore)
 
-    def _stage_failed(self, restore: Restore, failed: StageFailed) -> None:
+    def _on_stage_failed(self, restore: Restore, failed: StageFailed) -> None:
         if restore.step is RestoreStep.WAITING:
-            if self._steps.notes[restore.uid].is_finding:  # repeated until the deadline: a snapshot may exist
+            if self._steps.transient[restore.uid].is_finding:  # repeated until the deadline: a snapshot may exist
                 self._report_delay(restore, failed.why)
                 self._turn.hasten_repetition(restore.uid)
-                self.arm(restore)
+                self.set_next_timer(restore)
             return
         if restore.step is not RestoreStep.STAGING:
-            self._steps.move(restore, Cause.STAGE_FAILED)
+            self._steps.take_transition(restore, Cause.STAGE_FAILED)
             return
-        notes = self._steps.notes[restore.uid]
+        notes = self._steps.transient[restore.uid]
         notes.tries += 1
-        pause = self._turn.timing.pause_within(notes.tries, restore.deadline - self._turn.now)
+        pause = self._turn.timing.retry_backoff_within(notes.tries, restore.deadline - self._turn.now)
         if failed.retryable and pause is not None:
             self._report_delay(restore, failed.why)
-            self._turn.repeat_in(restore.uid, pause)
-            self.arm(restore)
+            self._turn.repeat_order_in(restore.uid, pause)
+            self.set_next_timer(restore)
         elif failed.damaged and restore.requested_snapshot is None and restore.snapshot is not None:
             self._look_for_older(restore, restore.snapshot, failed.why)
         else:
-            self._steps.refuse(restore, f"{restore.snapshot} could not be fetched: {failed.why}")
+            self._steps.apply_failure_policy(restore, f"{restore.snapshot} could not be fetched: {failed.why}")
 
     def _look_for_older(self, restore: Restore, damaged: SnapshotRef, why: str) -> None:
-        if (refused := obstacles.too_many_damaged(restore, damaged, why)) is not None:
-            self._steps.refuse(restore, refused)
+        if (refused := restore_obstacles.too_many_damaged_refusal(restore, damaged, why)) is not None:
+            self._steps.apply_failure_policy(restore, refused)
             return
-        self._turn.publish(messages.of_damage(restore, damaged, why))
+        self._turn.publish(user_events.snapshot_damaged_event(restore, damaged, why))
         skipped = (*restore.damaged, damaged)
-        self._steps.move(restore, Cause.DAMAGED, snapshot=None, manifest_digest="", damaged=skipped)
-        self._steps.notes[restore.uid].trouble = why
+        self._steps.take_transition(restore, Cause.DAMAGED, snapshot=None, manifest_digest="", damaged=skipped)
+        self._steps.transient[restore.uid].trouble = why
 
-    def _pass_deadline(self, restore: Restore) -> None:
+    def _handle_deadline(self, restore: Restore) -> None:
         """Handle the deadline. Time spent waiting for checkpoints in flight, which have deadlines, does not count."""
         is_waiting = restore.step is RestoreStep.WAITING
-        in_flight = obstacles.in_flight(self._book, restore) if is_waiting else []
-        mine = obstacles.own(self._book, restore) if is_waiting else []
+        in_flight = restore_obstacles.checkpoints_awaited_by(self._book, restore) if is_waiting else []
+        mine = restore_obstacles.checkpoints_of_restarted_workload(self._book, restore) if is_waiting else []
         if self._steps.extend_for_checkpoints(restore, in_flight, mine):
             return
         seconds = restore.deadline - restore.created_at
-        why = f"not restored within {messages.seconds(seconds)}"
+        why = f"not restored within {user_events.format_seconds(seconds)}"
         if mine:  # evicted by its scheduler, but not deleted
             why += f": its eviction was released with {mine[0].snapshot}, and it is still there"
-            self._steps.move(restore, Cause.GIVE_UP, failure=why)
+            self._steps.take_transition(restore, Cause.GIVE_UP, failure=why)
             return
         if is_waiting and (blocker := self._blocked_by(restore)) is not None:
             why += f", because {blocker}"
-        elif (trouble := self._steps.notes[restore.uid].trouble) is not None:
+        elif (trouble := self._steps.transient[restore.uid].trouble) is not None:
             why += f": {trouble}"
-        self._steps.refuse(restore, why, keep_claim=restore.step is RestoreStep.RESTORING)
+        self._steps.apply_failure_policy(restore, why, keep_claim=restore.step is RestoreStep.RESTORING)
 
     def _blocked_by(self, restore: Restore) -> str | None:
         wanted = self._steps.wants.get(restore.uid, restore.requested_snapshot)
-        return obstacles.blocked_by(self._book, restore, wanted)
+        return restore_obstacles.blocked_by(self._book, restore, wanted)

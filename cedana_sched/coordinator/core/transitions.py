@@ -1,7 +1,7 @@
 """Transition tables of all records: (step, cause) -> next step.
 
 A pair mapped to `LATE` is legal and changes nothing: orders are repeated after a loss, and answers may arrive twice or
-after another decision. A pair missing from the table is a defect of the core or of an agent: `advance` raises.
+after another decision. A pair missing from the table is a defect of the core or of an agent: `next_step_of` raises.
 `mermaid` renders the same tables for the documentation.
 """
 
@@ -164,7 +164,7 @@ RESTORE: Final[Table[R]] = {
 }
 
 
-def advance(table: Table[Step], step: Step, cause: Cause, uid: str, history: Sequence[str]) -> Step | None:
+def next_step_of(table: Table[Step], step: Step, cause: Cause, uid: str, history: Sequence[str]) -> Step | None:
     """Return the next step, or `LATE`.
 
     Raises:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core.book import Book
 from cedana_sched.coordinator.core.instructions import Instruction, PublishEvent, Send
+from cedana_sched.coordinator.core.record_registry import RecordRegistry
 from cedana_sched.model.orders import Order
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Record
@@ -45,20 +45,21 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     remember_deaths: float = 7 * 86_400.0
     """The same for an identity's last restore with quick failures; a later restore takes those over."""
 
-    def pause(self, attempt: int) -> float:
+    def retry_backoff(self, attempt: int) -> float:
         """Return the backoff in seconds after failed attempt number `attempt` (from 1)."""
         return float(min(self.retry * 2.0 ** min(attempt - 1, 30), self.retry_most))
 
-    def pause_within(self, attempt: int, seconds_left: float) -> float | None:
+    def retry_backoff_within(self, attempt: int, seconds_left: float) -> float | None:
         """Return the backoff, at most half of the time left until a deadline; None if too little is left to retry."""
-        pause = min(self.pause(attempt), seconds_left / 2)
+        pause = min(self.retry_backoff(attempt), seconds_left / 2)
         return pause if pause >= self.retry else None
 
 
-class Deadlines:
+class RecordTimers:
     """Timers of the records: one per uid, earliest first.
 
-    A heap with lazy deletion: `set` and `pop_due` are O(log n) for each uid, amortised; `next` is amortised O(1).
+    A heap with lazy deletion: `set` and `pop_due` are O(log n) for each uid, amortised; `next_due_at` is amortised
+    O(1).
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Deadlines:
             self._at[uid] = at
             heapq.heappush(self._heap, (at, uid))
 
-    def next(self) -> float | None:
+    def next_due_at(self) -> float | None:
         """Return the earliest time; None if no timer is set."""
         heap = self._heap
         while heap and self._at.get(heap[0][1]) != heap[0][0]:
@@ -83,7 +84,7 @@ class Deadlines:
     def pop_due(self, now: float) -> list[str]:
         """Remove and return every uid whose time has come, earliest first."""
         due: list[str] = []
-        while (at := self.next()) is not None and at <= now:
+        while (at := self.next_due_at()) is not None and at <= now:
             _, uid = heapq.heappop(self._heap)
             del self._at[uid]
             due.append(uid)
@@ -94,8 +95,8 @@ class Turn:
     """One per core. `now` is the time of the turn in epoch seconds; only the machine sets it."""
 
     def __init__(self, timing: Timing) -> None:
-        self.book = Book()
-        self.deadlines = Deadlines()
+        self.book = RecordRegistry()
+        self.timers = RecordTimers()
         self.timing = timing
         self.now = 0.0
         self.out: list[Instruction] = []
@@ -104,10 +105,10 @@ class Turn:
 
     # -- orders and their repetition
 
-    def order(self, uid: str, node: str, order: Order) -> None:
+    def send_order(self, uid: str, node: str, order: Order) -> None:
         """Send the order that record `uid` waits on; repeated until the record's next transition."""
         self.out.append(Send(node, order))
-        self.repeat_in(uid, self.timing.resend)
+        self.repeat_order_in(uid, self.timing.resend)
 
     def send_once(self, node: str, order: Order) -> None:
         """Send an order that no record waits on."""
@@ -120,13 +121,13 @@ class Turn:
     def defer_repetition(self, uid: str) -> None:
         """Restart the repetition interval: the agent is working on the order."""
         if uid in self._repeat:
-            self.repeat_in(uid, self.timing.resend)
+            self.repeat_order_in(uid, self.timing.resend)
 
-    def repeat_in(self, uid: str, seconds: float) -> None:
+    def repeat_order_in(self, uid: str, seconds: float) -> None:
         """Repeat the record's order after `seconds`; the following intervals double."""
         self._repeat[uid] = (self.now + seconds, seconds)
 
-    def repeat_at(self, uid: str) -> float | None:
+    def next_repetition_at(self, uid: str) -> float | None:
         """Return when the record's order is repeated (epoch seconds); None if it waits on no order."""
         entry = self._repeat.get(uid)
         return entry[0] if entry else None
@@ -134,14 +135,14 @@ class Turn:
     def hasten_repetition(self, uid: str) -> None:
         """Schedule an early repetition of an order known to be lost, with exponential backoff."""
         if (entry := self._repeat.get(uid)) is not None:
-            self.repeat_in(uid, entry[1] * 2 if entry[1] < self.timing.resend else self.timing.lost)
+            self.repeat_order_in(uid, entry[1] * 2 if entry[1] < self.timing.resend else self.timing.lost)
 
-    def take_repetition(self, uid: str) -> bool:
+    def take_due_repetition(self, uid: str) -> bool:
         """Return whether the record's order must be repeated now; if so, double the interval."""
         entry = self._repeat.get(uid)
         if entry is None or self.now < entry[0]:
             return False
-        self.repeat_in(uid, min(entry[1] * 2, self.timing.resend_most))
+        self.repeat_order_in(uid, min(entry[1] * 2, self.timing.resend_most))
         return True
 
     # -- events for users
@@ -154,12 +155,12 @@ class Turn:
         held = hold.held if hold is not None else None
         victims: tuple[WorkloadRef, ...] = ()
         if hold is not None and held is None and event.workload is None:
-            victims = tuple(one.workload for one in self.book.of_hold(hold))
+            victims = tuple(one.workload for one in self.book.checkpoints_of_hold(hold))
         self.out.append(replace(event, text=event.text[:TEXT_LIMIT], held=held, victims=victims))
 
     # -- a clock that ran ahead
 
-    def set_back(self, now: float) -> None:
+    def adopt_earlier_time(self, now: float) -> None:
         """Accept `now` as correct and clamp recorded times to it. The caller must set every record's timer again.
 
         Otherwise every preemption would be past its deadline, and records created meanwhile would wait, until the clock
@@ -176,13 +177,13 @@ class Turn:
             changes: dict[str, float] = {}
             if checkpoint.not_before is not None:
                 changes["not_before"] = min(checkpoint.not_before, now + self.timing.retry_most)
-            self._clamp(checkpoint, granted[checkpoint.signal_uid], changes)
+            self._clamp_record_times(checkpoint, granted[checkpoint.signal_uid], changes)
         for hold in tuple(self.book.holds.values()):
-            self._clamp(hold, granted.get(hold.uid, 0.0), {})
+            self._clamp_record_times(hold, granted.get(hold.uid, 0.0), {})
         for restore in tuple(self.book.restores.values()):
-            self._clamp(restore, restore.policy.restore_deadline_seconds, {})
+            self._clamp_record_times(restore, restore.policy.restore_deadline_seconds, {})
 
-    def _clamp(self, record: Record, seconds: float, changes: dict[str, float]) -> None:
+    def _clamp_record_times(self, record: Record, seconds: float, changes: dict[str, float]) -> None:
         for name in _HAPPENED:
             at = getattr(record, name, None)
             if at is not None and at > self.now:
@@ -193,6 +194,6 @@ class Turn:
             self.book.update(replace(record, **changes))
 
 
-def is_ahead(records: Iterable[Record], now: float) -> bool:
+def has_future_record(records: Iterable[Record], now: float) -> bool:
     """Return whether any record was created in the future."""
     return any(record.created_at > now for record in records)

@@ -18,17 +18,17 @@ _ANY_NAMESPACE = "any"
 """Placeholder: the API server validates namespace names."""
 
 
-class Read(msgspec.Struct, frozen=True, rename=api_name, gc=False):
+class PartialStruct(msgspec.Struct, frozen=True, rename=api_name, gc=False):
     """Base of what is read of our kinds; other fields are skipped."""
 
 
-def intern_texts(read: Read, *fields: str) -> None:
+def intern_texts(read: PartialStruct, *fields: str) -> None:
     """Share texts of an object that is being decoded with other objects."""
     for field in fields:
         msgspec.structs.force_setattr(read, field, sys.intern(getattr(read, field)))
 
 
-class IdentitySpec(Read, frozen=True):
+class IdentitySpec(PartialStruct, frozen=True):
     """Identity in a spec. Raises ValueError if malformed, so that the object is not read."""
 
     id: str
@@ -39,7 +39,7 @@ class IdentitySpec(Read, frozen=True):
         _check_identity(self)
 
 
-class SnapshotName(Read, frozen=True):
+class SnapshotName(PartialStruct, frozen=True):
     """A generation of an identity of the object's namespace; validated like `IdentitySpec`."""
 
     generation: int
@@ -59,7 +59,7 @@ def _check_identity(named: IdentitySpec | SnapshotName) -> None:
     intern_texts(named, "container")
 
 
-class PodRef(Read, frozen=True):
+class PodRef(PartialStruct, frozen=True):
     """The pod that the object is about."""
 
     uid: str = ""

@@ -41,7 +41,7 @@ PLACED_PHASES = frozenset({JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PREEMPT
 """Phases in which a job counts as usage of its group."""
 
 
-class Cause(StrEnum):
+class TransitionCause(StrEnum):
     """The cause of a transition between phases."""
 
     ADMITTED = "it was admitted"
@@ -57,30 +57,30 @@ class Cause(StrEnum):
 
 
 _P = JobPhase
-TRANSITIONS: dict[tuple[JobPhase, Cause], JobPhase] = {
-    (_P.QUEUED, Cause.ADMITTED): _P.STARTING,
-    (_P.QUEUED, Cause.CANCELLED): _P.CANCELLED,
-    (_P.STARTING, Cause.BEGAN): _P.RUNNING,
-    (_P.STARTING, Cause.REQUEUED): _P.QUEUED,
-    (_P.STARTING, Cause.SUCCEEDED): _P.SUCCEEDED,
-    (_P.STARTING, Cause.FAILED): _P.FAILED,
-    (_P.STARTING, Cause.CANCELLED): _P.CANCELLED,
-    (_P.RUNNING, Cause.PREEMPTED): _P.PREEMPTING,
-    (_P.RUNNING, Cause.REQUEUED): _P.QUEUED,
-    (_P.RUNNING, Cause.SUCCEEDED): _P.SUCCEEDED,
-    (_P.RUNNING, Cause.FAILED): _P.FAILED,
-    (_P.RUNNING, Cause.CANCELLED): _P.CANCELLED,
-    (_P.PREEMPTING, Cause.KEPT): _P.RUNNING,
-    (_P.PREEMPTING, Cause.REQUEUED): _P.QUEUED,
-    (_P.PREEMPTING, Cause.STOPPED): _P.SUSPENDED,
-    (_P.PREEMPTING, Cause.SUCCEEDED): _P.SUCCEEDED,
-    (_P.PREEMPTING, Cause.FAILED): _P.FAILED,
-    (_P.PREEMPTING, Cause.CANCELLED): _P.CANCELLED,
-    (_P.SUSPENDED, Cause.RESTORED): _P.QUEUED,
-    (_P.SUSPENDED, Cause.CANCELLED): _P.CANCELLED,
-    (_P.SUCCEEDED, Cause.RESTORED): _P.QUEUED,
-    (_P.FAILED, Cause.RESTORED): _P.QUEUED,
-    (_P.CANCELLED, Cause.RESTORED): _P.QUEUED,
+TRANSITIONS: dict[tuple[JobPhase, TransitionCause], JobPhase] = {
+    (_P.QUEUED, TransitionCause.ADMITTED): _P.STARTING,
+    (_P.QUEUED, TransitionCause.CANCELLED): _P.CANCELLED,
+    (_P.STARTING, TransitionCause.BEGAN): _P.RUNNING,
+    (_P.STARTING, TransitionCause.REQUEUED): _P.QUEUED,
+    (_P.STARTING, TransitionCause.SUCCEEDED): _P.SUCCEEDED,
+    (_P.STARTING, TransitionCause.FAILED): _P.FAILED,
+    (_P.STARTING, TransitionCause.CANCELLED): _P.CANCELLED,
+    (_P.RUNNING, TransitionCause.PREEMPTED): _P.PREEMPTING,
+    (_P.RUNNING, TransitionCause.REQUEUED): _P.QUEUED,
+    (_P.RUNNING, TransitionCause.SUCCEEDED): _P.SUCCEEDED,
+    (_P.RUNNING, TransitionCause.FAILED): _P.FAILED,
+    (_P.RUNNING, TransitionCause.CANCELLED): _P.CANCELLED,
+    (_P.PREEMPTING, TransitionCause.KEPT): _P.RUNNING,
+    (_P.PREEMPTING, TransitionCause.REQUEUED): _P.QUEUED,
+    (_P.PREEMPTING, TransitionCause.STOPPED): _P.SUSPENDED,
+    (_P.PREEMPTING, TransitionCause.SUCCEEDED): _P.SUCCEEDED,
+    (_P.PREEMPTING, TransitionCause.FAILED): _P.FAILED,
+    (_P.PREEMPTING, TransitionCause.CANCELLED): _P.CANCELLED,
+    (_P.SUSPENDED, TransitionCause.RESTORED): _P.QUEUED,
+    (_P.SUSPENDED, TransitionCause.CANCELLED): _P.CANCELLED,
+    (_P.SUCCEEDED, TransitionCause.RESTORED): _P.QUEUED,
+    (_P.FAILED, TransitionCause.RESTORED): _P.QUEUED,
+    (_P.CANCELLED, TransitionCause.RESTORED): _P.QUEUED,
 }
 
 
@@ -113,7 +113,7 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     def identity(self, index: int) -> Identity | None:
         return None if self.id is None else Identity(self.namespace, self.id, index)
 
-    def output(self, index: int) -> tuple[str, str]:
+    def output_paths(self, index: int) -> tuple[str, str]:
         """Return where replica `index` writes stdout and stderr; each of several replicas has its own files."""
         if self.replicas == 1:
             return (self.stdout, self.stderr)
@@ -140,7 +140,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Running time that is in a snapshot and has not been restored yet."""
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         return self.ended_at is not None
 
     @property
@@ -151,13 +151,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failed(self) -> bool:
         """Whether the run exited by itself with a failure, or could not start."""
-        return self.over and not self.succeeded and self.ending not in NO_FAILURES
+        return self.has_ended and not self.succeeded and self.ending not in NO_FAILURES
 
 
-class Leaving(msgspec.Struct, frozen=True, kw_only=True):
+class JobEviction(msgspec.Struct, frozen=True, kw_only=True):
     """The eviction of a job."""
 
-    cause: Cause = Cause.REQUEUED
+    cause: TransitionCause = TransitionCause.REQUEUED
     """The transition after the eviction: requeued, or stopped until a user restores the job."""
     preemptor: str | None = None
     signal: str | None = None
@@ -174,7 +174,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """In words, what the job waits for or how it ended."""
     runs: tuple[Run, ...] = ()
-    leaving: Leaving | None = None
+    leaving: JobEviction | None = None
     snapshot_signal: str | None = None
     """The signal of a snapshot that is being taken while the job keeps running."""
     cancelling: bool = False
@@ -204,31 +204,31 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.phase in LIVE_PHASES
 
     @property
-    def current(self) -> tuple[Run, ...]:
+    def active_runs(self) -> tuple[Run, ...]:
         """The incarnations that have not ended."""
-        return tuple(run for run in self.runs if not run.over)
+        return tuple(run for run in self.runs if not run.has_ended)
 
     @property
-    def attempt(self) -> tuple[Run, ...]:
+    def runs_of_latest_attempt(self) -> tuple[Run, ...]:
         """The incarnations of the last admission."""
         return tuple(run for run in self.runs if run.attempt == self.attempts)
 
     @property
-    def broken(self) -> bool:
+    def has_failed_replica(self) -> bool:
         """Whether a replica failed or was lost, so that the rest of the gang is being terminated."""
-        return any(run.failed or run.ending == LOST for run in self.attempt)
+        return any(run.failed or run.ending == LOST for run in self.runs_of_latest_attempt)
 
     @property
-    def finished(self) -> frozenset[int]:
+    def completed_replicas(self) -> frozenset[int]:
         """Replicas that completed their work, and are not restarted with the others."""
         return frozenset(run.index for run in self.runs if run.succeeded and run.attempt > self.void_attempts)
 
     @property
-    def request(self) -> Resources:
+    def gang_request(self) -> Resources:
         """The request of the whole gang; completed replicas request nothing when the gang is restarted."""
         placed = self.phase in PLACED_PHASES
-        return self.description.request.times(
-            len(self.attempt) if placed else self.description.replicas - len(self.finished)
+        return self.description.request.multiplied_by(
+            len(self.runs_of_latest_attempt) if placed else self.description.replicas - len(self.completed_replicas)
         )
 
     def workload(self, run: Run, node: str) -> WorkloadRef:
@@ -244,7 +244,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, runs=tuple(changed if run.uid == changed.uid else run for run in self.runs))
 
 
-def step(job: Job, cause: Cause, why: str, **changes: Any) -> Job:
+def apply_transition(job: Job, cause: TransitionCause, why: str, **changes: Any) -> Job:
     """Return the job after the transition for `cause`; `why` is the explanation for the job's owner.
 
     Raises:

@@ -58,7 +58,7 @@ class JournalUnavailableError(RetryableError):
     """The journal cannot be read or written now (disk full, file system error). Nothing was changed."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class StateChanges(msgspec.Struct, frozen=True):
     """The changes of one decision of the engine, written atomically."""
 
     jobs: tuple[Job, ...] = ()
@@ -86,13 +86,13 @@ class SqliteJournal:
             JournalUnavailableError: the file cannot be opened now.
         """
         path = directory / FILE_NAME
-        with _translated(path):
+        with _translate_errors(path):
             # aiosqlite leaks its thread when a connection fails, so sqlite3 opens the file first
             await asyncio.to_thread(lambda: sqlite3.connect(path).close())
             connection = await aiosqlite.connect(path, isolation_level=None)
         try:
-            with _translated(path):
-                await _prepare(connection, path)
+            with _translate_errors(path):
+                await _prepare_schema(connection, path)
             journal = cls(connection)
             yield journal
             async with journal._turn:  # the write of a cancelled caller may still be in flight
@@ -139,13 +139,13 @@ class SqliteJournal:
         signals = [_decoded(body, Signal) for (body,) in await self._rows("SELECT body FROM signals")]
         return tuple(sorted(signals, key=lambda signal: (signal.observed_at, signal.uid)))
 
-    async def save_step(self, step: Step) -> None:
+    async def save_changes(self, step: StateChanges) -> None:
         """Persist a decision.
 
         Raises:
             JournalUnavailableError: nothing was written.
         """
-        await self._transaction(lambda connection: self._write_step(connection, step))
+        await self._transaction(lambda connection: self._write_changes(connection, step))
         self._written |= {job.uid: job for job in step.jobs}
 
     async def events(self, *, job: str | None = None, limit: int = 200) -> tuple[EventView, ...]:
@@ -155,7 +155,7 @@ class SqliteJournal:
         rows = await self._rows(query, (*values, limit))
         return tuple(_decoded(body, EventView) for (body,) in reversed(rows))
 
-    async def _write_step(self, connection: aiosqlite.Connection, step: Step) -> None:
+    async def _write_changes(self, connection: aiosqlite.Connection, step: StateChanges) -> None:
         for job in step.jobs:
             await self._write_job(connection, job)
         signals = [(signal.uid, codec.encode(signal)) for signal in step.signals]
@@ -186,17 +186,17 @@ class SqliteJournal:
     # -- SQLite
 
     async def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with _translated(None):
+        with _translate_errors(None):
             async with self._turn, self._connection.execute(query, values) as cursor:
                 return list(await cursor.fetchall())
 
     async def _transaction(self, write: _Write) -> None:
         """Run `write` as one transaction, which completes even if the caller is cancelled meanwhile."""
-        await asyncio.shield(asyncio.ensure_future(self._in_turn(write)))
+        await asyncio.shield(asyncio.ensure_future(self._execute_transaction(write)))
 
-    async def _in_turn(self, write: _Write) -> None:
+    async def _execute_transaction(self, write: _Write) -> None:
         async with self._turn:
-            with _translated(None):
+            with _translate_errors(None):
                 await self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     await write(self._connection)
@@ -210,7 +210,7 @@ class SqliteJournal:
             await self._connection.execute("ROLLBACK")
 
 
-async def _prepare(connection: aiosqlite.Connection, path: Path) -> None:
+async def _prepare_schema(connection: aiosqlite.Connection, path: Path) -> None:
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         await connection.execute(f"PRAGMA {pragma}")
     version, application = await _pragma(connection, "user_version"), await _pragma(connection, "application_id")
@@ -254,16 +254,16 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 @contextlib.contextmanager
-def _translated(path: Path | None) -> Iterator[None]:
+def _translate_errors(path: Path | None) -> Iterator[None]:
     """Raise errors of SQLite as `CedanaSchedError`s."""
     try:
         yield
     except sqlite3.Error as error:
         where = str(path) if path else "the journal"
-        raise _translate(error, where) from error
+        raise _error_from_sqlite(error, where) from error
 
 
-def _translate(error: sqlite3.Error, where: str) -> CedanaSchedError:
+def _error_from_sqlite(error: sqlite3.Error, where: str) -> CedanaSchedError:
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None and (code & 0xFF) in _DAMAGE:
         return IntegrityError(

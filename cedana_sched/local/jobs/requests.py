@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cedana_sched.local.jobs.book import Draft, TerminateRun
-from cedana_sched.local.jobs.evictions import USER_REQUEST, call_off, is_held, preempt, send
-from cedana_sched.local.jobs.job import LIVE_PHASES, Cause, Job, JobPhase, step
-from cedana_sched.local.jobs.rules import require_free_id
+from cedana_sched.local.jobs.evictions import USER_REQUEST, cancel_preemptions, is_held, preempt, report_preemption
+from cedana_sched.local.jobs.job import LIVE_PHASES, Job, JobPhase, TransitionCause, apply_transition
+from cedana_sched.local.jobs.job_event_rules import require_unused_checkpoint_id
+from cedana_sched.local.jobs.loop_state import Draft, TerminateRun
 from cedana_sched.model.errors import RefusedError, UsageError
 from cedana_sched.model.preemption import AfterCommit
 
@@ -39,11 +39,15 @@ def checkpoint(draft: Draft, job: Job, *, node: str, signal_uid: str, leave_runn
         raise RefusedError("job", name, "is being checkpointed already", remedy="wait until that is done")
     if not leave_running:
         why = "being stopped with a snapshot, on request"
-        preempt(draft, [job], node=node, signal_uid=signal_uid, reason=USER_REQUEST, why=why, cause=Cause.STOPPED)
+        preempt(
+            draft, [job], node=node, signal_uid=signal_uid, reason=USER_REQUEST, why=why, cause=TransitionCause.STOPPED
+        )
         return
     draft.put(replace(job, snapshot_signal=signal_uid))
-    send(draft, [job], node=node, uid=signal_uid, reason=USER_REQUEST, after_commit=AfterCommit.LEAVE_RUNNING)
-    draft.tell(job, "CheckpointRequested", f"a snapshot of {name} is being taken while it runs")
+    report_preemption(
+        draft, [job], node=node, uid=signal_uid, reason=USER_REQUEST, after_commit=AfterCommit.LEAVE_RUNNING
+    )
+    draft.add_event(job, "CheckpointRequested", f"a snapshot of {name} is being taken while it runs")
 
 
 def restore(draft: Draft, job: Job, generation: int | None) -> None:
@@ -61,7 +65,7 @@ def restore(draft: Draft, job: Job, generation: int | None) -> None:
         raise UsageError("job", name, "has no checkpoint id", remedy="restore it without a generation: it begins anew")
     if generation is not None and generation < 1:
         raise UsageError("generation", generation, "is no generation", remedy="see 'cedana-sched snapshots list'")
-    require_free_id(draft, job.description)
+    require_unused_checkpoint_id(draft, job.description)
     # a suspended job keeps its completed replicas; an ended job restarts all of its replicas
     void = job.void_attempts if job.phase is JobPhase.SUSPENDED else job.attempts
     changes = {
@@ -71,8 +75,10 @@ def restore(draft: Draft, job: Job, generation: int | None) -> None:
         "exit_code": None,
         "signal": None,
     }
-    job = draft.put(step(job, Cause.RESTORED, "restored on request, waits for its place", **changes))
-    draft.tell(job, "RestoreRequested", f"{name} is queued to continue")
+    job = draft.put(
+        apply_transition(job, TransitionCause.RESTORED, "restored on request, waits for its place", **changes)
+    )
+    draft.add_event(job, "RestoreRequested", f"{name} is queued to continue")
 
 
 def cancel(draft: Draft, job: Job) -> None:
@@ -84,20 +90,20 @@ def cancel(draft: Draft, job: Job) -> None:
     name = job.description.name
     if not job.live:
         raise RefusedError("job", name, f"has ended already: {job.phase.value}", remedy="nothing is left to cancel")
-    draft.tell(job, "CancelRequested", f"{name} is to be cancelled")
+    draft.add_event(job, "CancelRequested", f"{name} is to be cancelled")
     if job.phase in {JobPhase.QUEUED, JobPhase.SUSPENDED}:
-        draft.put(step(job, Cause.CANCELLED, "cancelled", ended_at=draft.now, claims=False))
+        draft.put(apply_transition(job, TransitionCause.CANCELLED, "cancelled", ended_at=draft.now, claims=False))
         return
     job = draft.put(replace(job, cancelling=True, why="being cancelled"))
     if is_held(job):
-        call_off(draft, [job], "the job is cancelled")
+        cancel_preemptions(draft, [job], "the job is cancelled")
     else:
-        draft.actions += [TerminateRun(run.uid) for run in job.current if run.began_at is not None]
+        draft.actions += [TerminateRun(run.uid) for run in job.active_runs if run.began_at is not None]
 
 
 def _require_running(job: Job) -> None:
-    if job.phase is not JobPhase.RUNNING or job.cancelling or job.broken:
-        state = "ending" if job.cancelling or job.broken else job.phase.value
+    if job.phase is not JobPhase.RUNNING or job.cancelling or job.has_failed_replica:
+        state = "ending" if job.cancelling or job.has_failed_replica else job.phase.value
         raise RefusedError(
             "job", job.description.name, f"does not run, it is {state}", remedy="wait until it is Running"
         )

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from cedana_sched.local.configuration import Configuration, GroupConfiguration
 from cedana_sched.local.jobs.job import JobDescription
 from cedana_sched.local.quantities import parse_cpus, parse_memory
-from cedana_sched.local.scheduler.reasons import never_fits
+from cedana_sched.local.scheduler.reasons import why_never_fitting
 from cedana_sched.local.scheduler.resources import Resource, Resources, in_words
 from cedana_sched.local.views import Submission
 from cedana_sched.model.errors import UsageError
@@ -21,7 +21,7 @@ MOST_REPLICAS = 1024
 _SHORT_UID = 6
 
 
-def describe(
+def create_job_description(
     submission: Submission, configuration: Configuration, *, uid: str, now: float, outputs: Path
 ) -> JobDescription:
     """Return the description of the submitted job. Output without a path of its own goes to `outputs/UID/`.
@@ -32,7 +32,7 @@ def describe(
     group = configuration.group(submission.group)
     if not submission.argv or not submission.argv[0]:
         raise UsageError("argv", list(submission.argv), "names no command", remedy="write it after '--'")
-    name = _name(submission, uid)
+    name = _job_name_of(submission, uid)
     request = Resources(_cpus(submission.cpus), _memory(submission.memory))
     _check_replicas(submission.replicas)
     _check_quota(submission, configuration, request)
@@ -44,19 +44,19 @@ def describe(
         group=group.name,
         argv=submission.argv,
         env=dict(submission.env),
-        cwd=_absolute("cwd", submission.cwd),
+        cwd=_require_absolute_path("cwd", submission.cwd),
         user=submission.user,
         request=request,
         priority=submission.priority,
         replicas=submission.replicas,
-        policy=_policy(submission, group.checkpoint_policy),
-        stdout=_absolute("stdout", submission.stdout) or str(outputs / uid / "stdout"),
-        stderr=_absolute("stderr", submission.stderr) or str(outputs / uid / "stderr"),
+        policy=_policy_with_deadline(submission, group.checkpoint_policy),
+        stdout=_require_absolute_path("stdout", submission.stdout) or str(outputs / uid / "stdout"),
+        stderr=_require_absolute_path("stderr", submission.stderr) or str(outputs / uid / "stderr"),
         submitted_at=now,
     )
 
 
-def _name(submission: Submission, uid: str) -> str:
+def _job_name_of(submission: Submission, uid: str) -> str:
     if submission.name is not None:
         return validate_name("name", submission.name)
     program = re.sub(r"[^A-Za-z0-9]+", "-", PurePosixPath(submission.argv[0]).name).strip("-")[:40].strip("-")
@@ -96,7 +96,7 @@ def _check_replicas(replicas: int) -> None:
 
 
 def _check_quota(submission: Submission, configuration: Configuration, request: Resources) -> None:
-    problem = never_fits(configuration.cohort, submission.group, request.times(submission.replicas))
+    problem = why_never_fitting(configuration.cohort, submission.group, request.multiplied_by(submission.replicas))
     if problem is None or problem.resource is None:
         return
     cpu = problem.resource is Resource.CPU
@@ -109,13 +109,13 @@ def _check_quota(submission: Submission, configuration: Configuration, request: 
     )
 
 
-def _absolute(field: str, path: str | None) -> str | None:
+def _require_absolute_path(field: str, path: str | None) -> str | None:
     if path is not None and not PurePosixPath(path).is_absolute():
         raise UsageError(field, path, "is no absolute path", remedy="write it from the root: /home/…")
     return path
 
 
-def _policy(submission: Submission, policy: CheckpointPolicy) -> CheckpointPolicy:
+def _policy_with_deadline(submission: Submission, policy: CheckpointPolicy) -> CheckpointPolicy:
     if submission.deadline_seconds is None:
         return policy
     try:

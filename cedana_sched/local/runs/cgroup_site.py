@@ -11,7 +11,7 @@ import errno
 from collections.abc import Mapping
 from pathlib import Path
 
-from cedana_sched.snapshot.cgroups import Cgroup, abandoned, find_roots
+from cedana_sched.snapshot.cgroups import Cgroup, find_abandoned_groups, find_roots
 
 PARENT = "cedana-sched"
 SUPERVISORS = "supervisors"
@@ -38,20 +38,20 @@ class CgroupSite:
         """
         return cls(find_roots(Path("/proc/self/mountinfo").read_text().splitlines()), parent)
 
-    def run(self, uid: str) -> Cgroup:
+    def run_group(self, uid: str) -> Cgroup:
         return Cgroup({name: str(root / self._parent / uid) for name, root in self.roots.items()})
 
-    def supervisors(self) -> Cgroup:
-        return self.run(SUPERVISORS)
+    def supervisors_group(self) -> Cgroup:
+        return self.run_group(SUPERVISORS)
 
-    def tidy(self) -> None:
+    def remove_unused_groups(self) -> None:
         """Remove unused empty groups: of runs whose engine and records are gone, then the shared ones.
 
         A group younger than a minute is kept: this engine or another one may still add its first process.
         """
         for root in dict.fromkeys(self.roots.values()):
             parent = root / self._parent
-            runs = (path for path in abandoned(parent) if path.name != SUPERVISORS)
+            runs = (path for path in find_abandoned_groups(parent) if path.name != SUPERVISORS)
             for path in (*runs, parent / SUPERVISORS, parent):
                 try:
                     path.rmdir()  # fails in the kernel while the group has a process

@@ -15,14 +15,14 @@ class JobRestorer:
     def __init__(self, runtime: LocalRuntime) -> None:
         self._runtime = runtime
 
-    async def continue_from(self, _: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
-        """See `LocalRuntime.continue_from`."""
-        await self._runtime.continue_from(workload, images, restore_facts)
+    async def restore(self, _: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+        """See `LocalRuntime.restore_from_images`."""
+        await self._runtime.restore_from_images(workload, images, restore_facts)
 
     async def start_cold(self, _: str, workload: WorkloadRef, why: str | None) -> None:
         """See `LocalRuntime.start_cold`."""
         await self._runtime.start_cold(workload, why)
 
-    async def give_up(self, _: str, workload: WorkloadRef, why: str) -> None:
-        """See `LocalRuntime.give_up`."""
-        await self._runtime.give_up(workload, why)
+    async def fail_workload(self, _: str, workload: WorkloadRef, why: str) -> None:
+        """See `LocalRuntime.fail_waiting_workload`."""
+        await self._runtime.fail_waiting_workload(workload, why)

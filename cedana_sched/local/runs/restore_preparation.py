@@ -11,19 +11,19 @@ from pathlib import Path
 import structlog
 
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.runtime.locks import PosixLock
+from cedana_sched.runtime_handler.posix_lock_restore import PosixLock
+from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.snapshot.external_mounts import Externals, host_externals
+from cedana_sched.snapshot.grown_file_truncation import truncate_grown_files
 from cedana_sched.snapshot.images import Images, folder_reader
-from cedana_sched.snapshot.namespaces import Externals, host_externals
-from cedana_sched.snapshot.posix_locks import take_out_posix_locks
-from cedana_sched.snapshot.rewind import rewind_files
-from cedana_sched.snapshot.terminals import undo_output_processing
-from cedana_sched.snapshot.timers import rearm_expired_timers
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
+from cedana_sched.snapshot.pty_unread_output import undo_output_processing
+from cedana_sched.snapshot.timerfd_rearming import rearm_expired_timers
 
 log = structlog.get_logger(__name__)
 
 
-def present_mounts(wanted: Collection[str]) -> Externals:
+def require_mounts(wanted: Collection[str]) -> Externals:
     """Return the host's mounts that a snapshot's processes used.
 
     Raises:
@@ -37,7 +37,7 @@ def present_mounts(wanted: Collection[str]) -> Externals:
     return Externals(tuple(wanted))
 
 
-def ready_images(toolchain: Toolchain, images: Path, run: str, outputs: Collection[Path]) -> tuple[PosixLock, ...]:
+def prepare_images(toolchain: Toolchain, images: Path, run: str, outputs: Collection[Path]) -> tuple[PosixLock, ...]:
     """Make images and files consistent; return the locks that the processes must take themselves.
 
     `outputs` are the job's own output files, without other writers.
@@ -48,11 +48,11 @@ def ready_images(toolchain: Toolchain, images: Path, run: str, outputs: Collecti
     """
     rearm_expired_timers(toolchain, images)
     undo_output_processing(toolchain, images)
-    for file in rewind_files(toolchain, images, outputs):
+    for file in truncate_grown_files(toolchain, images, outputs):
         log.info("file rewound", run=run, path=str(file.path), was=file.was_bytes, now=file.is_bytes)
-    return take_out_posix_locks(toolchain, images)
+    return remove_posix_locks(toolchain, images)
 
 
-def warm_up(toolchain: Toolchain) -> None:
+def preload_image_decoder(toolchain: Toolchain) -> None:
     """Load the image decoder, so that the first restore does not wait for the load."""
     Images(toolchain, folder_reader(Path("/nonexistent")))

@@ -19,8 +19,8 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from cedana_sched.local.runs.job_task import RestoreTask
-from cedana_sched.local.runs.processes import ProcessId
+from cedana_sched.local.runs.launch_spec import RestoreTask
+from cedana_sched.local.runs.process_identity import ProcessId
 from cedana_sched.model.errors import CedanaSchedError, RetryableError
 from cedana_sched.snapshot.cgroups import Limits
 from cedana_sched.snapshot.launch import Job
@@ -43,7 +43,7 @@ class Failure(msgspec.Struct, frozen=True):
     """Whether a retry of the same restore may succeed."""
 
     @classmethod
-    def of(cls, error: CedanaSchedError) -> Self:
+    def from_error(cls, error: CedanaSchedError) -> Self:
         return cls(error.message, error.remedy, error.evidence, isinstance(error, RetryableError))
 
 
@@ -62,7 +62,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Why the run was started cold, when a snapshot was expected."""
 
     @property
-    def restores(self) -> bool:
+    def is_restore(self) -> bool:
         return isinstance(self.task, RestoreTask)
 
 
@@ -109,13 +109,13 @@ class RunDirectory:
         self.root.mkdir(parents=True, exist_ok=True)
         self._write("spec.json", spec)
 
-    def spec(self) -> RunSpec | None:
+    def read_spec(self) -> RunSpec | None:
         return self._read("spec.json", RunSpec)
 
-    def state(self) -> RunState | None:
+    def read_state(self) -> RunState | None:
         return self._read("state.json", RunState)
 
-    def exit(self) -> ExitRecord | None:
+    def read_exit(self) -> ExitRecord | None:
         return self._read("exit.json", ExitRecord)
 
     def write_state(self, state: RunState) -> None:
@@ -124,7 +124,7 @@ class RunDirectory:
     def write_exit(self, record: ExitRecord) -> None:
         self._write("exit.json", record, durable=True)
 
-    def lock(self) -> int | None:
+    def try_to_lock(self) -> int | None:
         """Take the lock until the returned descriptor is closed; None if another process holds the lock."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -136,11 +136,11 @@ class RunDirectory:
 
     def discard_unbegun(self) -> bool:
         """Remove a run that no supervisor has started, and return True; a late supervisor then does nothing."""
-        lock = self.lock()
+        lock = self.try_to_lock()
         if lock is None:
             return False
         try:
-            if self.spec() is not None and (self.state() is not None or self.exit() is not None):
+            if self.read_spec() is not None and (self.read_state() is not None or self.read_exit() is not None):
                 return False
             shutil.rmtree(self.path)
         finally:

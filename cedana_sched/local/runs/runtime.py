@@ -1,8 +1,8 @@
 """The runtime of jobs on this machine: implements the agent's runtime with one supervisor process per run.
 
-The engine may be killed at any instant; the supervisors and their jobs keep running, and `adopt` finds them by their
-run directories. `changes` yields all events of runs, including those from while no engine ran, and repeats them after
-each start until the engine has persisted the end of the run and calls `forget`.
+The engine may be killed at any instant; the supervisors and their jobs keep running, and `adopt_previous_runs` finds
+them by their run directories. `changes` yields all events of runs, including those from while no engine ran, and
+repeats them after each start until the engine has persisted the end of the run and calls `discard_run`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,28 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
+from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
 from cedana_sched.local.runs.cgroup_site import CgroupSite
-from cedana_sched.local.runs.job_task import JobSpec, RestoreTask, install_tini, launch_task, prepare_output
-from cedana_sched.local.runs.restore_preparation import present_mounts, ready_images, warm_up
+from cedana_sched.local.runs.launch_spec import (
+    LaunchSpec,
+    RestoreTask,
+    create_launch_task,
+    create_output_directories,
+    install_tini,
+)
+from cedana_sched.local.runs.restore_preparation import preload_image_decoder, prepare_images, require_mounts
 from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec
 from cedana_sched.local.runs.supervision import SupervisedRun
-from cedana_sched.local.runs.supervisors import SupervisorError, Supervisors
+from cedana_sched.local.runs.supervisor_launcher import SupervisorError, SupervisorLauncher
 from cedana_sched.model.errors import CedanaSchedError, RestoreError, SnapshotError, UsageError
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.runtime.signs import STALL_SECONDS
+from cedana_sched.runtime_handler.progress_signs import STALL_SECONDS
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.cgroups import Cgroup, Usage
+from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.snapshot.external_mounts import Externals, host_externals
 from cedana_sched.snapshot.launch import Job
-from cedana_sched.snapshot.namespaces import Externals, host_externals
 from cedana_sched.snapshot.restore import RestoreInterruptedError, RestoreRequest
-from cedana_sched.snapshot.toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
 
@@ -63,14 +69,14 @@ RunChange = RunBegan | RunEnded
 class LocalRuntime:
     """The runs of one engine. `job_of` resolves a workload to its spec at each start.
 
-    Call `adopt()` before any other method; `close()` leaves the jobs running.
+    Call `adopt_previous_runs()` before any other method; `close()` leaves the jobs running.
     """
 
     def __init__(
         self,
         state_directory: Path,
         toolchain: Toolchain,
-        job_of: Callable[[WorkloadRef], Awaitable[JobSpec]],
+        job_of: Callable[[WorkloadRef], Awaitable[LaunchSpec]],
         site: CgroupSite | None = None,
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
@@ -80,32 +86,32 @@ class LocalRuntime:
         self._tini = install_tini(toolchain.tini, state_directory / "programs")
         self._job_of = job_of
         self._site = site or CgroupSite.of_this_machine()
-        self._supervisors = Supervisors(self._site.supervisors())
+        self._supervisors = SupervisorLauncher(self._site.supervisors_group())
         self._beginning = asyncio.Lock()
         self._runs: dict[str, SupervisedRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: asyncio.Queue[RunChange] = asyncio.Queue()
 
-    async def adopt(self) -> tuple[str, ...]:
+    async def adopt_previous_runs(self) -> tuple[str, ...]:
         """Adopt the runs of a previous engine; return the uids of runs whose supervisor is alive.
 
         `changes` yields the end of runs that ended meanwhile, or whose supervisor was killed.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        await asyncio.to_thread(self._site.tidy)
-        await self._supervisors.prepare()
-        await asyncio.to_thread(warm_up, self._toolchain)
+        await asyncio.to_thread(self._site.remove_unused_groups)
+        await self._supervisors.start_forkserver()
+        await asyncio.to_thread(preload_image_decoder, self._toolchain)
         alive = []
         for path in sorted(self._directory.iterdir()):
             directory = RunDirectory(path)
-            spec, state = directory.spec(), directory.state()
+            spec, state = directory.read_spec(), directory.read_state()
             if directory.discard_unbegun() or spec is None:  # the coordinator repeats the order to start the run
                 continue
             if state is not None and state.shim.alive():
                 alive.append(path.name)
             run = SupervisedRun(directory, spec)
             run.read_state()  # the first order needs the state before the watch task runs
-            self._follow(run, None)
+            self._start_watching(run, None)
         return tuple(alive)
 
     async def changes(self) -> AsyncIterator[RunChange]:
@@ -113,7 +119,7 @@ class LocalRuntime:
         while True:
             yield await self._changes.get()
 
-    async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
+    async def find_running(self, workload: WorkloadRef) -> RunningWorkload | None:
         """Return the workload's processes; None if the workload has no live processes."""
         run = self._runs.get(workload.uid)
         if run is None or run.ended.is_set() or run.state is None or run.state.init is None:
@@ -122,15 +128,17 @@ class LocalRuntime:
             return None
         tree = RunningContainer(
             root_pid=run.state.init.pid,
-            freezer=run.group.freezer,
-            externals=Externals(run.spec.mounts).items(),
-            continued=run.spec.restores,
+            freezer=run.group.freezer_directory,
+            externals=Externals(run.spec.mounts).criu_external_values(),
+            is_restored=run.spec.is_restore,
         )
-        return RunningWorkload((tree,), restore_facts={"mounts": list(run.spec.mounts)}, restored=run.spec.restores)
+        return RunningWorkload(
+            (tree,), restore_facts={"mounts": list(run.spec.mounts)}, is_restored=run.spec.is_restore
+        )
 
-    async def end_frozen(
+    async def kill_frozen(
         self,
-        checkpoint_uid: str,  # noqa: ARG002  # `spare` is a no-op
+        checkpoint_uid: str,  # noqa: ARG002  # `undo_kill` is a no-op
         workload: WorkloadRef,
         *,
         insist: bool = False,  # noqa: ARG002  # the kill never waits for the owner
@@ -140,13 +148,13 @@ class LocalRuntime:
         Raises:
             FreezerError: some process did not end in time.
         """
-        if running := await self.running(workload):
-            for cgroup in running.freezers:
+        if running := await self.find_running(workload):
+            for cgroup in running.freezer_cgroups:
                 await asyncio.to_thread(freezer.kill, cgroup)
         return True
 
-    async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
-        """Do nothing: `end_frozen` kills at once, so no process is left to spare."""
+    async def undo_kill(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
+        """Do nothing: `kill_frozen` kills at once, so no process is left to spare."""
 
     async def start_cold(self, workload: WorkloadRef, why: str | None) -> None:
         """Start the workload cold. A failure to start is published in `changes` as the run's end."""
@@ -160,7 +168,7 @@ class LocalRuntime:
             return
         await run.settled.wait()
 
-    async def continue_from(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+    async def restore_from_images(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
         """Restore the processes in `images` as this workload.
 
         Raises:
@@ -177,22 +185,22 @@ class LocalRuntime:
                 f"the run cannot be prepared: {error}", remedy="free disk space, or see the path"
             ) from error
         await run.settled.wait()
-        if not run.began and run.record is not None and run.record.failure is not None:
+        if not run.has_started and run.record is not None and run.record.failure is not None:
             failure = run.record.failure
             if failure.retryable:
                 await self._discard_restore(workload.uid)
             kind = RestoreInterruptedError if failure.retryable else RestoreError
             raise kind(failure.message, remedy=failure.remedy, evidence=failure.evidence)
 
-    async def give_up(self, workload: WorkloadRef, why: str) -> None:
+    async def fail_waiting_workload(self, workload: WorkloadRef, why: str) -> None:
         """Fail a workload that was waiting for its start; the failure is published in `changes` as the run's end."""
         await self._discard_restore(workload.uid)
         if workload.uid not in self._runs:
-            self._fail(workload.uid, await self._job_of(workload), Failure(why))
+            self._create_failed_run(workload.uid, await self._job_of(workload), Failure(why))
 
     async def terminate(self, uid: str, grace_seconds: float) -> None:
         """Send SIGTERM to the run's first process, which forwards it, then kill the run. Returns at the run's end."""
-        run = await self._begun(uid)
+        run = await self._wait_start_in_flight(uid)
         if run is None:
             return
         await run.settled.wait()
@@ -209,7 +217,7 @@ class LocalRuntime:
 
         Processes that wait for a device die only when the device responds, so a kill may take long; the log reports it.
         """
-        run = await self._begun(uid)
+        run = await self._wait_start_in_flight(uid)
         if run is None:
             return
         while not run.ended.is_set():
@@ -225,15 +233,15 @@ class LocalRuntime:
 
     def usage(self, uid: str) -> Usage | None:
         """Return CPU seconds and memory bytes of a run; None if the run has ended."""
-        group = self.group_of(uid)
-        return group.usage() if group else None
+        group = self.cgroup_of(uid)
+        return group.resource_usage() if group else None
 
-    def group_of(self, uid: str) -> Cgroup | None:
+    def cgroup_of(self, uid: str) -> Cgroup | None:
         """Return the control groups of a run; None if the run has ended."""
         run = self._runs.get(uid)
         return None if run is None or run.ended.is_set() else run.group
 
-    async def forget(self, uid: str) -> None:
+    async def discard_run(self, uid: str) -> None:
         """Remove the directory of a run whose end is persisted. The run's output is kept."""
         run = self._runs.pop(uid, None)
         if run is not None:
@@ -247,40 +255,40 @@ class LocalRuntime:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._supervisors.close()
-        await asyncio.to_thread(self._site.tidy)
+        await asyncio.to_thread(self._site.remove_unused_groups)
 
     async def _begin_cold(self, workload: WorkloadRef, why: str | None) -> SupervisedRun:
         job = await self._job_of(workload)
         directory = self._directory_of(workload.uid)
         mounts = host_externals()
         try:
-            task = launch_task(job, self._tini, directory.root, mounts)
+            task = create_launch_task(job, self._tini, directory.root, mounts)
         except UsageError as error:
-            return self._fail(workload.uid, job, Failure(error.message, error.remedy))
+            return self._create_failed_run(workload.uid, job, Failure(error.message, error.remedy))
         try:
-            prepare_output(job)
+            create_output_directories(job)
         except OSError as error:
             failure = Failure(f"its output has no place: {error}", "free space there, or name another place")
-            return self._fail(workload.uid, job, failure)
+            return self._create_failed_run(workload.uid, job, failure)
         return await self._begin(replace(self._spec(workload.uid, task, job, mounts), cold_because=why))
 
     async def _begin_restore(self, workload: WorkloadRef, images: Path, facts: dict[str, Any]) -> SupervisedRun:
-        mounts = present_mounts(facts.get("mounts", []))
+        mounts = require_mounts(facts.get("mounts", []))
         directory = self._directory_of(workload.uid)
         request = RestoreRequest(
             images=images,
             workdir=directory.path,
             mount_point=directory.root,
-            externals=mounts.items(),
+            externals=mounts.criu_external_values(),
             stall_seconds=self._stall_seconds,
         )
         job = await self._job_of(workload)
         outputs = {job.stdout, job.stderr}
-        locks = await asyncio.to_thread(ready_images, self._toolchain, images, workload.uid, outputs)
+        locks = await asyncio.to_thread(prepare_images, self._toolchain, images, workload.uid, outputs)
         request = replace(request, locks=locks)
         return await self._begin(self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts))
 
-    async def _begun(self, uid: str) -> SupervisedRun | None:
+    async def _wait_start_in_flight(self, uid: str) -> SupervisedRun | None:
         """Return the run, waiting for a start in flight, which would otherwise escape a termination."""
         async with self._beginning:
             return self._runs.get(uid)
@@ -293,22 +301,22 @@ class LocalRuntime:
         except SupervisorError as error:
             directory.write_exit(ExitRecord(time.time(), failure=Failure(error.message, error.remedy)))
             pidfd = None
-        return self._follow(SupervisedRun(directory, spec), pidfd)
+        return self._start_watching(SupervisedRun(directory, spec), pidfd)
 
-    def _fail(self, uid: str, job: JobSpec, failure: Failure) -> SupervisedRun:
+    def _create_failed_run(self, uid: str, job: LaunchSpec, failure: Failure) -> SupervisedRun:
         """Create a run that has failed before its start."""
         directory = self._directory_of(uid)
         spec = self._spec(uid, None, job, Externals(()))
         directory.create(spec)
         directory.write_exit(ExitRecord(time.time(), failure=failure))
-        return self._follow(SupervisedRun(directory, spec), None)
+        return self._start_watching(SupervisedRun(directory, spec), None)
 
-    def _spec(self, uid: str, task: Job | RestoreTask | None, job: JobSpec, mounts: Externals) -> RunSpec:
+    def _spec(self, uid: str, task: Job | RestoreTask | None, job: LaunchSpec, mounts: Externals) -> RunSpec:
         return RunSpec(
             run=uid,
             task=task,
             limits=job.limits,
-            cgroup=self._site.run(uid).as_json(),
+            cgroup=self._site.run_group(uid).as_json(),
             mounts=mounts.mounts,
         )
 
@@ -318,39 +326,39 @@ class LocalRuntime:
     async def _discard_restore(self, uid: str) -> None:
         """Discard a restore that failed or is no longer wanted, so that the workload can be started."""
         run = self._runs.get(uid)
-        if run is None or not run.spec.restores or run.began:
+        if run is None or not run.spec.is_restore or run.has_started:
             return
         run.unwanted = True
         await self.kill(uid)
-        await self.forget(uid)
+        await self.discard_run(uid)
 
-    def _follow(self, run: SupervisedRun, pidfd: int | None) -> SupervisedRun:
+    def _start_watching(self, run: SupervisedRun, pidfd: int | None) -> SupervisedRun:
         self._runs[run.uid] = run
-        task = asyncio.create_task(self._see_through(run, pidfd), name=f"run {run.uid}")
+        task = asyncio.create_task(self._watch_to_end(run, pidfd), name=f"run {run.uid}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return run
 
-    async def _see_through(self, run: SupervisedRun, pidfd: int | None) -> None:
+    async def _watch_to_end(self, run: SupervisedRun, pidfd: int | None) -> None:
         """Watch the run to its end, and publish its start and its end."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._announce(run), name=f"announce {run.uid}")
+                group.create_task(self._publish_start(run), name=f"announce {run.uid}")
                 await run.watch(pidfd)
         except ExceptionGroup:
             log.exception("run is not watched any more", run=run.uid)
             raise
-        if run.record is not None and not run.unwanted and (run.began or not run.spec.restores):
+        if run.record is not None and not run.unwanted and (run.has_started or not run.spec.is_restore):
             self._changes.put_nowait(RunEnded(run.uid, run.record))
 
-    async def _announce(self, run: SupervisedRun) -> None:
+    async def _publish_start(self, run: SupervisedRun) -> None:
         await run.settled.wait()
-        if run.began and run.state is not None and run.state.started_at is not None:
+        if run.has_started and run.state is not None and run.state.started_at is not None:
             self._changes.put_nowait(
                 RunBegan(
                     run=run.uid,
                     at=run.state.started_at,
-                    restored=run.spec.restores,
+                    restored=run.spec.is_restore,
                     cold_because=run.spec.cold_because,
                     notes=run.state.notes,
                 )

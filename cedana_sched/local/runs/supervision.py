@@ -13,7 +13,7 @@ import time
 import structlog
 from asyncinotify import Inotify, Mask
 
-from cedana_sched.local.runs.readiness import any_readable
+from cedana_sched.local.runs.readable_descriptors import wait_any_readable
 from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
 from cedana_sched.model.errors import EVIDENCE_LINES, CedanaSchedError
 from cedana_sched.retrying import CHORES, Backoff
@@ -50,7 +50,7 @@ class SupervisedRun:
         return self.directory.uid
 
     @property
-    def began(self) -> bool:
+    def has_started(self) -> bool:
         """Whether the job has started."""
         return self.state is not None and self.state.init is not None
 
@@ -60,7 +60,7 @@ class SupervisedRun:
             inotify.add_watch(self.directory.path, Mask.MOVED_TO | Mask.ONLYDIR)
             lock = await self._await_supervisor(inotify.fd, pidfd)
         try:
-            await self._settle_patiently()
+            await self._finalize_with_retries()
         finally:
             os.close(lock)
         self.ended.set()
@@ -71,12 +71,12 @@ class SupervisedRun:
         while True:
             self.read_state()
             if pidfd is None and self.state is not None:
-                pidfd = self.state.shim.open()
-            if pidfd is None and (lock := self.directory.lock()) is not None:
+                pidfd = self.state.shim.open_pidfd()
+            if pidfd is None and (lock := self.directory.try_to_lock()) is not None:
                 return lock
             if pidfd is None:
                 await self._await_unknown_holder(inotify)
-            elif await any_readable(inotify, pidfd) == inotify:
+            elif await wait_any_readable(inotify, pidfd) == inotify:
                 os.read(inotify, _EVENT_BYTES)
             else:
                 os.close(pidfd)
@@ -90,33 +90,33 @@ class SupervisedRun:
         """
         try:
             async with asyncio.timeout(_LOCK_RETRY_SECONDS):
-                await any_readable(inotify)
+                await wait_any_readable(inotify)
         except TimeoutError:
             return
         os.read(inotify, _EVENT_BYTES)
 
     def read_state(self) -> None:
         """Read the state that the supervisor has written."""
-        self.state = self.directory.state() or self.state
-        if self.began:
+        self.state = self.directory.read_state() or self.state
+        if self.has_started:
             self.settled.set()
 
-    async def _settle_patiently(self) -> None:
+    async def _finalize_with_retries(self) -> None:
         """Finalize the run, with retries: processes that wait for a device die late, and the disk may be full."""
         backoff = Backoff(CHORES)
         while self.record is None:
             try:
-                self.record = await asyncio.to_thread(self._settle)
+                self.record = await asyncio.to_thread(self._finalize)
             except (CedanaSchedError, OSError) as error:
                 pause = backoff.next_pause()
                 log.warning("run cannot be ended", run=self.uid, why=str(error), attempt=backoff.failures)
                 await asyncio.sleep(pause)
 
-    def _settle(self) -> ExitRecord:
+    def _finalize(self) -> ExitRecord:
         """Kill the run's processes, remove its groups, and return its record. Precondition: the lock is held."""
         self.group.kill()
         self.group.remove()
-        record = self.directory.exit()
+        record = self.directory.read_exit()
         if record is None:
             words = tuple(self.directory.log.read_text(errors="replace").splitlines()[-EVIDENCE_LINES:])
             record = ExitRecord(time.time(), lost=True, failure=Failure(_LOST, _LOST_REMEDY, words, retryable=True))

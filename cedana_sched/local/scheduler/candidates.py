@@ -12,7 +12,7 @@ import msgspec
 
 from cedana_sched.local.scheduler.ledger import Ledger
 from cedana_sched.local.scheduler.resources import Resource
-from cedana_sched.local.scheduler.state import (
+from cedana_sched.local.scheduler.scheduling_types import (
     AdmittedJob,
     Group,
     PendingJob,
@@ -22,7 +22,7 @@ from cedana_sched.local.scheduler.state import (
 )
 
 
-class Variant(Enum):
+class PreemptionVariant(Enum):
     """The ground on which a candidate may be preempted."""
 
     SAME_GROUP = PreemptionReason.IN_CLUSTER_QUEUE
@@ -33,7 +33,7 @@ class Variant(Enum):
 
     @property
     def reason(self) -> PreemptionReason:
-        reclaimed = self is Variant.RECLAIM_WITHOUT_BORROWING
+        reclaimed = self is PreemptionVariant.RECLAIM_WITHOUT_BORROWING
         return PreemptionReason.IN_COHORT_RECLAMATION if reclaimed else PreemptionReason(self.value)
 
 
@@ -41,9 +41,9 @@ class Candidate(msgspec.Struct, frozen=True):
     """A job that may be preempted, and the ground."""
 
     job: AdmittedJob
-    variant: Variant
+    variant: PreemptionVariant
 
-    def preempted_by(self, job: PendingJob, reason: PreemptionReason | None = None) -> Preemption:
+    def preemption_for(self, job: PendingJob, reason: PreemptionReason | None = None) -> Preemption:
         return Preemption(victim=self.job.uid, preemptor=job.uid, reason=reason or self.variant.reason)
 
 
@@ -56,21 +56,21 @@ def candidates_for(
     borrowers = {name for name in ledger.cohort.groups if ledger.borrows(name, lacking)}
     found = []
     for other in admitted:
-        if not _uses(other, lacking) or not _policy_allows(group, job, other):
+        if not _is_using_lacking_resource(other, lacking) or not _policy_allows(group, job, other):
             continue
         if other.group == job.group:
-            found.append(Candidate(other, Variant.SAME_GROUP))
+            found.append(Candidate(other, PreemptionVariant.SAME_GROUP))
         elif other.group in borrowers:
             found.append(Candidate(other, _reclaim_variant(group, job, other, within_nominal=within_nominal)))
-    return sorted(found, key=lambda c: _order(c, job))
+    return sorted(found, key=lambda c: _candidate_sort_key(c, job))
 
 
-def _order(candidate: Candidate, job: PendingJob) -> tuple[bool, int, float, str]:
+def _candidate_sort_key(candidate: Candidate, job: PendingJob) -> tuple[bool, int, float, str]:
     victim = candidate.job
     return (victim.group == job.group, victim.priority, -victim.admitted_at, victim.uid)
 
 
-def _uses(other: AdmittedJob, lacking: frozenset[Resource]) -> bool:
+def _is_using_lacking_resource(other: AdmittedJob, lacking: frozenset[Resource]) -> bool:
     return any(other.request[r] > 0 for r in lacking)
 
 
@@ -88,11 +88,11 @@ def _policy_allows(group: Group, job: PendingJob, other: AdmittedJob) -> bool:
             return False
 
 
-def _reclaim_variant(group: Group, job: PendingJob, other: AdmittedJob, *, within_nominal: bool) -> Variant:
+def _reclaim_variant(group: Group, job: PendingJob, other: AdmittedJob, *, within_nominal: bool) -> PreemptionVariant:
     if within_nominal:
-        return Variant.RECLAIM
+        return PreemptionVariant.RECLAIM
     threshold = group.max_priority_threshold
     too_high = other.priority >= job.priority or (threshold is not None and other.priority > threshold)
     if not group.borrow_while_preempting or too_high:
-        return Variant.RECLAIM_WITHOUT_BORROWING
-    return Variant.RECLAIM_WHILE_BORROWING
+        return PreemptionVariant.RECLAIM_WITHOUT_BORROWING
+    return PreemptionVariant.RECLAIM_WHILE_BORROWING

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 
 from cedana_sched.local.scheduler.ledger import Ledger
 from cedana_sched.local.scheduler.reasons import (
-    never_fits,
+    why_never_fitting,
     why_not_fitting,
     why_preempting,
     why_waiting_for_place,
 )
 from cedana_sched.local.scheduler.resources import Resources
-from cedana_sched.local.scheduler.search import victims_for
-from cedana_sched.local.scheduler.state import (
+from cedana_sched.local.scheduler.scheduling_types import (
     AdmittedJob,
     ClusterState,
     Decisions,
@@ -26,6 +25,7 @@ from cedana_sched.local.scheduler.state import (
     Preemption,
     QueueingStrategy,
 )
+from cedana_sched.local.scheduler.victim_search import victims_for
 
 
 def decide(state: ClusterState, now: float) -> Decisions:
@@ -40,7 +40,7 @@ class _Cycle:
         self._state = state
         self._time = now
         pending = {job.uid for job in state.pending}
-        stale = {a.uid for a in state.admitted if _is_stale(a, pending)}
+        stale = {a.uid for a in state.admitted if _is_eviction_stale(a, pending)}
         self._leaving = {a.uid: a for a in state.admitted if a.eviction is not None and a.uid not in stale}
         staying = [a for a in state.admitted if a.uid not in self._leaving]
         self._now = Ledger(state.cohort, ((a.group, a.request) for a in state.admitted))
@@ -56,8 +56,8 @@ class _Cycle:
         """Requests that do not fit the current `then`, and why; there is no second search for an equal request."""
 
     def run(self) -> Decisions:
-        for job in self._in_order():
-            self._consider(job)
+        for job in self._jobs_in_order():
+            self._decide_job(job)
         return Decisions(
             admissions=tuple(self._admissions),
             preemptions=tuple(self._preemptions),
@@ -68,7 +68,7 @@ class _Cycle:
             wake_at=self._wake_at(),
         )
 
-    def _in_order(self) -> Iterator[PendingJob]:
+    def _jobs_in_order(self) -> Iterator[PendingJob]:
         """Yield jobs for which a place is being freed, then the heads of the groups' queues, one at a time."""
         claims = {job.uid for job in self._state.pending if job.claims}
         claims |= {a.eviction.preemptor for a in self._leaving.values() if a.eviction and a.eviction.preemptor}
@@ -85,14 +85,16 @@ class _Cycle:
             yield head
             queue = queues[head.group]
             queue.pop(0)
-            if self._blocks(head):
-                self._waiting |= {job.uid: f"queued behind {head.label}, its group is StrictFIFO" for job in queue}
+            if self._is_blocking_queue(head):
+                self._waiting |= {
+                    job.uid: f"queued behind {head.display_name}, its group is StrictFIFO" for job in queue
+                }
                 queue.clear()
             if not queue:
                 del queues[head.group]
 
     def _can_ever_run(self, job: PendingJob) -> bool:
-        problem = never_fits(self._state.cohort, job.group, job.request)
+        problem = why_never_fitting(self._state.cohort, job.group, job.request)
         if problem is not None:
             self._unschedulable[job.uid] = str(problem)
         return problem is None
@@ -102,24 +104,24 @@ class _Cycle:
             return (self._then.share_with(job.group, job.request), *_queue_order(job))
         return (not self._then.within_nominal(job.group, job.request), *_queue_order(job))
 
-    def _blocks(self, job: PendingJob) -> bool:
+    def _is_blocking_queue(self, job: PendingJob) -> bool:
         strict = self._state.cohort.groups[job.group].queueing is QueueingStrategy.STRICT_FIFO
         return strict and job.uid in self._waiting
 
-    def _consider(self, job: PendingJob) -> None:
+    def _decide_job(self, job: PendingJob) -> None:
         if not self._then.fits(job.group, job.request):
             self._look_for_victims(job)
         elif self._now.fits(job.group, job.request):
             self._admit(job)
         else:
             self._waiting[job.uid] = why_waiting_for_place(job, list(self._leaving.values()))
-            self._claim(job)
+            self._reserve_quota(job)
 
     def _admit(self, job: PendingJob) -> None:
         self._admissions.append(job.uid)
         self._now.add(job.group, job.request)
-        self._claim(job)
-        for victim in [v for v in self._leaving.values() if _revocable_for(v, job.uid)]:
+        self._reserve_quota(job)
+        for victim in [v for v in self._leaving.values() if _is_revocable_for(v, job.uid)]:
             if self._then.fits(victim.group, victim.request):
                 self._then.add(victim.group, victim.request)
                 self._unneeded.append(victim.uid)
@@ -140,10 +142,10 @@ class _Cycle:
             self._then.remove(victim.group, victim.request)
             self._leaving[victim.uid] = victim
         self._staying = [a for a in self._staying if a.uid not in gone]
-        self._claim(job)
+        self._reserve_quota(job)
         self._waiting[job.uid] = why_preempting(preemptions, victims)
 
-    def _claim(self, job: PendingJob) -> None:
+    def _reserve_quota(self, job: PendingJob) -> None:
         self._then.add(job.group, job.request)
         self._hopeless.clear()
 
@@ -158,11 +160,11 @@ def _queue_order(job: PendingJob) -> tuple[int, float, str]:
     return (-job.priority, job.submitted_at, job.uid)
 
 
-def _is_stale(job: AdmittedJob, pending: set[str]) -> bool:
+def _is_eviction_stale(job: AdmittedJob, pending: set[str]) -> bool:
     """Whether the job's preemptor is no longer pending and the eviction can still be cancelled."""
     eviction = job.eviction
     return eviction is not None and eviction.revocable and eviction.preemptor not in {None, *pending}
 
 
-def _revocable_for(job: AdmittedJob, preemptor: str) -> bool:
+def _is_revocable_for(job: AdmittedJob, preemptor: str) -> bool:
     return job.eviction is not None and job.eviction.revocable and job.eviction.preemptor == preemptor

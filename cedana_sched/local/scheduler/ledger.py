@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cedana_sched.local.scheduler.resources import Resource, Resources
-from cedana_sched.local.scheduler.state import Cohort, Group
+from cedana_sched.local.scheduler.scheduling_types import Cohort, Group
 
 Share = tuple[bool, float]
 """A comparable dominant resource share: whether a group of weight 0 borrows, then the share in thousandths."""
@@ -22,7 +22,7 @@ class Ledger:
     def __init__(self, cohort: Cohort, usage: Iterable[tuple[str, Resources]] = ()) -> None:
         self.cohort = cohort
         self._used = dict.fromkeys(cohort.groups, Resources())
-        self._lendable = {r: sum(_shared(g, r) for g in cohort.groups.values()) for r in Resource}
+        self._lendable = {r: sum(_lendable_quota(g, r) for g in cohort.groups.values()) for r in Resource}
         for group, request in usage:
             self.add(group, request)
 
@@ -39,10 +39,10 @@ class Ledger:
         """Return how much more the group may use: unused plus borrowable quota. Negative if over-admitted."""
         group = self.cohort.groups[name]
         used = self._used[name][resource]
-        kept = group.nominal[resource] - _shared(group, resource)
-        from_cohort = self._lendable[resource] - self._drawn(resource)
+        kept = group.nominal[resource] - _lendable_quota(group, resource)
+        from_cohort = self._lendable[resource] - self._lent_quota_used(resource)
         if (limit := group.borrowing_limit[resource]) is not None:
-            from_cohort = min(from_cohort, _shared(group, resource) - max(0, used - kept) + limit)
+            from_cohort = min(from_cohort, _lendable_quota(group, resource) - max(0, used - kept) + limit)
         return max(0, kept - used) + from_cohort
 
     def lacking(self, group: str, request: Resources) -> frozenset[Resource]:
@@ -70,7 +70,7 @@ class Ledger:
         over = self._used[group] - self.cohort.groups[group].nominal
         return Resources(max(0, over.cpu), max(0, over.memory))
 
-    def share(self, group: str) -> Share:
+    def dominant_share_of(self, group: str) -> Share:
         """Return the group's dominant resource share: its largest borrowed part of lendable quota, over its weight."""
         weight = self.cohort.groups[group].weight
         borrowed = self.borrowed(group)
@@ -83,7 +83,7 @@ class Ledger:
     def share_with(self, group: str, request: Resources) -> Share:
         """Return the group's share with `request` added."""
         self.add(group, request)
-        share = self.share(group)
+        share = self.dominant_share_of(group)
         self.remove(group, request)
         return share
 
@@ -91,23 +91,23 @@ class Ledger:
         """Return the group's share with `request` removed."""
         return self.share_with(group, Resources() - request)
 
-    def _drawn(self, resource: Resource) -> int:
+    def _lent_quota_used(self, resource: Resource) -> int:
         """Return the usage of all groups out of the quota that is lent to the cohort."""
         total = 0
         for name, used in self._used.items():
             group = self.cohort.groups.get(name)  # a group may be removed from the configuration while its jobs run
-            kept = group.nominal[resource] - _shared(group, resource) if group else 0
+            kept = group.nominal[resource] - _lendable_quota(group, resource) if group else 0
             total += max(0, used[resource] - kept)
         return total
 
 
-def _shared(group: Group, resource: Resource) -> int:
+def _lendable_quota(group: Group, resource: Resource) -> int:
     """Return the quota that the group lends to the cohort; only the group itself may use the rest."""
     limit = group.lending_limit[resource]
     return group.nominal[resource] if limit is None else min(limit, group.nominal[resource])
 
 
-def most_possible(cohort: Cohort, group: str) -> Resources:
+def maximum_usage(cohort: Cohort, group: str) -> Resources:
     """Return the group's maximum usage, with all other groups idle."""
     empty = Ledger(cohort)
     return Resources(empty.available(group, Resource.CPU), empty.available(group, Resource.MEMORY))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cedana_sched.local.scheduler.ledger import Ledger, most_possible
+from cedana_sched.local.scheduler.ledger import Ledger, maximum_usage
 from cedana_sched.local.scheduler.resources import Resource, Resources, in_words
-from cedana_sched.local.scheduler.state import (
+from cedana_sched.local.scheduler.scheduling_types import (
     AdmittedJob,
     Cohort,
     PendingJob,
@@ -32,11 +32,11 @@ class NeverFits(msgspec.Struct, frozen=True):
         return f"it requests {requested}, and group {self.group!r} can have {most} at most, borrowing included"
 
 
-def never_fits(cohort: Cohort, group: str, request: Resources) -> NeverFits | None:
+def why_never_fitting(cohort: Cohort, group: str, request: Resources) -> NeverFits | None:
     """Return why `request` cannot be met even on an idle machine; None if it can."""
     if group not in cohort.groups:
         return NeverFits(group, None)
-    most = most_possible(cohort, group)
+    most = maximum_usage(cohort, group)
     for resource in Resource:
         if request[resource] > most[resource]:
             return NeverFits(group, resource, request[resource], most[resource])
@@ -45,14 +45,14 @@ def never_fits(cohort: Cohort, group: str, request: Resources) -> NeverFits | No
 
 def why_waiting_for_place(job: PendingJob, leaving: Sequence[AdmittedJob]) -> str:
     """Explain a wait for a place that is assigned, and whose current users are not gone yet."""
-    own = sorted(a.label for a in leaving if a.eviction is not None and a.eviction.preemptor == job.uid)
-    names = own or sorted(a.label for a in leaving)
-    return f"waits until {_listed(names)} {'is' if len(names) == 1 else 'are'} gone"
+    own = sorted(a.display_name for a in leaving if a.eviction is not None and a.eviction.preemptor == job.uid)
+    names = own or sorted(a.display_name for a in leaving)
+    return f"waits until {_join_names(names)} {'is' if len(names) == 1 else 'are'} gone"
 
 
 def why_preempting(preemptions: Sequence[Preemption], victims: Sequence[AdmittedJob]) -> str:
     reasons = sorted({p.reason.words for p in preemptions})
-    return f"preempts {_listed(sorted(v.label for v in victims))} by {' and '.join(reasons)}"
+    return f"preempts {_join_names(sorted(v.display_name for v in victims))} by {' and '.join(reasons)}"
 
 
 def why_not_fitting(job: PendingJob, ledger: Ledger) -> str:
@@ -69,5 +69,5 @@ def why_not_fitting(job: PendingJob, ledger: Ledger) -> str:
     return "; ".join([*parts, "no job can be preempted for it now"])
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "nobody"

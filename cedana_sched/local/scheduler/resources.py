@@ -29,7 +29,7 @@ class Resources(msgspec.Struct, frozen=True, order=True):
     def __sub__(self, other: Resources) -> Resources:
         return Resources(self.cpu - other.cpu, self.memory - other.memory)
 
-    def times(self, count: int) -> Resources:
+    def multiplied_by(self, count: int) -> Resources:
         return Resources(self.cpu * count, self.memory * count)
 
 
@@ -47,10 +47,10 @@ def in_words(resource: Resource, amount: int) -> str:
     """Return an amount as text for users: `1.5 cpus`, `2Gi of memory`."""
     if resource is Resource.CPU:
         return f"{amount / 1000:g} cpu" + ("" if amount == 1000 else "s")  # one whole core
-    return f"{_binary(amount)} of memory"
+    return f"{_format_binary(amount)} of memory"
 
 
-def _binary(amount: int) -> str:
+def _format_binary(amount: int) -> str:
     value = float(amount)
     for unit in ("", "Ki", "Mi", "Gi"):
         if abs(value) < 1024:  # the step between binary units

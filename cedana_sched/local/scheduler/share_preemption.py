@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from cedana_sched.local.scheduler.candidates import Candidate
 from cedana_sched.local.scheduler.ledger import Ledger
-from cedana_sched.local.scheduler.quota_preemption import spare_the_needless
-from cedana_sched.local.scheduler.state import PendingJob, Preemption, PreemptionReason, ShareStrategy
+from cedana_sched.local.scheduler.quota_preemption import drop_needless_victims
+from cedana_sched.local.scheduler.scheduling_types import PendingJob, Preemption, PreemptionReason, ShareStrategy
 
 
 def share_victims(job: PendingJob, candidates: list[Candidate], ledger: Ledger) -> list[Preemption]:
@@ -17,11 +17,11 @@ def share_victims(job: PendingJob, candidates: list[Candidate], ledger: Ledger) 
     try:
         fits = search.run()
     finally:
-        search.undo()
+        search.restore_ledger()
     if not fits:
         return []
-    kept = spare_the_needless(job, search.taken, ledger, may_borrow=True)
-    return [candidate.preempted_by(job, search.reasons[candidate.job.uid]) for candidate in kept]
+    kept = drop_needless_victims(job, search.taken, ledger, may_borrow=True)
+    return [candidate.preemption_for(job, search.reasons[candidate.job.uid]) for candidate in kept]
 
 
 class _Search:
@@ -38,61 +38,63 @@ class _Search:
 
     def run(self) -> bool:
         first, *second = self.ledger.cohort.share_strategies
-        fits, rest = self._walk(self._candidates, first)
+        fits, rest = self._take_allowed_candidates(self._candidates, first)
         own_taken = PreemptionReason.IN_CLUSTER_QUEUE in self.reasons.values()
         if not fits and own_taken:  # without those jobs, the job's group has a smaller share than before
-            fits, rest = self._walk(rest, first)
+            fits, rest = self._take_allowed_candidates(rest, first)
         if not fits and second:
-            fits = self._walk_once_more(rest)
+            fits = self._take_one_per_group(rest)
         return fits
 
-    def undo(self) -> None:
+    def restore_ledger(self) -> None:
         for candidate in self.taken:
             self.ledger.add(candidate.job.group, candidate.job.request)
         self.ledger.remove(self.job.group, self.job.request)
 
-    def _walk(self, candidates: list[Candidate], strategy: ShareStrategy) -> tuple[bool, list[Candidate]]:
+    def _take_allowed_candidates(
+        self, candidates: list[Candidate], strategy: ShareStrategy
+    ) -> tuple[bool, list[Candidate]]:
         """Take candidates that `strategy` allows; return whether the job fits, and the candidates passed over."""
         queues = _by_group(candidates)
         passed_over: list[Candidate] = []
-        while (name := self._greediest(queues)) is not None:
+        while (name := self._group_with_highest_share(queues)) is not None:
             candidate = queues[name].pop(0)
-            reason = self._reason_to_take(candidate, strategy)
+            reason = self._preemption_reason(candidate, strategy)
             if reason is None:
                 passed_over.append(candidate)
-            elif self._take(candidate, reason):
+            elif self._take_victim(candidate, reason):
                 return True, []
         return False, passed_over
 
-    def _walk_once_more(self, candidates: list[Candidate]) -> bool:
+    def _take_one_per_group(self, candidates: list[Candidate]) -> bool:
         """Rule S2-b: take at most one more from each group whose share is above that of the job's group."""
         queues = _by_group(candidates)
-        while (name := self._greediest(queues)) is not None:
+        while (name := self._group_with_highest_share(queues)) is not None:
             candidate = queues.pop(name)[0]
-            reason = self._reason_to_take(candidate, ShareStrategy.LESS_THAN_INITIAL_SHARE)
-            if reason is not None and self._take(candidate, reason):
+            reason = self._preemption_reason(candidate, ShareStrategy.LESS_THAN_INITIAL_SHARE)
+            if reason is not None and self._take_victim(candidate, reason):
                 return True
         return False
 
-    def _greediest(self, queues: dict[str, list[Candidate]]) -> str | None:
+    def _group_with_highest_share(self, queues: dict[str, list[Candidate]]) -> str | None:
         """Return the group with candidates and the highest share; other groups that borrow nothing are exempt."""
         names = [n for n in sorted(queues) if queues[n] and (n == self.job.group or self.ledger.borrows(n))]
-        return max(names, key=self.ledger.share) if names else None
+        return max(names, key=self.ledger.dominant_share_of) if names else None
 
-    def _reason_to_take(self, candidate: Candidate, strategy: ShareStrategy) -> PreemptionReason | None:
+    def _preemption_reason(self, candidate: Candidate, strategy: ShareStrategy) -> PreemptionReason | None:
         victim = candidate.job
         if victim.group == self.job.group:
             return PreemptionReason.IN_CLUSTER_QUEUE
         if self._entitled:
             return PreemptionReason.IN_COHORT_RECLAMATION
-        ours = self.ledger.share(self.job.group)
+        ours = self.ledger.dominant_share_of(self.job.group)
         if strategy is ShareStrategy.LESS_THAN_INITIAL_SHARE:
-            allowed = ours < self.ledger.share(victim.group)
+            allowed = ours < self.ledger.dominant_share_of(victim.group)
         else:
             allowed = ours <= self.ledger.share_without(victim.group, victim.request)
         return PreemptionReason.IN_COHORT_FAIR_SHARING if allowed else None
 
-    def _take(self, candidate: Candidate, reason: PreemptionReason) -> bool:
+    def _take_victim(self, candidate: Candidate, reason: PreemptionReason) -> bool:
         """Remove the victim from the ledger; return whether the job now fits."""
         self.ledger.remove(candidate.job.group, candidate.job.request)
         self.taken.append(candidate)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 
 from cedana_sched.model.identity import IDENTITY_PATTERN, LARGEST_GENERATION, LARGEST_INDEX, NAMESPACE_UID_PATTERN
 from cedana_sched.model.objects.field_names import api_name
-from cedana_sched.model.segments import (
+from cedana_sched.model.path_segment_validation import (
     LONGEST_SEGMENT,
     MANIFEST_DIGEST_PATTERN,
     OBJECT_NAME_PATTERN,
@@ -33,7 +33,7 @@ class _Model(BaseModel):
         return cls.model_fields[field].alias or field
 
 
-class Written(_Model):
+class UserWritten(_Model):
     """Base of user-written types: unknown fields in a file are errors. Names are camelCase, as in Kubernetes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=api_name, populate_by_name=True)
@@ -42,7 +42,7 @@ class Written(_Model):
 M = TypeVar("M", bound=BaseModel)
 
 
-def read_kept(model: type[M], body: object) -> M:
+def parse_stored_object(model: type[M], body: object) -> M:
     """Parse part of an object from the API server, ignoring unknown fields of newer versions.
 
     An upgrade installs the CRDs first, which default new fields. The API server prunes unknown fields, and `kubectl`
@@ -73,13 +73,13 @@ def read_settings(model: type[M], body: bytes | object) -> tuple[M, tuple[str, .
         return validate(body, extra="ignore"), tuple(".".join(map(str, one["loc"])) for one in unknown)
 
 
-class Reported(_Model):
+class ReportedStatus(_Model):
     """Base of status types, written by the product: fields of newer versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=api_name, populate_by_name=True)
 
 
-def _utc(time: datetime) -> datetime:
+def _to_utc(time: datetime) -> datetime:
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
@@ -87,44 +87,44 @@ def _micro_time(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _text(longest: int, pattern: str | None = None) -> Any:
+def _bounded_text_field(longest: int, pattern: str | None = None) -> Any:
     """Text with a schema that the API server enforces; reading is lenient, for objects of older installations."""
     extra: dict[str, Any] = {"maxLength": longest}
     return Field(json_schema_extra=extra if pattern is None else extra | {"pattern": f"^({pattern})$"})
 
 
-RecordUid = Annotated[str, _text(LONGEST_SEGMENT, RECORD_UID_PATTERN)]
+RecordUid = Annotated[str, _bounded_text_field(LONGEST_SEGMENT, RECORD_UID_PATTERN)]
 """Uid of a Checkpoint, Restore or PreemptionHold record; used in logs and as a file name on nodes."""
-PodUid = Annotated[str, _text(36, POD_UID_PATTERN)]
-NamespaceUid = Annotated[str, _text(36, NAMESPACE_UID_PATTERN)]
-ObjectName = Annotated[str, _text(253, OBJECT_NAME_PATTERN)]
+PodUid = Annotated[str, _bounded_text_field(36, POD_UID_PATTERN)]
+NamespaceUid = Annotated[str, _bounded_text_field(36, NAMESPACE_UID_PATTERN)]
+ObjectName = Annotated[str, _bounded_text_field(253, OBJECT_NAME_PATTERN)]
 """Name of a pod or node."""
-IdentityPart = Annotated[str, _text(63, IDENTITY_PATTERN)]
+IdentityPart = Annotated[str, _bounded_text_field(63, IDENTITY_PATTERN)]
 """Part of an identity; a folder name in the store."""
 Index = Annotated[int, Field(ge=0, json_schema_extra={"maximum": LARGEST_INDEX})]
 Generation = Annotated[int, Field(ge=1, json_schema_extra={"maximum": LARGEST_GENERATION})]
-ManifestDigest = Annotated[str, _text(64, MANIFEST_DIGEST_PATTERN)]
+ManifestDigest = Annotated[str, _bounded_text_field(64, MANIFEST_DIGEST_PATTERN)]
 Number = Annotated[int, Field(ge=1, json_schema_extra={"maximum": LARGEST_NUMBER})]
 """Number of an order."""
 
 MicroTime = Annotated[
     datetime,
-    AfterValidator(_utc),
+    AfterValidator(_to_utc),
     PlainSerializer(_micro_time, return_type=str, when_used="json"),
     Field(json_schema_extra={"format": "date-time"}),
 ]
 """Timestamp with microseconds, as Kubernetes' `MicroTime`."""
 
 
-def moment(seconds: float) -> datetime:
+def utc_datetime_of(seconds: float) -> datetime:
     """Convert seconds since the epoch to a timestamp."""
     return datetime.fromtimestamp(seconds, tz=UTC)
 
 
-def parsed(text: str) -> datetime | None:
+def parse_timestamp(text: str) -> datetime | None:
     """Parse an RFC 3339 timestamp; None if invalid."""
     try:
-        return _utc(datetime.fromisoformat(text))
+        return _to_utc(datetime.fromisoformat(text))
     except ValueError:
         return None
 
@@ -132,7 +132,7 @@ def parsed(text: str) -> datetime | None:
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 
-class Condition(Reported):
+class Condition(ReportedStatus):
     """metav1.Condition: a status with its last transition, a machine-readable reason and a human-readable message."""
 
     type: Annotated[str, Field(max_length=316)]

@@ -18,15 +18,15 @@ from cedana_sched.model.objects.base import (
     ObjectName,
     PodUid,
     RecordUid,
-    Reported,
-    Written,
+    ReportedStatus,
+    UserWritten,
 )
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import AfterCommit, Verdict
 from cedana_sched.model.records import CheckpointStep, Phase, Transfer
 
 
-class IdentitySpec(Written):
+class IdentitySpec(UserWritten):
     """Key of the pod's snapshots; the namespace is the object's own."""
 
     id: Annotated[IdentityPart, Field(min_length=1, max_length=63)]
@@ -34,7 +34,7 @@ class IdentitySpec(Written):
     container: IdentityPart = "main"
 
 
-class PodSpec(Written):
+class PodSpec(UserWritten):
     """One incarnation of a workload. The uid is never reused."""
 
     name: ObjectName
@@ -42,7 +42,7 @@ class PodSpec(Written):
     node_name: ObjectName
 
 
-class SnapshotName(Written):
+class SnapshotName(UserWritten):
     """A committed generation of an identity of the same namespace."""
 
     id: IdentityPart
@@ -51,14 +51,14 @@ class SnapshotName(Written):
     generation: Generation
 
 
-class OrderStatus(Reported):
+class OrderStatus(ReportedStatus):
     """An order to the node's agent. A higher number is another order, or a repetition of the same one."""
 
     number: Number
     order: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 
 
-class CheckpointSpec(Written):
+class CheckpointSpec(UserWritten):
     """What to save, and what happens to the pod afterwards."""
 
     uid: RecordUid
@@ -84,14 +84,14 @@ class CheckpointSpec(Written):
     """Effective until `status.order` is set; a create request cannot set the status."""
 
 
-class AnswerStatus(Reported):
+class AnswerStatus(ReportedStatus):
     """The agent's answer to the order of that number."""
 
     number: Number
     outcome: Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 
 
-class TransferStatus(Reported):
+class TransferStatus(ReportedStatus):
     """Bytes transferred so far: read = zero + reused + new; `stored` is the compressed size of new in the store."""
 
     read_bytes: int = 0
@@ -100,15 +100,15 @@ class TransferStatus(Reported):
     stored_bytes: int = 0
 
     @classmethod
-    def of(cls, transfer: Transfer) -> Self:
+    def from_transfer(cls, transfer: Transfer) -> Self:
         return cls.model_validate(transfer, from_attributes=True)
 
     @property
-    def counts(self) -> Transfer:
+    def as_transfer(self) -> Transfer:
         return Transfer(**dict(self))
 
 
-class CheckpointStatus(Reported):
+class CheckpointStatus(ReportedStatus):
     """Observed state. `phase` has the values of KEP-5823's `PodCheckpoint`; `step` is finer."""
 
     phase: Phase = Phase.PENDING

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.base import Written, read_kept
+from cedana_sched.model.objects.base import UserWritten, parse_stored_object
 from cedana_sched.model.policy import DEADLINES, CheckpointPolicy, OnCheckpointFailure, Retention
 
 DEFAULT: Final = "default"
@@ -30,7 +30,7 @@ class FromNamespaces(StrEnum):
     NAMES = "Names"
 
 
-class AllowedNamespaces(Written):
+class AllowedNamespaces(UserWritten):
     """Namespaces whose pods may have the policy, whether the pod or its queue names it.
 
     Absent: all namespaces; but `onCheckpointFailure: KeepRunning`, `imageMayChange` and `serviceAccountMayChange` then
@@ -41,12 +41,12 @@ class AllowedNamespaces(Written):
     names: tuple[NamespaceName, ...] = ()
 
     @model_validator(mode="after")
-    def _names_count(self) -> Self:
+    def _validate_names(self) -> Self:
         if self.names and self.from_ is not FromNamespaces.NAMES:
             raise ValueError(f"write 'from: {FromNamespaces.NAMES}', without which names say nothing")
         return self
 
-    def has(self, namespace: str) -> bool:
+    def is_namespace_allowed(self, namespace: str) -> bool:
         """Return whether pods of this namespace may have the policy."""
         return self.from_ is FromNamespaces.ALL or namespace in self.names
 
@@ -69,7 +69,7 @@ _GAINS: Final[dict[str, object]] = {
 """Fields that let a pod avoid eviction, or restore with another image or account. Deadlines have their own cap."""
 
 
-class Counting(NamedTuple):
+class EffectivePolicy(NamedTuple):
     """The policy effective for a pod. `withheld`: fields without effect, as written in YAML."""
 
     policy: CheckpointPolicy
@@ -83,13 +83,13 @@ def read_spec(name: str, spec: object) -> CheckpointPolicySpec:
         UsageError: a field has an invalid value.
     """
     try:
-        return read_kept(CheckpointPolicySpec, spec)
+        return parse_stored_object(CheckpointPolicySpec, spec)
     except ValidationError as error:
         remedy = f"correct it: kubectl edit checkpointpolicy {name}"
         raise UsageError(_WHERE, name, "is a policy that cannot be read", remedy=remedy) from error
 
 
-def chosen(annotations: Mapping[str, str], spec_of: Callable[[str], CheckpointPolicySpec]) -> str | None:
+def chosen_policy_name(annotations: Mapping[str, str], spec_of: Callable[[str], CheckpointPolicySpec]) -> str | None:
     """Return the policy name for a new pod: its queue's, unless that policy lets pods choose; None if none is named.
 
     Args:
@@ -106,7 +106,7 @@ def _lets_choose(name: str, spec: CheckpointPolicySpec) -> bool:
     return name == DEFAULT if spec.pods_may_choose is None else spec.pods_may_choose
 
 
-def within(policy: CheckpointPolicy, other: CheckpointPolicy) -> CheckpointPolicy:
+def restrict_policy(policy: CheckpointPolicy, other: CheckpointPolicy) -> CheckpointPolicy:
     """Return the policy restricted to what the other one allows as well."""
     kept, limit = policy.retention, other.retention
     ages = [age for age in (kept.max_age_seconds, limit.max_age_seconds) if age is not None]
@@ -121,31 +121,31 @@ def within(policy: CheckpointPolicy, other: CheckpointPolicy) -> CheckpointPolic
     )
 
 
-def counting(name: str, spec: CheckpointPolicySpec, namespace: str) -> Counting:
+def effective_policy(name: str, spec: CheckpointPolicySpec, namespace: str) -> EffectivePolicy:
     """Return the effective policy for pods of a namespace.
 
     Raises:
         UsageError: the policy does not allow the namespace.
     """
     allowed = spec.allowed_namespaces
-    if allowed is not None and name != DEFAULT and not allowed.has(namespace):
+    if allowed is not None and name != DEFAULT and not allowed.is_namespace_allowed(namespace):
         remedy = "name another one, or have an admin add the namespace to its spec.allowedNamespaces"
         raise UsageError(_WHERE, name, f"is not for pods of namespace {namespace}", remedy=remedy)
-    without = _without(name, spec)
+    without = _ineffective_field_names(name, spec)
     plain = {field: getattr(spec, field) for field in CheckpointPolicy.model_fields if field not in without}
-    return Counting(CheckpointPolicy(**plain), _as_written(without))
+    return EffectivePolicy(CheckpointPolicy(**plain), _yaml_field_names(without))
 
 
-def withheld(name: str, spec: CheckpointPolicySpec) -> tuple[str, ...]:
+def ineffective_fields(name: str, spec: CheckpointPolicySpec) -> tuple[str, ...]:
     """Return the fields without effect, because the policy has no allowedNamespaces; as written in YAML."""
-    return _as_written(_without(name, spec))
+    return _yaml_field_names(_ineffective_field_names(name, spec))
 
 
-def _as_written(fields: tuple[str, ...]) -> tuple[str, ...]:
+def _yaml_field_names(fields: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"spec.{CheckpointPolicy.model_fields[field].alias}" for field in fields)
 
 
-def _without(name: str, spec: CheckpointPolicySpec) -> tuple[str, ...]:
+def _ineffective_field_names(name: str, spec: CheckpointPolicySpec) -> tuple[str, ...]:
     if name == DEFAULT or spec.allowed_namespaces is not None:
         return ()
     return tuple(field for field, gain in _GAINS.items() if getattr(spec, field) == gain)

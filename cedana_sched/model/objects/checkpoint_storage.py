@@ -6,16 +6,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cedana_sched.model.objects.base import Condition, MicroTime, Reported, Written
+from cedana_sched.model.objects.base import Condition, MicroTime, ReportedStatus, UserWritten
 
 
-class SecretReference(Written):
+class SecretReference(UserWritten):
     """A Secret in the namespace of our components, with the keys `accessKey` and `secretKey`."""
 
     name: str
 
 
-class S3Storage(Written):
+class S3Storage(UserWritten):
     """A prefix in a bucket of an S3-compatible store."""
 
     endpoint: str | None = None
@@ -29,20 +29,20 @@ class S3Storage(Written):
     """Access keys; absent, the node's IAM role applies."""
 
 
-class PosixStorage(Written):
+class PosixStorage(UserWritten):
     """A folder mounted at the same path on all nodes: NFS, Lustre, CephFS."""
 
     path: Annotated[str, Field(pattern="^/")]
 
 
-class CheckpointStorageSpec(Written):
+class CheckpointStorageSpec(UserWritten):
     """Exactly one of `s3` and `posix`."""
 
     s3: S3Storage | None = None
     posix: PosixStorage | None = None
 
 
-class CheckpointStorageStatus(Reported):
+class CheckpointStorageStatus(ReportedStatus):
     """Whether the storage is usable, and when it was last probed."""
 
     last_probe_time: MicroTime | None = None

@@ -36,41 +36,41 @@ class EvictionMark(msgspec.Struct, frozen=True):
         """Return seconds until the mark is stale. Clock skew shortens the time, also for a mark from the future."""
         return STALE_SECONDS - abs((now - datetime.fromisoformat(self.last)).total_seconds())
 
-    def waited(self, now: datetime) -> float:
+    def seconds_requested(self, now: datetime) -> float:
         """Return seconds since the scheduler's first request."""
         return max(0.0, (now - datetime.fromisoformat(self.since)).total_seconds())
 
 
 def read_mark(annotations: Mapping[str, str]) -> EvictionMark | None:
-    """Parse the mark; None if absent, or not written by `written`.
+    """Parse the mark; None if absent, or not written by `serialized_mark`.
 
-    Times must have exactly the format of `written`: `since` becomes part of uids, and Python parses any number of
-    digits.
+    Times must have exactly the format of `serialized_mark`: `since` becomes part of uids, and Python parses any number
+    of digits.
     """
     text = annotations.get(names.EVICTION_REQUESTED)
     if text is None:
         return None
     try:
         mark = msgspec.json.decode(text, type=EvictionMark)
-        is_ours = all(_text(datetime.fromisoformat(moment)) == moment for moment in (mark.since, mark.last))
+        is_ours = all(_format_timestamp(datetime.fromisoformat(moment)) == moment for moment in (mark.since, mark.last))
     except (ValueError, ArithmeticError, RecursionError):
         return None
     return mark if is_ours else None
 
 
-def asked_now(earlier: EvictionMark | None, by: str, now: datetime) -> EvictionMark | None:
+def refreshed_mark(earlier: EvictionMark | None, by: str, now: datetime) -> EvictionMark | None:
     """Return the mark to write; None while the existing mark needs no refresh."""
     if earlier is None or not earlier.is_fresh(now):
-        return EvictionMark(by, _text(now), _text(now))
+        return EvictionMark(by, _format_timestamp(now), _format_timestamp(now))
     if (now - datetime.fromisoformat(earlier.last)).total_seconds() < REFRESH_SECONDS:
         return None
-    return msgspec.structs.replace(earlier, last=_text(now))
+    return msgspec.structs.replace(earlier, last=_format_timestamp(now))
 
 
-def written(mark: EvictionMark) -> str:
+def serialized_mark(mark: EvictionMark) -> str:
     """Serialize for the annotation."""
     return msgspec.json.encode(mark).decode()
 
 
-def _text(now: datetime) -> str:
+def _format_timestamp(now: datetime) -> str:
     return now.astimezone(UTC).isoformat(timespec="milliseconds")

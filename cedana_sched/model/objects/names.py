@@ -114,11 +114,11 @@ UNINSTALL: Final = f"{GROUP}/uninstall"
 (RFC 3339) after which it has no effect, so that one that is left behind does not undo a later installation."""
 
 
-def ordered_to(node: str) -> str:
+def orders_selector(node: str) -> str:
     """Return the label selector of the Checkpoints and Restores whose orders this node's agent carries out."""
     return f"{NODE}={node},{ARCHIVED}!=true"
 
 
-def any_snapshot_of(identifier: str) -> str:
+def any_snapshot_restore_identity(identifier: str) -> str:
     """`RESTORE_IDENTITY` of a pod that restores any snapshot of the id that no other pod has claimed."""
     return f"{identifier}/{ANY_INDEX}"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from cedana_sched.model.objects.base import Condition, MicroTime, NamespaceUid, PodUid, RecordUid, Reported, Written
+from cedana_sched.model.objects.base import (
+    Condition,
+    MicroTime,
+    NamespaceUid,
+    PodUid,
+    RecordUid,
+    ReportedStatus,
+    UserWritten,
+)
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 
 
-class HeldObjectSpec(Written):
+class HeldObjectSpec(UserWritten):
     """The object by which the scheduler evicts, and whose update the webhook refuses; for example a Job."""
 
     api_version: str
@@ -16,7 +24,7 @@ class HeldObjectSpec(Written):
     uid: str
 
 
-class PreemptionHoldSpec(Written):
+class PreemptionHoldSpec(UserWritten):
     """The preemption whose eviction is held, with its preemptor and reason."""
 
     uid: RecordUid
@@ -34,7 +42,7 @@ class PreemptionHoldSpec(Written):
     creation_time: MicroTime
 
 
-class VictimStatus(Reported):
+class VictimStatus(ReportedStatus):
     """The verdict on one victim."""
 
     pod_uid: PodUid
@@ -42,7 +50,7 @@ class VictimStatus(Reported):
     reason: str | None = None
 
 
-class PreemptionHoldStatus(Reported):
+class PreemptionHoldStatus(ReportedStatus):
     """Observed state of the hold."""
 
     step: HoldStep = HoldStep.HOLDING

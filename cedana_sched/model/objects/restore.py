@@ -8,8 +8,8 @@ from cedana_sched.model.objects.base import (
     MicroTime,
     NamespaceUid,
     RecordUid,
-    Reported,
-    Written,
+    ReportedStatus,
+    UserWritten,
 )
 from cedana_sched.model.objects.checkpoint import (
     AnswerStatus,
@@ -23,7 +23,7 @@ from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import RestoreStep
 
 
-class RestoreSpec(Written):
+class RestoreSpec(UserWritten):
     """The pod to restore, and its identity."""
 
     uid: RecordUid
@@ -40,7 +40,7 @@ class RestoreSpec(Written):
     creation_time: MicroTime
 
 
-class RestoreStatus(Reported):
+class RestoreStatus(ReportedStatus):
     """Observed state of the restore."""
 
     step: RestoreStep = RestoreStep.WAITING

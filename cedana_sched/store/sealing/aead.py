@@ -19,13 +19,13 @@ NONCE_BYTES = 12
 TAG_BYTES = 16
 
 
-def derive(secret: bytes, purpose: str, once: bytes = b"") -> bytes:
+def derive_key(secret: bytes, purpose: str, once: bytes = b"") -> bytes:
     """Derive a key of 32 bytes for `purpose`; another one for every `once`."""
     info = f"cedana-sched sealing 1: {purpose}".encode()
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=once, info=info).derive(secret)
 
 
-def context(*words: str | bytes) -> bytes:
+def encode_context(*words: str | bytes) -> bytes:
     """Encode words injectively, each with its length before it."""
     parts = [word.encode() if isinstance(word, str) else word for word in words]
     return b"".join(len(part).to_bytes(4, "little") + part for part in parts)

@@ -23,9 +23,9 @@ import structlog
 from cedana_sched.model.errors import IntegrityError, SealedError
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend, MissingObjectError
-from cedana_sched.store.bounded import remove_in_parts
+from cedana_sched.store.bounded_listing import remove_in_parts
 from cedana_sched.store.decoding import UNREADABLE
-from cedana_sched.store.sealing.aead import KEY_BYTES, context
+from cedana_sched.store.sealing.aead import KEY_BYTES, encode_context
 from cedana_sched.store.sealing.key_provider import KeyProvider, NotUnwrappedError, Wrapped
 
 REMEMBERED_SECONDS = 60.0
@@ -46,12 +46,12 @@ class DataKey(NamedTuple):
     secret: bytes
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _WrappedKeyRecord(msgspec.Struct, frozen=True):
     wrapped_by: str
     data: bytes
 
 
-_decoder = msgspec.msgpack.Decoder(_Record)
+_decoder = msgspec.msgpack.Decoder(_WrappedKeyRecord)
 
 
 class DataKeys:
@@ -71,9 +71,9 @@ class DataKeys:
             StoreError: the store failed.
         """
         missing: SealedError | None = None
-        for name in _newest(_names(self._backend, namespace)):
+        for name in _sort_newest_first(_data_key_names(self._backend, namespace)):
             try:
-                return self.named(namespace, name)
+                return self.find_data_key(namespace, name)
             except (NotUnwrappedError, IntegrityError) as error:
                 _log.warning("data_key_passed_over", namespace=namespace, data_key=name, why=str(error))
             except SealedError as error:
@@ -82,9 +82,9 @@ class DataKeys:
         if missing is not None:
             sentence = f"{missing.message}, with which namespace {namespace} is sealed"
             raise SealedError(sentence, remedy=missing.remedy) from missing
-        return self._made(namespace)
+        return self._create_key(namespace)
 
-    def named(self, namespace: str, name: str) -> DataKey:
+    def find_data_key(self, namespace: str, name: str) -> DataKey:
         """Return the data key of a name.
 
         Raises:
@@ -94,8 +94,8 @@ class DataKeys:
         with self._lock:
             key, until = self._known.get((namespace, name), (None, 0.0))
         if key is None or time.monotonic() > until:
-            wrapped = self._wrapped(namespace, name)
-            key = DataKey(name, self._provider.unwrap(wrapped, _place(namespace, name)))
+            wrapped = self._read_wrapped(namespace, name)
+            key = DataKey(name, self._provider.unwrap(wrapped, _wrap_context(namespace, name)))
             if len(key.secret) != KEY_BYTES:
                 raise IntegrityError(f"data key {name} of namespace {namespace} is none")
             self._remember(namespace, key)
@@ -107,10 +107,10 @@ class DataKeys:
         Raises:
             SealedError: a key cannot be unwrapped; all others are rewrapped.
         """
-        newest = self._provider.newest()
+        newest = self._provider.newest_key_id()
         changed = 0
         failed: SealedError | IntegrityError | None = None
-        for name in _names(self._backend, namespace):
+        for name in _data_key_names(self._backend, namespace):
             try:
                 changed += self._rewrap_one(namespace, name, newest)
             except (SealedError, IntegrityError) as error:
@@ -120,23 +120,23 @@ class DataKeys:
         return changed
 
     def _rewrap_one(self, namespace: str, name: str, newest: str) -> bool:
-        wrapped = self._wrapped(namespace, name)
+        wrapped = self._read_wrapped(namespace, name)
         if wrapped.key_id == newest:
             return False
-        secret = self._provider.unwrap(wrapped, _place(namespace, name))
-        self._backend.put(layout.data_key_key(namespace, name), self._record(namespace, name, secret))
+        secret = self._provider.unwrap(wrapped, _wrap_context(namespace, name))
+        self._backend.put(layout.data_key_key(namespace, name), self._wrap_record(namespace, name, secret))
         return True
 
-    def _made(self, namespace: str) -> DataKey:
-        key = DataKey(f"{_time_in_names(time.time())}{secrets.token_hex(11)}", secrets.token_bytes(KEY_BYTES))
-        self._backend.put(layout.data_key_key(namespace, key.name), self._record(namespace, *key))
+    def _create_key(self, namespace: str) -> DataKey:
+        key = DataKey(f"{_format_name_time(time.time())}{secrets.token_hex(11)}", secrets.token_bytes(KEY_BYTES))
+        self._backend.put(layout.data_key_key(namespace, key.name), self._wrap_record(namespace, *key))
         self._remember(namespace, key)
         return key
 
-    def _record(self, namespace: str, name: str, secret: bytes) -> bytes:
-        return msgspec.msgpack.encode(_Record(*self._provider.wrap(secret, _place(namespace, name))))
+    def _wrap_record(self, namespace: str, name: str, secret: bytes) -> bytes:
+        return msgspec.msgpack.encode(_WrappedKeyRecord(*self._provider.wrap(secret, _wrap_context(namespace, name))))
 
-    def _wrapped(self, namespace: str, name: str) -> Wrapped:
+    def _read_wrapped(self, namespace: str, name: str) -> Wrapped:
         try:
             record = _decoder.decode(self._backend.get(layout.data_key_key(namespace, name), at_most=MOST_BYTES))
         except MissingObjectError as error:
@@ -152,25 +152,27 @@ class DataKeys:
 
 def has_data_keys(backend: Backend, namespace: str) -> bool:
     """Return whether a namespace has wrapped data keys. Without any, nothing in it is sealed."""
-    return next(_names(backend, namespace), None) is not None
+    return next(_data_key_names(backend, namespace), None) is not None
 
 
-def _newest(names: Iterable[str]) -> list[str]:
+def _sort_newest_first(names: Iterable[str]) -> list[str]:
     """Sort names, newest first, but names of the future last: no clock is that wrong."""
-    future = _time_in_names(time.time() + FUTURE_SECONDS)
+    future = _format_name_time(time.time() + FUTURE_SECONDS)
     return heapq.nlargest(MOST_TRIED, names, key=lambda name: (name < future, name))
 
 
-def _time_in_names(moment: float) -> str:
+def _format_name_time(moment: float) -> str:
     return f"{int(moment):010x}"
 
 
-def erase(backend: Backend, namespace: str) -> int:
+def erase_data_keys(backend: Backend, namespace: str) -> int:
     """Delete all data keys of a namespace, which makes its sealed objects unreadable; return how many."""
-    return remove_in_parts(backend, (layout.data_key_key(namespace, name) for name in _names(backend, namespace)))
+    return remove_in_parts(
+        backend, (layout.data_key_key(namespace, name) for name in _data_key_names(backend, namespace))
+    )
 
 
-def _names(backend: Backend, namespace: str) -> Iterator[str]:
+def _data_key_names(backend: Backend, namespace: str) -> Iterator[str]:
     folder = layout.data_keys_folder(namespace)
     for entry in backend.list(folder):
         name = entry.key.removeprefix(f"{folder}/")
@@ -178,5 +180,5 @@ def _names(backend: Backend, namespace: str) -> Iterator[str]:
             yield name
 
 
-def _place(namespace: str, name: str) -> bytes:
-    return context("data key", namespace, name)
+def _wrap_context(namespace: str, name: str) -> bytes:
+    return encode_context("data key", namespace, name)

@@ -17,8 +17,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from cedana_sched.model.errors import SealedError, UsageError
-from cedana_sched.model.segments import is_segment
-from cedana_sched.runtime.whole import write_whole
+from cedana_sched.model.path_segment_validation import is_segment
+from cedana_sched.runtime_handler.atomic_write import write_atomically
 from cedana_sched.store.sealing.aead import KEY_BYTES, NONCE_BYTES
 from cedana_sched.store.sealing.key_provider import NotUnwrappedError, Wrapped
 
@@ -38,18 +38,18 @@ class KeyFile:
     def description(self) -> str:
         return str(self._path)
 
-    def newest(self) -> str:
-        return next(reversed(self._keys()))
+    def newest_key_id(self) -> str:
+        return next(reversed(self._read_keys()))
 
     def wrap(self, key: bytes, context: bytes) -> Wrapped:
         """Wrap a data key. Random nonce: a wrapping key wraps one data key per namespace, far less than 2**32."""
-        keys = self._keys()
+        keys = self._read_keys()
         key_id = next(reversed(keys))
         nonce = os.urandom(NONCE_BYTES)
         return Wrapped(key_id, nonce + AESGCM(keys[key_id]).encrypt(nonce, key, context))
 
     def unwrap(self, wrapped: Wrapped, context: bytes) -> bytes:
-        keys = self._keys()
+        keys = self._read_keys()
         if wrapped.key_id not in keys:
             sentence = f"{FIELD}: {self.description!r} has {', '.join(keys)}, and not {wrapped.key_id!r:.80}"
             raise SealedError(sentence, remedy="give the file that has this key")
@@ -61,7 +61,7 @@ class KeyFile:
             remedy = "give the file with which the store was sealed; if it is that one, the store was modified"
             raise NotUnwrappedError(sentence, remedy=remedy) from error
 
-    def _keys(self) -> dict[str, bytes]:
+    def _read_keys(self) -> dict[str, bytes]:
         try:
             with self._path.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
@@ -87,7 +87,7 @@ def parse_keys(text: str, place: str) -> dict[str, bytes]:
         if not line.strip() or line.startswith("#"):
             continue
         key_id, _, encoded = line.strip().partition(" ")
-        key = _decoded(encoded.strip())
+        key = _decode_key(encoded.strip())
         if key is None or not is_segment(key_id) or key_id in keys:
             remedy = f"a line is an id of its own, a space, and {KEY_BYTES} bytes in base64"
             raise UsageError(FIELD, place, f"has no key in line {number}", remedy=remedy)
@@ -97,9 +97,9 @@ def parse_keys(text: str, place: str) -> dict[str, bytes]:
     return keys
 
 
-def new_text() -> tuple[str, str]:
+def generate_key_text() -> tuple[str, str]:
     """Return the id of a new key, and the text of a file with it."""
-    key_id, line = _new_line()
+    key_id, line = _generate_key_line()
     return key_id, _HEAD + line
 
 
@@ -109,7 +109,7 @@ def create(path: Path) -> str:
     Raises:
         UsageError: the file exists already, or cannot be written.
     """
-    key_id, text = new_text()
+    key_id, text = generate_key_text()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -130,22 +130,22 @@ def add_newest(path: Path) -> str:
     Raises:
         UsageError: the file has no keys, or cannot be written.
     """
-    KeyFile(path).newest()
-    key_id, line = _new_line()
+    KeyFile(path).newest_key_id()
+    key_id, line = _generate_key_line()
     before = path.read_text(encoding="ascii")
     try:
-        write_whole(path, (before.rstrip("\n") + "\n" + line).encode(), mode=0o600)
+        write_atomically(path, (before.rstrip("\n") + "\n" + line).encode(), mode=0o600)
     except OSError as error:
         raise UsageError(FIELD, str(path), f"cannot be written: {error.strerror}", remedy="see its folder") from error
     return key_id
 
 
-def _new_line() -> tuple[str, str]:
+def _generate_key_line() -> tuple[str, str]:
     key_id = f"{datetime.now(UTC):%Y%m%d}-{secrets.token_hex(4)}"
     return key_id, f"{key_id} {base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()}\n"
 
 
-def _decoded(encoded: str) -> bytes | None:
+def _decode_key(encoded: str) -> bytes | None:
     try:
         key = base64.b64decode(encoded, validate=True)
     except ValueError:  # includes binascii's errors

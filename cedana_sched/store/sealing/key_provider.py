@@ -25,7 +25,7 @@ class KeyProvider(Protocol):
     def description(self) -> str:
         """Where the keys are, for error messages; no secret."""
 
-    def newest(self) -> str:
+    def newest_key_id(self) -> str:
         """Id of the key that wraps now; the others only unwrap."""
 
     def wrap(self, key: bytes, context: bytes) -> Wrapped:

@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store.backend import Buffer, Sink
-from cedana_sched.store.sealing.aead import NONCE_BYTES, TAG_BYTES, CountedKey, context, derive
+from cedana_sched.store.sealing.aead import NONCE_BYTES, TAG_BYTES, CountedKey, derive_key, encode_context
 from cedana_sched.store.sealing.data_keys import DataKey
 
 INDEX_BLOCK_BYTES = 4 << 20
@@ -21,10 +21,10 @@ INDEX_BLOCK_BYTES = 4 << 20
 class ChunkSeal(Protocol):
     """Seal of one identity's chunks. Thread-safe."""
 
-    def digest(self, chunk: Buffer) -> bytes:
+    def digest_chunk(self, chunk: Buffer) -> bytes:
         """Return 32 bytes, equal for equal chunks only."""
 
-    def close(self, digest: bytes, payload: Buffer) -> Buffer:
+    def seal_chunk(self, digest: bytes, payload: Buffer) -> Buffer:
         """Seal a compressed chunk; the result is valid until the same thread seals another one."""
 
     def open(self, writer: str, digest: bytes, stored: Buffer) -> Buffer:
@@ -43,7 +43,7 @@ class IndexSeal(Protocol):
     added_bytes: int
     """Bytes that the seal adds to a block."""
 
-    def around(self, sink: Sink) -> Sink:
+    def wrap_sink(self, sink: Sink) -> Sink:
         """Return a sink that seals fingerprints and writes them to `sink`."""
 
     def open(self, number: int, block: Buffer) -> Buffer:
@@ -60,31 +60,31 @@ class Seal(Protocol):
     data_key: str
     """Name of the data key; empty without a seal."""
 
-    def chunks(self, identity: Identity, writer: str = "") -> ChunkSeal:
+    def chunk_seal(self, identity: Identity, writer: str = "") -> ChunkSeal:
         """Return the seal of an identity's chunks; `writer` is required to store chunks."""
 
-    def index(self, ref: SnapshotRef, writer: str) -> IndexSeal:
+    def index_seal(self, ref: SnapshotRef, writer: str) -> IndexSeal:
         """Return the seal of the page fingerprints that this writer stores with a snapshot."""
 
 
-class _OpenChunks:
+class _UnsealedChunks:
     """Unsealed chunks."""
 
-    def digest(self, chunk: Buffer) -> bytes:
+    def digest_chunk(self, chunk: Buffer) -> bytes:
         return blake3(chunk).digest()
 
-    def close(self, digest: bytes, payload: Buffer) -> Buffer:  # noqa: ARG002 - the protocol's
+    def seal_chunk(self, digest: bytes, payload: Buffer) -> Buffer:  # noqa: ARG002 - the protocol's
         return payload
 
     def open(self, writer: str, digest: bytes, stored: Buffer) -> Buffer:  # noqa: ARG002 - the protocol's
         return stored
 
 
-class _OpenIndex:
+class _UnsealedIndex:
     block_bytes = 8 << 20
     added_bytes = 0
 
-    def around(self, sink: Sink) -> Sink:
+    def wrap_sink(self, sink: Sink) -> Sink:
         return sink
 
     def open(self, number: int, block: Buffer) -> Buffer:  # noqa: ARG002 - the protocol's
@@ -94,11 +94,11 @@ class _OpenIndex:
 class _NoSeal:
     data_key = ""
 
-    def chunks(self, identity: Identity, writer: str = "") -> ChunkSeal:  # noqa: ARG002 - the protocol's
-        return _OpenChunks()
+    def chunk_seal(self, identity: Identity, writer: str = "") -> ChunkSeal:  # noqa: ARG002 - the protocol's
+        return _UnsealedChunks()
 
-    def index(self, ref: SnapshotRef, writer: str) -> IndexSeal:  # noqa: ARG002 - the protocol's
-        return _OpenIndex()
+    def index_seal(self, ref: SnapshotRef, writer: str) -> IndexSeal:  # noqa: ARG002 - the protocol's
+        return _UnsealedIndex()
 
 
 NO_SEAL: Seal = _NoSeal()
@@ -111,10 +111,10 @@ class NamespaceSeal:
         self.key = key
         self.data_key = key.name
 
-    def chunks(self, identity: Identity, writer: str = "") -> ChunkSeal:
+    def chunk_seal(self, identity: Identity, writer: str = "") -> ChunkSeal:
         return _SealedChunks(self.key, identity, writer)
 
-    def index(self, ref: SnapshotRef, writer: str) -> IndexSeal:
+    def index_seal(self, ref: SnapshotRef, writer: str) -> IndexSeal:
         return _SealedIndex(self.key, ref, writer)
 
 
@@ -128,40 +128,40 @@ class _SealedChunks:
         self._secret = key.secret
         self._identity = str(identity)
         self._writer = writer
-        self._digest_key = derive(key.secret, "chunk digests")
+        self._digest_key = derive_key(key.secret, "chunk digests")
         self._numbers = count()
         self._keys: dict[str, CountedKey] = {}
         self._of_thread = threading.local()
 
-    def digest(self, chunk: Buffer) -> bytes:
+    def digest_chunk(self, chunk: Buffer) -> bytes:
         return blake3(chunk, key=self._digest_key).digest()
 
-    def close(self, digest: bytes, payload: Buffer) -> Buffer:
+    def seal_chunk(self, digest: bytes, payload: Buffer) -> Buffer:
         number, length = next(self._numbers), NONCE_BYTES + len(payload) + TAG_BYTES
-        stored = self._buffer(length)[:length]
+        stored = self._thread_buffer(length)[:length]
         stored[:NONCE_BYTES] = number.to_bytes(NONCE_BYTES, "little")
-        self._of(self._writer).seal_into(number, payload, self._place(digest), stored[NONCE_BYTES:])
+        self._key_of_writer(self._writer).seal_into(number, payload, self._seal_context(digest), stored[NONCE_BYTES:])
         return stored
 
     def open(self, writer: str, digest: bytes, stored: Buffer) -> Buffer:
         view = memoryview(stored)
         number = int.from_bytes(view[:NONCE_BYTES], "little")
-        return self._of(writer).open(number, view[NONCE_BYTES:], self._place(digest))
+        return self._key_of_writer(writer).open(number, view[NONCE_BYTES:], self._seal_context(digest))
 
-    def _buffer(self, length: int) -> memoryview:
+    def _thread_buffer(self, length: int) -> memoryview:
         buffer: memoryview | None = getattr(self._of_thread, "buffer", None)
         if buffer is None or len(buffer) < length:
             buffer = self._of_thread.buffer = memoryview(bytearray(length))
         return buffer
 
-    def _of(self, writer: str) -> CountedKey:
+    def _key_of_writer(self, writer: str) -> CountedKey:
         key = self._keys.get(writer)
         if key is None:
-            key = self._keys[writer] = CountedKey(derive(self._secret, "chunks", writer.encode()))
+            key = self._keys[writer] = CountedKey(derive_key(self._secret, "chunks", writer.encode()))
         return key
 
-    def _place(self, digest: bytes) -> bytes:
-        return context("chunk", self._identity, digest)
+    def _seal_context(self, digest: bytes) -> bytes:
+        return encode_context("chunk", self._identity, digest)
 
 
 class _SealedIndex:
@@ -169,10 +169,10 @@ class _SealedIndex:
     added_bytes = TAG_BYTES
 
     def __init__(self, key: DataKey, ref: SnapshotRef, writer: str) -> None:
-        self._key = CountedKey(derive(key.secret, "page fingerprints", writer.encode()))
-        self._place = context("page fingerprints", str(ref))
+        self._key = CountedKey(derive_key(key.secret, "page fingerprints", writer.encode()))
+        self._place = encode_context("page fingerprints", str(ref))
 
-    def around(self, sink: Sink) -> Sink:
+    def wrap_sink(self, sink: Sink) -> Sink:
         return _BlockSink(sink, lambda number, block: self._key.seal(number, block, self._place))
 
     def open(self, number: int, block: Buffer) -> Buffer:
@@ -182,7 +182,7 @@ class _SealedIndex:
 class _BlockSink:
     """Buffers blocks, seals and writes each. The manifest has their number, and the length of the last one."""
 
-    def __init__(self, sink: Sink, seal: _SealsBlock) -> None:
+    def __init__(self, sink: Sink, seal: _BlockSealer) -> None:
         self._sink = sink
         self._seal = seal
         self._numbers = count()
@@ -206,7 +206,7 @@ class _BlockSink:
         self._sink.write(self._seal(next(self._numbers), block))
 
 
-class _SealsBlock(Protocol):
+class _BlockSealer(Protocol):
     def __call__(self, number: int, block: Buffer, /) -> bytes: ...
 
 

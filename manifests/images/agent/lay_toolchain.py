@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from cedana_sched.model.errors import CedanaSchedError
-from cedana_sched.snapshot.toolchain import ensure_toolchain
+from cedana_sched.snapshot.criu_toolchain import ensure_toolchain
 
 try:
     toolchain = ensure_toolchain(

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from cedana_sched.cluster.node.orders import OrderFeed
+from cedana_sched.cluster.node.order_feed import OrderFeed
 from cedana_sched.kube.client import Api
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
@@ -62,7 +62,7 @@ class Agents:
         self._generations: defaultdict[Identity, int] = defaultdict(int)
 
     async def perform(self, order: Order) -> AsyncIterator[Outcome]:
-        """See `cedana_sched.cluster.node.orders.Perform`."""
+        """See `cedana_sched.cluster.node.order_feed.Perform`."""
         match order:
             case Dump():
                 for part in range(1, _PROGRESSES):

@@ -43,7 +43,7 @@ Selector = Callable[[str], Mapping[str, str]]
 
 def by_label(node: str) -> Mapping[str, str]:
     """As agents do: a CRD's fields are none that the API server indexes, so that a field would cost the same."""
-    return {"labelSelector": names.ordered_to(node)}
+    return {"labelSelector": names.orders_selector(node)}
 
 
 def by_name(node: str) -> Mapping[str, str]:

@@ -42,7 +42,7 @@ class Parts:
         root: the Debian root below every node.
         binaries: has kubelet and kube-proxy.
         criu: folder of a relocatable CRIU, with `bin/criu`.
-        criu_preload: for hosts on which root may not read limits; see `cedana_sched.snapshot.rlimits`.
+        criu_preload: for hosts on which root may not read limits; see `cedana_sched.snapshot.rlimit_workaround`.
         images: folder of image archives.
     """
 

@@ -14,16 +14,16 @@ import yaml
 from kubernetes_asyncio.client import ApiException
 
 from cedana_sched.cluster.configuration import AgentConfiguration
-from cedana_sched.cluster.holds.configuration import HoldsConfiguration
+from cedana_sched.cluster.prestop_proxy.configuration import PreStopProxyConfiguration
+from cedana_sched.component.configuration import NEVER_TOUCHED
 from cedana_sched.model.objects import names
-from cedana_sched.service.configuration import NEVER_TOUCHED
-from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.storage_config import StorageConfig
 from cedana_sched_armada.webhooks import PODS as ARMADA_PODS
 from cedana_sched_kueue.webhooks import JOBS, Settings
 from cedana_sched_volcano.extender.configuration import Configuration as ExtenderConfiguration
 from cedana_sched_volcano.webhooks import JOBS as VCJOBS
 from cedana_sched_volcano.webhooks import PODS as VOLCANO_PODS
-from cedana_sched_webhooks.registrations import PODS, STATUSES, VALIDATE, hooks
+from cedana_sched_webhooks.registrations import PODS, STATUSES, VALIDATE, paths_by_hook_name
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import wait_for
 from tests.cluster.binaries.build import Binaries
@@ -87,9 +87,9 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
     agent = AgentConfiguration.model_validate_json(files["agent.json"])
     assert coordinator.namespace == agent.namespace == webhooks.namespace == NAMESPACE
     assert str(agent.storage) == ("s3://lab/prod" if "s3" in told["storage"] else "/data/snapshots")
-    holds = HoldsConfiguration.model_validate_json(files["holds.json"])
+    holds = PreStopProxyConfiguration.model_validate_json(files["prestop-proxy.json"])
     assert webhooks.agent_port == holds.port == agent.hold_port
-    assert agent.hold_listeners == holds.listeners
+    assert agent.hold_listeners_folder == holds.listeners
     assert agent.hold_socket == holds.socket
     assert holds.agent_away_seconds == told.get("agent", {}).get("holdAwaySeconds", 120)
     levels = {read.log.level for read in (coordinator, agent, webhooks, holds)}
@@ -110,7 +110,7 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
         ({"kueue": {"enabled": True}}, {"coordinator", "webhooks"}),
         ({"armada": {**ARMADA["armada"], "queues": ["bio", "ml"]}}, {"coordinator", "webhooks"}),
         ({"agent": {"stallSeconds": 77}}, {"agent"}),
-        ({"agent": {"holdAwaySeconds": 33}}, {"holds"}),
+        ({"agent": {"holdAwaySeconds": 33}}, {"prestop-proxy"}),
         ({"log": {"level": "debug"}}, {"agent", "coordinator", "webhooks"}),
         ({"excludedNamespaces": ["monitoring", "vault"]}, {"agent", "coordinator", "webhooks"}),
     ],
@@ -215,7 +215,8 @@ async def test_who_keeps_holds_waits_for_the_port_of_an_older_agent(helm: Binari
     """That one has it until it has drained, after those of other nodes; nobody listens while a container backs off."""
     objects = await render(helm, S3)
     keeper, agent = (
-        named(objects, "DaemonSet", f"cedana-sched-{part}")["spec"]["template"]["spec"] for part in ("holds", "agent")
+        named(objects, "DaemonSet", f"cedana-sched-{part}")["spec"]["template"]["spec"]
+        for part in ("prestop-proxy", "agent")
     )
     probe = keeper["containers"][0]["startupProbe"]
     patience = probe["periodSeconds"] * probe["failureThreshold"]
@@ -366,7 +367,7 @@ async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
 async def test_every_webhook_of_the_chart_has_a_path_that_is_answered(helm: Binaries, told: dict[str, Any]) -> None:
     objects = await render(helm, told)
     answered = (PODS, JOBS, STATUSES, *(f"{VALIDATE}{kind}" for kind in VALIDATED), VOLCANO_PODS, VCJOBS, ARMADA_PODS)
-    assert {hook["name"] for hook in hooks_of(objects)} <= hooks(answered).keys()
+    assert {hook["name"] for hook in hooks_of(objects)} <= paths_by_hook_name(answered).keys()
 
 
 async def test_only_pods_that_ask_for_protection_wait_for_a_webhook_where_that_is_told(helm: Binaries) -> None:
@@ -397,7 +398,7 @@ async def test_metrics_of_every_component_are_asked_for(helm: Binaries) -> None:
 
 async def test_an_agent_finishes_and_the_next_holds_begin_first(helm: Binaries) -> None:
     objects = await render(helm, S3)
-    agent, holds = (named(objects, "DaemonSet", f"cedana-sched-{part}")["spec"] for part in ("agent", "holds"))
+    agent, holds = (named(objects, "DaemonSet", f"cedana-sched-{part}")["spec"] for part in ("agent", "prestop-proxy"))
     assert agent["template"]["spec"]["terminationGracePeriodSeconds"] == 3600
     update = holds["updateStrategy"]
     assert (update["type"], update["rollingUpdate"]["maxUnavailable"]) == ("RollingUpdate", 0)
@@ -410,18 +411,20 @@ async def test_an_agent_finishes_and_the_next_holds_begin_first(helm: Binaries) 
 async def test_the_port_of_holds_is_nobody_elses_and_two_of_them_share_it(helm: Binaries) -> None:
     objects = await render(helm, {**S3, "agent": {"holdPort": 20352}})
     agent, holds = (
-        named(objects, "DaemonSet", f"cedana-sched-{part}")["spec"]["template"] for part in ("agent", "holds")
+        named(objects, "DaemonSet", f"cedana-sched-{part}")["spec"]["template"] for part in ("agent", "prestop-proxy")
     )
-    assert {"name": "holds", "containerPort": 20352, "hostPort": 20352} in agent["spec"]["containers"][0]["ports"]
+    assert {"name": "prestop-proxy", "containerPort": 20352, "hostPort": 20352} in agent["spec"]["containers"][0][
+        "ports"
+    ]
     assert "ports" not in holds["spec"]["containers"][0]
     other = await render(helm, {**S3, "agent": {"holdPort": 20352, "holdAwaySeconds": 7}})
-    changed = named(other, "DaemonSet", "cedana-sched-holds")["spec"]["template"]
+    changed = named(other, "DaemonSet", "cedana-sched-prestop-proxy")["spec"]["template"]
     assert changed["metadata"]["annotations"] != holds["metadata"]["annotations"]
 
 
 ASKS = {("tokenreviews", "create"), ("subjectaccessreviews", "create")}
 """Who reads its metrics asks each component; nothing is kept of it."""
-LOOPBACK = {("agent", "holds")}
+LOOPBACK = {("agent", "prestop-proxy")}
 """Ports that are declared, and that nobody reaches over a network."""
 
 
@@ -470,7 +473,7 @@ async def test_every_container_has_its_share_and_a_limit_of_memory(helm: Binarie
             assert resources.get("requests", {}).keys() >= {"cpu", "memory"}, name
             assert "memory" in resources.get("limits", {}), name
             seen.add(name.removeprefix("cedana-sched-"))
-    assert seen == {"coordinator", "webhooks", "agent", "holds", "uninstall", "volcano-extender"}
+    assert seen == {"coordinator", "webhooks", "agent", "prestop-proxy", "uninstall", "volcano-extender"}
 
 
 async def test_an_agents_limit_has_room_for_the_dumps_that_it_may_begin(helm: Binaries) -> None:
@@ -501,7 +504,7 @@ async def test_only_the_agent_has_privileges(helm: Binaries, api: Api) -> None:
     finally:
         await api.delete("v1", "Namespace", "restricted-test")
     assert "privileged" in refused.pop("cedana-sched-agent")
-    of_holds = refused.pop("cedana-sched-holds")  # the node's network, and root's socket
+    of_holds = refused.pop("cedana-sched-prestop-proxy")  # the node's network, and root's socket
     assert "hostNetwork" in of_holds
     assert not {"privileged", "capabilities", "hostPID"} & set(re.findall(r"\w+", of_holds))
     assert set(refused.values()) == {""}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.cluster.coordinator.notes import PREFIX as NOTES
+from cedana_sched.cluster.coordinator.adapter_notes import PREFIX as NOTES
 from cedana_sched.model.objects.names import GROUP
-from cedana_sched_armada.marks import JOB_LABEL, QUEUE_LABEL
-from cedana_sched_armada.settings import ArmadaSettings, QueueSettings
+from cedana_sched_armada.executor_labels import JOB_LABEL, QUEUE_LABEL
+from cedana_sched_armada.settings import ArmadaSettings, ProtectedQueues
 from tests.cluster.binaries.build import Binaries
 from tests.e2e.product.rendering import (
     ChartError,
@@ -43,7 +43,7 @@ async def test_armada_is_what_its_values_say(helm: Binaries) -> None:
     told = ArmadaSettings.read(coordinator.adapter_settings["armada"])
     said = ArmadaSettings(url="armada.example:50051", queues=frozenset({"bio", "R&D 1"}))
     assert told == said, "the chart's defaults are ours, and no queue is left out"
-    assert QueueSettings.read(webhooks.adapter_settings["armada"]).queues == {"bio", "R&D 1"}
+    assert ProtectedQueues.read(webhooks.adapter_settings["armada"]).queues == {"bio", "R&D 1"}
     assert webhooks.asking.labels == {JOB_LABEL}
     (hook,) = (hook for hook in hooks_of(objects) if hook["name"] == f"armada-pods.{GROUP}")
     assert hook["objectSelector"]["matchExpressions"] == [{"key": JOB_LABEL, "operator": "Exists"}]

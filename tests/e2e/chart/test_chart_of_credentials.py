@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cedana_sched.cluster.configuration import NODE_VARIABLE, AgentConfiguration
-from cedana_sched.cluster.coordinator.credentials.application import PATH
+from cedana_sched.cluster.coordinator.credentials.authorization_rules import AUDIENCE
 from cedana_sched.cluster.coordinator.credentials.certificate import AUTHORITIES
-from cedana_sched.cluster.coordinator.credentials.grants import AUDIENCE
+from cedana_sched.cluster.coordinator.credentials.endpoint import PATH
 from tests.cluster.api.client import Object
 from tests.cluster.binaries.build import Binaries
 from tests.e2e.product.rendering import NAMESPACE, ChartError, coordinator_of, lint, named, pods_of, render

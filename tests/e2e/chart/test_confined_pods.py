@@ -1,4 +1,4 @@
-"""Every pod of ours is confined; what the agent and `holds` have beyond it is named here, and is all that they have."""
+"""Every pod of ours is confined; what the agent and `prestop-proxy` have beyond it is named here, and is all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL: dict[str, Any] = {
     "kueue": {"enabled": True},
     "volcano": {"enabled": True, "extender": {"enabled": True}},
 }
-AGENT, HOLDS = f"{RELEASE}-agent", f"{RELEASE}-holds"
+AGENT, HOLDS = f"{RELEASE}-agent", f"{RELEASE}-prestop-proxy"
 CONFINED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -41,7 +41,7 @@ OF_THE_NODE = {
 }
 HOST_PATHS = {
     AGENT: {"/opt/cedana-sched", "/run/cedana-sched", "/var/lib/cedana-sched", "/data/snapshots"},
-    HOLDS: {"/run/cedana-sched/holds"},
+    HOLDS: {"/run/cedana-sched/prestop-proxy"},
 }
 """Folders of ours alone, and the store."""
 OF_A_POD = ("runAsNonRoot", "runAsUser", "runAsGroup", "seccompProfile", "seLinuxOptions")

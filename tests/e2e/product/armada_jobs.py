@@ -12,7 +12,7 @@ from armada_client.armada.submit_pb2 import Job, JobSubmitRequestItem
 from armada_client.typings import EventType
 
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
-from cedana_sched_armada.jobs import CARDINALITY, FIRST, GANG, PREVIOUS
+from cedana_sched_armada.job_of_pod import CARDINALITY, FIRST, GANG, PREVIOUS
 from tests.cluster.api.client import Object
 from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs, pod_name, pod_spec

@@ -29,7 +29,7 @@ KEYS = "s3-keys"
 HELM = "helm"
 """As which Helm applies; it refuses to change what is somebody else's."""
 COORDINATOR, WEBHOOKS, AGENT, HOLDS = (
-    f"{RELEASE}-{component}" for component in ("coordinator", "webhooks", "agent", "holds")
+    f"{RELEASE}-{component}" for component in ("coordinator", "webhooks", "agent", "prestop-proxy")
 )
 
 

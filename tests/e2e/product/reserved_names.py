@@ -7,7 +7,7 @@ from typing import Any
 
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.configuration import RestoreContainer
-from cedana_sched_webhooks.reserved import put_ours
+from cedana_sched_webhooks.restore_container import put_restore_container
 from tests.cluster.api.client import Object
 
 IMAGE = "registry.invalid/cedana-sched-agent:t1"
@@ -29,7 +29,7 @@ def injected(name: str, *, may_have_rules: bool = False) -> Object:
             "volumes": [{"name": "data", "emptyDir": {}}],
         },
     }
-    put_ours(made, RestoreContainer(image=IMAGE), may_have_rules=may_have_rules)
+    put_restore_container(made, RestoreContainer(image=IMAGE), may_have_rules=may_have_rules)
     return made
 
 

@@ -12,7 +12,7 @@ import minio.error
 import tenacity
 import urllib3
 
-from cedana_sched.store.session_credentials import SessionCredentials
+from cedana_sched.store.credential_renewal import SessionCredentials
 from tests.cluster.addons.deployments import wait_available
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import ensure

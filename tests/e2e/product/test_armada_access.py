@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 import tenacity
 
+from cedana_sched_armada.armada_client import ArmadaClient
 from cedana_sched_armada.errors import (
     ArmadaDeniedError,
     ArmadaError,
@@ -18,8 +19,7 @@ from cedana_sched_armada.errors import (
     ArmadaUntrustedError,
 )
 from cedana_sched_armada.events import JobSet
-from cedana_sched_armada.jobs import FIRST
-from cedana_sched_armada.server import ArmadaServer
+from cedana_sched_armada.job_of_pod import FIRST
 from cedana_sched_armada.settings import ArmadaSettings
 from tests.cluster.api.client import Api
 from tests.cluster.armada.armada import Armada
@@ -46,8 +46,8 @@ async def access(armada: Armada, tmp_path_factory: pytest.TempPathFactory) -> As
 
 
 async def _ask(address: str, *, tls: Mapping[str, Any] | None, auth: Mapping[str, Any]) -> None:
-    async with ArmadaServer.open(ArmadaSettings.read({"url": address, "tls": tls, "auth": auth})) as server:
-        assert await server.details(["01nobody"]) == {}
+    async with ArmadaClient.open(ArmadaSettings.read({"url": address, "tls": tls, "auth": auth})) as server:
+        assert await server.job_details(["01nobody"]) == {}
 
 
 _RIGHT = {"basic": "password", "token": "token", "oidc": "client-secret"}
@@ -80,7 +80,7 @@ async def test_who_may_not_watch_is_told_what_is_missing(access: Access, armada:
     settings = ArmadaSettings.read(
         {"url": access.address, "tls": access.tls, "auth": access.auth("guest", "guest-password")}
     )
-    async with ArmadaServer.open(settings) as server:
+    async with ArmadaClient.open(settings) as server:
         with pytest.raises(ArmadaDeniedError, match=r"PERMISSION_DENIED .*guest.*verb watch on queue access"):
             await _watch(server, JobSet(queue, "md"))
 
@@ -91,7 +91,7 @@ async def test_who_may_not_watch_is_told_what_is_missing(access: Access, armada:
     stop=tenacity.stop_after_delay(15),
     reraise=True,
 )
-async def _watch(server: ArmadaServer, job_set: JobSet) -> None:
+async def _watch(server: ArmadaClient, job_set: JobSet) -> None:
     async for _ in server.events(job_set, "", watch=False):
         pass
 

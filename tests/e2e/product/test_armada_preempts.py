@@ -12,7 +12,7 @@ from armada_client.armada.job_pb2 import JobStatusResponse
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.names import API_VERSION
 from cedana_sched.model.records import CheckpointStep, HoldStep
-from cedana_sched_armada.jobs import CARDINALITY, EXTERNAL_URI, FIRST, GANG, NUMBER, PREVIOUS
+from cedana_sched_armada.job_of_pod import CARDINALITY, EXTERNAL_URI, FIRST, GANG, NUMBER, PREVIOUS
 from tests.cluster.api.client import Api
 from tests.cluster.api.waiting import is_gone
 from tests.cluster.armada.armada import Armada

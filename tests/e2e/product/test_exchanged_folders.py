@@ -71,7 +71,7 @@ _KEPT = """
 import pathlib, sys
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.model.identity import name_of_namespace
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
 namespace, secret = sys.argv[1], sys.stdin.read().strip().encode()
 configuration = pathlib.Path("/etc/cedana-sched/agent.json").read_text()
 store = SnapshotStore.open(AgentConfiguration.model_validate_json(configuration).storage)

@@ -7,8 +7,8 @@ import base64
 import pytest
 from kubernetes_asyncio.client import ApiException
 
+from cedana_sched.component.callers import secret_segment_of
 from cedana_sched.model.objects.names import API_VERSION, GROUP, NODE_PREPARED, RUNTIME_CLASS
-from cedana_sched.service.callers import segment_of
 from cedana_sched_webhooks.registrations import PODS, STATUSES
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
@@ -53,7 +53,7 @@ async def test_the_api_server_trusts_the_webhooks(installed: Product, api: Api) 
     secret = await api.get("v1", "Secret", f"{RELEASE}-webhooks", installed.namespace)
     known = base64.b64decode(secret["data"]["callers.key"]).decode()
     told = {webhook["clientConfig"]["service"]["path"] for webhook in configuration["webhooks"]}
-    assert f"/{segment_of(known, PODS)}{PODS}" in told
+    assert f"/{secret_segment_of(known, PODS)}{PODS}" in told
     segments = {path.split("/")[1] for path in told}
     assert len(segments) == len(told), "each has one of its own"
     assert known not in segments
@@ -66,7 +66,7 @@ async def test_nobody_but_the_api_server_is_answered_by_the_webhooks(installed: 
     service = f"/api/v1/namespaces/{installed.namespace}/services/https:{WEBHOOKS}:443/proxy"
     secret = await api.get("v1", "Secret", WEBHOOKS, installed.namespace)
     known = base64.b64decode(secret["data"]["callers.key"]).decode()
-    segment = segment_of(known, PODS)
+    segment = secret_segment_of(known, PODS)
     review = {"request": {"uid": "1", "namespace": "lab", "object": pod("x", container("x"))}}
     for stranger in ("", f"/{segment[:-1]}", f"/{'0' * len(segment)}"):
         for path in (PODS, STATUSES):

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cedana_sched.model.identity import CHECKPOINT_VARIABLE, namespace_of_uid
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE, namespace_store_key
 from cedana_sched.model.objects.names import EXPECT_SNAPSHOT, POLICY
 from cedana_sched.model.records import CheckpointStep
 from tests.cluster.api.client import Api, Object
@@ -47,7 +47,7 @@ def _job(image: str, *command: str, policy: str = "default", continues: str = "f
 async def _kept(namespace: Namespace) -> str:
     """What the store calls it."""
     body = await namespace.api.get("v1", "Namespace", namespace.name)
-    return namespace_of_uid(namespace.name, body["metadata"]["uid"])
+    return namespace_store_key(namespace.name, body["metadata"]["uid"])
 
 
 @asynccontextmanager

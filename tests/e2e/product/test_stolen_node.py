@@ -20,13 +20,13 @@ import pytest
 import pytest_asyncio
 import urllib3
 
-from cedana_sched.cluster.coordinator.credentials.application import PATH
-from cedana_sched.cluster.coordinator.credentials.grants import AUDIENCE
-from cedana_sched.model.identity import namespace_of_uid
+from cedana_sched.cluster.coordinator.credentials.authorization_rules import AUDIENCE
+from cedana_sched.cluster.coordinator.credentials.endpoint import PATH
+from cedana_sched.model.identity import namespace_store_key
 from cedana_sched.model.objects.names import API_VERSION
 from cedana_sched.model.records import CheckpointStep, RestoreStep
 from cedana_sched.store import layout
-from cedana_sched.store.session_credentials import SessionCredentials
+from cedana_sched.store.credential_renewal import SessionCredentials
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import has_condition, wait_for
 from tests.cluster.cluster import Cluster
@@ -171,7 +171,7 @@ async def _held_by(ours: Namespace, agent: Object, program: str, word: str) -> l
 async def _kept(api: Api, namespace: Namespace) -> str:
     """What the store calls it."""
     body = await api.get("v1", "Namespace", namespace.name)
-    return namespace_of_uid(namespace.name, body["metadata"]["uid"])
+    return namespace_store_key(namespace.name, body["metadata"]["uid"])
 
 
 @contextmanager
@@ -219,7 +219,7 @@ async def test_it_opens_the_snapshots_of_its_own_pods_and_no_others(
         assert await _held_by(ours, agent, COORDINATOR, sts.secret_key), "else it would show nothing"
 
         mine, finance = await _kept(api, namespace), await _kept(api, theirs)
-        older = namespace_of_uid(namespace.name, str(uuid.uuid4()))
+        older = namespace_store_key(namespace.name, str(uuid.uuid4()))
         token = await _token_on_disk(cluster, agent)
         for foreign, why in (
             (finance, f"no protected pod of namespace {theirs.name} is on node {here}"),

@@ -8,7 +8,7 @@ import pytest
 
 from cedana_sched.model.objects.names import API_VERSION, PROTECT
 from cedana_sched.model.records import CheckpointStep
-from cedana_sched_volcano.jobs import HARMLESS
+from cedana_sched_volcano.vcjob_admission import HARMLESS
 from tests.cluster.api.client import Api
 from tests.cluster.api.waiting import has_condition
 from tests.cluster.fixtures.audit import Audit, Write

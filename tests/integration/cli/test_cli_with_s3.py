@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from cedana_sched.cli.main import app
 from cedana_sched.model.identity import Identity
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.servers.snapshots import take
 from tests.servers.versitygw import ACCESS_KEY, SECRET_KEY, Server, s3_server
 from tests.unit.cli.fake_engine import AN_ENGINE, FakeEngine

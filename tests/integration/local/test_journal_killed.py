@@ -15,8 +15,8 @@ WRITER = textwrap.dedent("""
     import asyncio, sys
     from pathlib import Path
     from msgspec.structs import replace
-    from cedana_sched.local.jobs.journal import SqliteJournal, Step
-    from cedana_sched.local.state_directory import locked
+    from cedana_sched.local.jobs.journal import SqliteJournal, StateChanges
+    from cedana_sched.local.state_directory_lock import lock_state_directory
     from cedana_sched.local.views import EventView
     from tests.unit.local.jobs.job_builders import job
 
@@ -26,10 +26,10 @@ WRITER = textwrap.dedent("""
             while True:
                 jobs = tuple(replace(j, preemptions=j.preemptions + 1) for j in jobs)
                 count = jobs[0].preemptions
-                await journal.save_step(Step(jobs=jobs, events=(EventView(1.0, "Wrote", str(count)),)))
+                await journal.save_changes(StateChanges(jobs=jobs, events=(EventView(1.0, "Wrote", str(count)),)))
                 print(count, flush=True)
 
-    with locked(Path(sys.argv[1])):
+    with lock_state_directory(Path(sys.argv[1])):
         asyncio.run(write())
 """)
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.dump import Dump, DumpRequest, DumpResult
+from cedana_sched.snapshot.external_mounts import host_externals
+from cedana_sched.snapshot.image_stream_receiver import ImageSink
 from cedana_sched.snapshot.launch import Job, start
-from cedana_sched.snapshot.namespaces import host_externals
-from cedana_sched.snapshot.posix_locks import take_out_posix_locks
+from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
+from cedana_sched.snapshot.pty_unread_output import undo_output_processing
 from cedana_sched.snapshot.restore import RestoreRequest, restore
-from cedana_sched.snapshot.stream import StreamSink
-from cedana_sched.snapshot.terminals import undo_output_processing
-from cedana_sched.snapshot.toolchain import Toolchain
 from tests.integration.folder_sink import FolderSink
 from tests.integration.snapshot import single_threaded
 from tests.leftovers import mounts_below
@@ -71,17 +71,17 @@ class Laboratory:
         script.write_text(program)
         self.start("/usr/bin/python3", str(script), *arguments)
 
-    def dump(self, sink: StreamSink | None = None, **changes: object) -> DumpResult:
+    def dump(self, sink: ImageSink | None = None, **changes: object) -> DumpResult:
         """Dump the job, which must be frozen, into the images of a new generation."""
         return self.prepare_dump(sink, **changes).run()
 
-    def prepare_dump(self, sink: StreamSink | None = None, **changes: object) -> Dump:
+    def prepare_dump(self, sink: ImageSink | None = None, **changes: object) -> Dump:
         self.generation += 1
         settings: dict[str, object] = {
             "root_pid": self.pid,
             "workdir": self.folder / f"dump-{self.generation}",
             "freeze_cgroup": self.cgroup,
-            "externals": self.externals.items(),
+            "externals": self.externals.criu_external_values(),
         }
         request = DumpRequest(**(settings | changes))  # type: ignore[arg-type]
         return Dump(self.toolchain, request, sink or FolderSink(self.images))
@@ -95,12 +95,12 @@ class Laboratory:
         """Restore the newest generation into a cgroup of its own; returns the seconds that it took."""
         self.cgroup = self.new_cgroup()
         undo_output_processing(self.toolchain, self.images)
-        locks = take_out_posix_locks(self.toolchain, self.images)
+        locks = remove_posix_locks(self.toolchain, self.images)
         settings: dict[str, object] = {
             "images": self.images,
             "workdir": self.folder / f"restore-{self.generation}",
             "mount_point": self.mount_point,
-            "externals": self.externals.items(),
+            "externals": self.externals.criu_external_values(),
             "cgroups": (self.cgroup,),
             "locks": locks,
         }

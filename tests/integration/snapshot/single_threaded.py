@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
-from cedana_sched.local.runs.kernel import become_child_subreaper
+from cedana_sched.local.runs.child_subreaper import become_child_subreaper
 from cedana_sched.model.errors import SnapshotError
-from cedana_sched.snapshot.launch import module_environment
+from cedana_sched.snapshot.launch import interpreter_environment
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
@@ -32,7 +32,7 @@ def call(function: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         done = subprocess.run(
             [sys.executable, "-P", "-m", __name__],
             input=pickle.dumps((function, arguments, named)), capture_output=True, check=False,
-            env=module_environment(),
+            env=interpreter_environment(),
         )  # fmt: skip
     if done.returncode:
         raise AssertionError(done.stderr.decode(errors="replace"))

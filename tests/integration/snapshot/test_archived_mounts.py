@@ -21,7 +21,7 @@ exec "$2" -c "$3" "$1"
 _ARCHIVE = """
 import io, sys, tarfile
 from pathlib import Path
-from cedana_sched.snapshot.archive import write_archive
+from cedana_sched.snapshot.folder_archive import write_archive
 
 class Kept(io.BytesIO):
     def close(self): pass
@@ -34,12 +34,12 @@ print(*sorted(member.name for member in tarfile.open(fileobj=kept)))
 _LAY = """
 import sys, tarfile
 from pathlib import Path
-from cedana_sched.runtime.layer import LayerError, lay
+from cedana_sched.runtime_handler.layer import LayerError, unpack_layer
 
 path = Path(sys.argv[1]).parent / "empty.tar"
 tarfile.open(path, "w").close()
 try:
-    lay(str(path), sys.argv[1], instead=True)
+    unpack_layer(str(path), sys.argv[1], instead=True)
 except LayerError as error:
     print(error)
 """

@@ -52,7 +52,7 @@ def test_a_family_stops_and_goes_on(either_lab: Laboratory) -> None:
     lab = either_lab
     lab.python(FAMILY)
     lab.await_lines(50)
-    assert len(freezer.members(lab.cgroup)) == 8
+    assert len(freezer.pids_in_cgroup(lab.cgroup)) == 8
     freezer.freeze(lab.cgroup)
     assert freezer.is_frozen(lab.cgroup)
     frozen_at = lab.output.stat().st_size
@@ -70,7 +70,7 @@ def test_one_that_forks_all_the_time_is_frozen_and_killed(either_lab: Laboratory
     freezer.freeze(lab.cgroup)
     assert freezer.is_frozen(lab.cgroup)
     lab.kill()
-    assert freezer.members(lab.cgroup) == []
+    assert freezer.pids_in_cgroup(lab.cgroup) == []
 
 
 def test_one_that_runs_is_killed_without_a_freeze(either_lab: Laboratory) -> None:
@@ -78,7 +78,7 @@ def test_one_that_runs_is_killed_without_a_freeze(either_lab: Laboratory) -> Non
     lab.python(FORKING)
     lab.await_lines(1)
     lab.kill()
-    assert freezer.members(lab.cgroup) == []
+    assert freezer.pids_in_cgroup(lab.cgroup) == []
 
 
 def test_members_of_cgroups_below_are_killed_as_well(either_lab: Laboratory) -> None:
@@ -88,7 +88,7 @@ def test_members_of_cgroups_below_are_killed_as_well(either_lab: Laboratory) -> 
     with subprocess.Popen(["/bin/sleep", "60"]) as sleeper:
         (below / "cgroup.procs").write_text(str(sleeper.pid))
         freezer.freeze(lab.cgroup)
-        assert freezer.members(lab.cgroup) == [sleeper.pid]
+        assert freezer.pids_in_cgroup(lab.cgroup) == [sleeper.pid]
         freezer.kill(lab.cgroup)
         assert sleeper.wait() == -9
     below.rmdir()
@@ -118,7 +118,7 @@ def test_cgroups_that_are_removed_meanwhile_have_no_members(either_lab: Laborato
                 folder.mkdir()
             removal = pool.submit(remove)
             while not removal.done():
-                assert freezer.members(below) == []
+                assert freezer.pids_in_cgroup(below) == []
                 freezer.kill(below)
                 freezer.thaw(below)
                 freezer.is_frozen(below)

@@ -85,12 +85,12 @@ def test_a_thawed_job_goes_on_as_if_nothing_had_happened(either_lab: Laboratory)
     lab = either_lab
     lab.python(COUNTING)
     lab.await_progress()
-    pids = freezer.members(lab.cgroup)
+    pids = freezer.pids_in_cgroup(lab.cgroup)
     freezer.freeze(lab.cgroup)
     lab.dump()
     freezer.thaw(lab.cgroup)
     lab.await_progress()
-    assert freezer.members(lab.cgroup) == pids
+    assert freezer.pids_in_cgroup(lab.cgroup) == pids
     lab.kill()
     assert lab.lines() == [str(number) for number in range(1, len(lab.lines()) + 1)]
 

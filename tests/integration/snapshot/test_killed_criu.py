@@ -11,7 +11,7 @@ import pytest
 
 from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.connections import silence_connections, wake_connections
+from cedana_sched.snapshot.tcp_repair import enter_repair_mode, leave_repair_mode
 from tests.integration.snapshot.struck_criu import StrikingSink, kill, stop
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def test_connections_in_repair_mode_are_woken(lab: Laboratory) -> None:
     lab.python(CONVERSING)
     lab.await_lines(5)
     freezer.freeze(lab.cgroup)
-    assert silence_connections(freezer.members(lab.cgroup)) == 2
-    assert wake_connections(freezer.members(lab.cgroup)) == 2
-    assert wake_connections(freezer.members(lab.cgroup)) == 0
+    assert enter_repair_mode(freezer.pids_in_cgroup(lab.cgroup)) == 2
+    assert leave_repair_mode(freezer.pids_in_cgroup(lab.cgroup)) == 2
+    assert leave_repair_mode(freezer.pids_in_cgroup(lab.cgroup)) == 0
     freezer.thaw(lab.cgroup)
     assert_counts_on(lab)

@@ -11,8 +11,8 @@ import pytest
 
 from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.external_mounts import Externals
 from cedana_sched.snapshot.launch import Job, start
-from cedana_sched.snapshot.namespaces import Externals
 from tests.integration.snapshot import single_threaded
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def test_a_job_has_its_own_pid_mount_and_ipc_namespaces_and_few_mounts(lab: Labo
     assert set(mounts) >= {"/", "/proc", "/dev", "/dev/pts", "/dev/shm", "/sys"}
     assert len(mounts) == len(set(mounts)), "every mount is there once"
     assert not any(mount.startswith("/sys/") for mount in mounts)
-    assert freezer.members(lab.cgroup)[0] == lab.pid
+    assert freezer.pids_in_cgroup(lab.cgroup)[0] == lab.pid
 
 
 def test_it_is_a_child_and_its_exit_status_its_commands(lab: Laboratory) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.snapshot.aftermath import remove_network_lock
-from cedana_sched.snapshot.loopback import cut_loopback, mend_loopback, unlock
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.snapshot.killed_dump_cleanup import remove_network_lock
+from cedana_sched.snapshot.loopback_blocking import block_loopback_tcp, remove_criu_tables, unblock_loopback_tcp
 
 pytestmark = pytest.mark.criu
 
@@ -61,7 +61,7 @@ def test_the_network_lock_is_found_beside_them(toolchain: Toolchain, namespace: 
 
 
 def test_connections_are_held_and_let_go_beside_them(toolchain: Toolchain, namespace: Path) -> None:
-    cut_loopback(toolchain, namespace)
-    mend_loopback(toolchain, namespace)
-    unlock(toolchain, namespace)
+    block_loopback_tcp(toolchain, namespace)
+    unblock_loopback_tcp(toolchain, namespace)
+    remove_criu_tables(toolchain, namespace)
     assert tables(toolchain, namespace) == [b"table inet \xff\xfe"]

@@ -10,8 +10,8 @@ import pytest
 
 from cedana_sched.snapshot import packages
 from cedana_sched.snapshot.debian import DebianPackagesError, Package
+from cedana_sched.snapshot.package_pins import PackagePins
 from cedana_sched.snapshot.packages import fetch_pinned, obtain_packages
-from cedana_sched.snapshot.pins import Pins
 from tests.servers.debian_archive import DebianServers, debian_servers
 
 BEFORE, PINNED_AT, LATER = "20261029T023011Z", "20261030T080801Z", "20261101T140213Z"
@@ -36,11 +36,11 @@ def servers() -> Iterator[DebianServers]:
 
 
 @pytest.fixture
-def pins(servers: DebianServers) -> Pins:
-    return Pins(servers.archive(PINNED_AT), (PROGRAM, LIBRARY))
+def pins(servers: DebianServers) -> PackagePins:
+    return PackagePins(servers.archive(PINNED_AT), (PROGRAM, LIBRARY))
 
 
-def fetched(pins: Pins, servers: DebianServers, folder: Path) -> list[bytes]:
+def fetched(pins: PackagePins, servers: DebianServers, folder: Path) -> list[bytes]:
     obtained = fetch_pinned(pins, [servers.mirror], folder / "into")
     assert obtained.packages == pins.packages
     return [file.read_bytes() for file in obtained.files]
@@ -50,14 +50,14 @@ def asked_of_the_archive(servers: DebianServers) -> set[str]:
     return {path.rpartition("/")[2] for path in servers.requests if path.startswith("/archive")}
 
 
-def test_what_the_mirror_has_comes_from_there(pins: Pins, servers: DebianServers, tmp_path: Path) -> None:
+def test_what_the_mirror_has_comes_from_there(pins: PackagePins, servers: DebianServers, tmp_path: Path) -> None:
     servers.pool |= {PROGRAM.file: CRIU, LIBRARY.file: LIBC}
     assert fetched(pins, servers, tmp_path) == [CRIU, LIBC]
     assert not asked_of_the_archive(servers)
 
 
 def test_what_the_suite_no_longer_has_comes_from_the_archive(
-    pins: Pins, servers: DebianServers, tmp_path: Path
+    pins: PackagePins, servers: DebianServers, tmp_path: Path
 ) -> None:
     servers.pool |= {LIBRARY.file: LIBC}
     assert fetched(pins, servers, tmp_path) == [CRIU, LIBC]
@@ -66,7 +66,7 @@ def test_what_the_suite_no_longer_has_comes_from_the_archive(
 
 @pytest.mark.parametrize("damage", ["changed", "broken off"])
 def test_what_is_not_as_it_is_pinned_is_not_taken(
-    pins: Pins, servers: DebianServers, tmp_path: Path, damage: str
+    pins: PackagePins, servers: DebianServers, tmp_path: Path, damage: str
 ) -> None:
     servers.pool |= {PROGRAM.file: CRIU, LIBRARY.file: b"another" if damage == "changed" else LIBC}
     if damage == "broken off":
@@ -78,7 +78,7 @@ def test_what_is_not_as_it_is_pinned_is_not_taken(
 
 @pytest.mark.parametrize("damage", ["changed", "gone"])
 def test_what_neither_has_is_named_with_the_remedy(
-    pins: Pins, servers: DebianServers, tmp_path: Path, damage: str
+    pins: PackagePins, servers: DebianServers, tmp_path: Path, damage: str
 ) -> None:
     servers.published[BEFORE] = {LIBRARY.file: LIBC} | ({PROGRAM.file: b"another"} if damage == "changed" else {})
     with pytest.raises(DebianPackagesError, match=r"package criu 4\.2\.1-1, which is pinned") as caught:
@@ -89,12 +89,12 @@ def test_what_neither_has_is_named_with_the_remedy(
     assert [line for line in caught.value.evidence if "/archive/" in line and why in line]
     assert [line for line in caught.value.evidence if "/debian/pool" in line and "404" in line]
     assert asked_of_the_archive(servers) == {"criu_4.2.1-1_amd64.deb"}, "it was asked for more after the first failure"
-    assert not PROGRAM.file_in(tmp_path / "into").exists()
+    assert not PROGRAM.download_path_in(tmp_path / "into").exists()
 
 
-def test_an_archive_that_does_not_answer_is_named(pins: Pins, servers: DebianServers, tmp_path: Path) -> None:
+def test_an_archive_that_does_not_answer_is_named(pins: PackagePins, servers: DebianServers, tmp_path: Path) -> None:
     with debian_servers() as gone:
-        pins = Pins(gone.archive(PINNED_AT), pins.packages)
+        pins = PackagePins(gone.archive(PINNED_AT), pins.packages)
     with pytest.raises(DebianPackagesError, match=r"criu 4\.2\.1-1") as caught:
         fetched(pins, servers, tmp_path)
     assert "Could not connect" in "\n".join(caught.value.evidence)
@@ -106,18 +106,18 @@ class Served:
     def __init__(self, suite: str, folder: Path) -> None:
         folder.mkdir(parents=True)
 
-    def packages(self, *names: str) -> list[Package]:
+    def look_up_packages(self, *names: str) -> list[Package]:
         return [package(name, "5", name.encode()) for name in names]
 
-    def closure(self, *names: str) -> list[str]:
+    def names_with_dependencies(self, *names: str) -> list[str]:
         return [*names, "gcc-base", "libc6"]
 
     def download(self, wanted: list[Package], into: Path) -> list[Path]:
-        return [each.file_in(into) for each in wanted]
+        return [each.download_path_in(into) for each in wanted]
 
 
 @pytest.fixture
-def machine(pins: Pins, servers: DebianServers, monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(pins: PackagePins, servers: DebianServers, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine, whose mirror is the one here, and the release that has these pins."""
     monkeypatch.setattr(packages, "debian_mirrors", lambda: [servers.mirror])
     monkeypatch.setattr(packages, "read_pins", lambda _: pins)

@@ -62,8 +62,8 @@ def test_a_number_in_use_is_explained(plain: Laboratory) -> None:
     with pytest.raises(RestoreError, match="process number that the snapshot needs is taken") as caught:
         plain.restore()
     assert "PID namespace" in caught.value.remedy
-    assert freezer.members(plain.cgroup) == []
-    assert freezer.members(cgroup) == [running]
+    assert freezer.pids_in_cgroup(plain.cgroup) == []
+    assert freezer.pids_in_cgroup(cgroup) == [running]
     freezer.kill(cgroup)
     os.waitpid(running, 0)
     plain.restore()

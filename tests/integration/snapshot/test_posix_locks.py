@@ -91,7 +91,7 @@ while True:
 def locks_of(lab: Laboratory) -> list[tuple[str, ...]]:
     """All locks of the tree as the kernel lists them, each with its process's number inside; an OFD lock has none."""
     inodes = {str(path.stat().st_ino) for path in lab.folder.iterdir()}
-    numbers = {str(pid): number_inside(pid) for pid in freezer.members(lab.cgroup)}
+    numbers = {str(pid): number_inside(pid) for pid in freezer.pids_in_cgroup(lab.cgroup)}
     found = []
     for line in Path("/proc/locks").read_text().splitlines():
         _, kind, _, access, pid, place, start, end = line.replace("->", "").split()
@@ -186,7 +186,7 @@ def test_a_lease_on_a_mapped_file_is_refused_before_the_freeze(lab: Laboratory) 
     file.write_bytes(bytes(4096))
     lab.python(LEASED, str(file))
     lab.await_lines(1)
-    (obstacle,) = find_obstacles(freezer.members(lab.cgroup))
+    (obstacle,) = find_obstacles(freezer.pids_in_cgroup(lab.cgroup))
     assert f"has a lease on a file that it has mapped ({file})" in str(obstacle)
 
 
@@ -217,7 +217,7 @@ def test_a_lock_that_somebody_else_has_taken_fails_the_restore(either_lab: Labor
                 lab.restore()
         finally:
             holder.kill()
-    assert freezer.members(lab.cgroup) == []
+    assert freezer.pids_in_cgroup(lab.cgroup) == []
     assert lab.lines() == so_far
     lab.pid = 0
     lab.restore()

@@ -12,9 +12,9 @@ from cedana_sched.model.errors import DumpError
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.features import check_features
 from cedana_sched.snapshot.images import folder_reader
-from cedana_sched.snapshot.inspect import inspect_snapshot
 from cedana_sched.snapshot.preflight import find_obstacles
-from cedana_sched.snapshot.rlimits import has_cap_sys_resource
+from cedana_sched.snapshot.rlimit_workaround import has_cap_sys_resource
+from cedana_sched.snapshot.snapshot_contents import inspect_snapshot
 
 if TYPE_CHECKING:
     from tests.integration.snapshot.conftest import Laboratory
@@ -224,7 +224,7 @@ def test_without_the_capability_and_the_preload_the_reason_is_told(lab: Laborato
 def test_what_a_snapshot_holds(lab: Laboratory) -> None:
     lab.python(SHARED_MEMORY)
     lab.await_lines(5)
-    assert find_obstacles(freezer.members(lab.cgroup)) == []
+    assert find_obstacles(freezer.pids_in_cgroup(lab.cgroup)) == []
     freezer.freeze(lab.cgroup)
     lab.dump()
     contents = inspect_snapshot(lab.toolchain, folder_reader(lab.images))
@@ -262,7 +262,7 @@ def test_obstacles_are_seen_before_the_dump(lab: Laboratory) -> None:
         "time.sleep(60)\n"
     )
     lab.await_lines(1)
-    (obstacle,) = find_obstacles(freezer.members(lab.cgroup))
+    (obstacle,) = find_obstacles(freezer.pids_in_cgroup(lab.cgroup))
     assert obstacle.problem == "uses io_uring"
     assert "python3" in str(obstacle)
 

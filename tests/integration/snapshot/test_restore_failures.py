@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cedana_sched.local.runs.kernel import become_child_subreaper
+from cedana_sched.local.runs.child_subreaper import become_child_subreaper
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.grown_file_truncation import truncate_grown_files
 from cedana_sched.snapshot.restore import RestoreInterruptedError
-from cedana_sched.snapshot.rewind import rewind_files
 
 if TYPE_CHECKING:
     from tests.integration.snapshot.conftest import Laboratory
@@ -63,7 +63,7 @@ def stop_in_snapshot(lab: Laboratory) -> None:
 
 
 def assert_nothing_left(lab: Laboratory) -> None:
-    assert freezer.members(lab.cgroup) == []
+    assert freezer.pids_in_cgroup(lab.cgroup) == []
     assert lab.children_left() == set()  # not even a zombie
 
 
@@ -108,7 +108,7 @@ def test_a_file_that_has_grown_is_refused_and_rewound(lab: Laboratory) -> None:
         lab.restore()
     assert str(written) in caught.value.message
     assert_nothing_left(lab)
-    cut = rewind_files(lab.toolchain, lab.images, outputs=[lab.output])
+    cut = truncate_grown_files(lab.toolchain, lab.images, outputs=[lab.output])
     assert {file.path for file in cut} == {written, lab.output}
     lab.restore()
     lab.await_progress()
@@ -125,7 +125,7 @@ def test_a_file_that_has_shrunk_cannot_be_rewound(lab: Laboratory) -> None:
     stop_in_snapshot(lab)
     os.truncate(written, 1)
     with pytest.raises(RestoreError, match=f"{written} has 1 bytes now"):
-        rewind_files(lab.toolchain, lab.images)
+        truncate_grown_files(lab.toolchain, lab.images)
 
 
 def test_an_address_that_is_taken_is_explained(lab: Laboratory) -> None:

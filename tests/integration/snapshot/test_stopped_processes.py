@@ -78,7 +78,7 @@ def tasks(process: psutil.Process) -> list[str]:
 
 def members(lab: Laboratory) -> list[psutil.Process]:
     """The tree's processes by the order of their birth: tini, the parent, STOP, TSTP, TTIN, runs."""
-    return sorted(map(psutil.Process, freezer.members(lab.cgroup)), key=number_inside)
+    return sorted(map(psutil.Process, freezer.pids_in_cgroup(lab.cgroup)), key=number_inside)
 
 
 def number_inside(process: psutil.Process) -> int:

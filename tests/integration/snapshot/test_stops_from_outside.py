@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.images import Images, folder_reader
-from cedana_sched.snapshot.outside_signals import drop_outside_stops
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.outside_stop_signals import drop_outside_stops
 
 _OUTSIDE, _OWN = 0, 7
 """Senders, as the kernel names them to the container."""
@@ -31,7 +31,7 @@ def _lay(images: Images, folder: Path, shared: dict[str, Any], private: dict[str
 
 
 def _left(images: Images) -> tuple[list[int], list[int]]:
-    (entry,) = images.entries("core-1.img")
+    (entry,) = images.read_entries("core-1.img")
     queues = (entry["tc"].get("signals_s", {}), entry["thread_core"].get("signals_p", {}))
     shared, private = (
         [struct.unpack_from("<i", base64.b64decode(one["siginfo"]))[0] for one in queue.get("signals", ())]

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.model.errors import UsageError
-from cedana_sched.snapshot.debian import DebianPackagesError, DebianSuite, debian_mirrors
-from cedana_sched.snapshot.toolchain import (
+from cedana_sched.snapshot.criu_toolchain import (
     MINIMUM_VERSION,
     SYSTEM_CRIU_VARIABLE,
     Toolchain,
     ensure_toolchain,
     find_toolchain,
 )
+from cedana_sched.snapshot.debian import DebianPackagesError, DebianSuite, debian_mirrors
 
 pytestmark = pytest.mark.criu
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.snapshot import toolchain
+from cedana_sched.snapshot import criu_toolchain
+from cedana_sched.snapshot.criu_toolchain import Origin, Toolchain, ensure_toolchain, find_toolchain
 from cedana_sched.snapshot.debian import DebianPackagesError
-from cedana_sched.snapshot.toolchain import Origin, Toolchain, ensure_toolchain, find_toolchain
 
 PINNED, SERVED, EARLIER = "a" * 12, "b" * 12, "c" * 12
 TINI = b"tini"
@@ -21,7 +21,7 @@ TINI = b"tini"
 @pytest.fixture(autouse=True)
 def release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A release with pins of its own, on a machine that can make no toolchain: it has no apt."""
-    monkeypatch.setattr(toolchain, "pinned_identities", lambda: frozenset({PINNED}))
+    monkeypatch.setattr(criu_toolchain, "pinned_identities", lambda: frozenset({PINNED}))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
 
@@ -93,7 +93,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("tried")
         raise DebianPackagesError("no mirror answers")
 
-    monkeypatch.setattr(toolchain, "obtain_packages", obtain)
+    monkeypatch.setattr(criu_toolchain, "obtain_packages", obtain)
     return made
 
 
@@ -107,7 +107,7 @@ def test_a_machine_without_a_way_to_them_tries_once_and_then_when_it_is_told_to(
     assert (attempts, len(said)) == (["tried"], 1)
     ensure_toolchain(tmp_path, try_again=True)
     assert len(attempts) == 2
-    monkeypatch.setattr(toolchain, "pinned_identities", lambda: frozenset({"d" * 12}))
+    monkeypatch.setattr(criu_toolchain, "pinned_identities", lambda: frozenset({"d" * 12}))
     ensure_toolchain(tmp_path)
     assert len(attempts) == 3, "another version pins other packages"
 

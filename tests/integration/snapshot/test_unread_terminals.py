@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.restoring.images import ready_images as ready_for_a_pod
-from cedana_sched.local.runs.restore_preparation import ready_images as ready_for_a_job
+from cedana_sched.cluster.node.restoring.criu_images import prepare_images as ready_for_a_pod
+from cedana_sched.local.runs.restore_preparation import prepare_images as ready_for_a_job
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.images import Images, folder_reader
-from cedana_sched.snapshot.toolchain import Toolchain
 
 _MASTER, _SLAVE = 1, 0
 _COOKED, _RAW = 5, 0
@@ -61,5 +61,5 @@ def test_waiting_output_is_what_the_program_wrote(
     _lay(images, tmp_path, waiting, mode)
     for _ in range(times):
         ready(toolchain, tmp_path)
-    found = {entry["tty_id"]: base64.b64decode(entry["data"]) for entry in images.entries("tty-data.img")}
+    found = {entry["tty_id"]: base64.b64decode(entry["data"]) for entry in images.read_entries("tty-data.img")}
     assert found == {_MASTER: written, _SLAVE: waiting}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.sealing import new_keys
 from tests.servers.swift import swift_storage
 from tests.servers.versitygw import Server, s3_server

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from cedana_sched.cluster.coordinator.credentials.application import PATH, CredentialApplication
+from cedana_sched.cluster.coordinator.credentials.endpoint import PATH, CredentialEndpoint
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
-from cedana_sched.service.listening import listening
+from cedana_sched.component.http_server import serve_http
 from cedana_sched.store.credential_client import CredentialRequest
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.session_credentials import SessionCredentials
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.credential_renewal import SessionCredentials
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 from cedana_sched.store.sts import Sessions, SessionSource
-from cedana_sched_webhooks.certificates import plan
+from cedana_sched_webhooks.certificates import plan_next_step
 from cedana_sched_webhooks.tls import ServingCertificate
 from tests.servers.seaweedfs import ROLE, Server
 from tests.unit.cluster.coordinator.credentials.granting_cluster import Cluster
@@ -44,7 +44,7 @@ class ScopedSite:
         self.location = server.location(bucket, PREFIX)
         """With the keys of it all."""
         self._sessions = Sessions(self.location, SessionSource(role_arn=ROLE))
-        made = plan(None, ("localhost",), trusted=False, now=dt.datetime.now(tz=dt.UTC)).issued
+        made = plan_next_step(None, ("localhost",), trusted=False, now=dt.datetime.now(tz=dt.UTC)).issued
         assert made is not None
         self._certificate = made
         self._folder = folder
@@ -62,10 +62,12 @@ class ScopedSite:
         certificate.load(self._certificate.certificate, self._certificate.key)
 
         async def begin(wanted: CredentialRequest, node: str) -> SessionCredentials:
-            return await asyncio.to_thread(self._sessions.begin, wanted.namespace, node, collecting=wanted.collecting)
+            return await asyncio.to_thread(
+                self._sessions.create_session, wanted.namespace, node, collecting=wanted.collecting
+            )
 
-        application = CredentialApplication(self.cluster.evidence().node_with_business, begin, metrics)
-        async with listening(application.web, self._port, certificate.context, host="127.0.0.1") as port:
+        application = CredentialEndpoint(self.cluster.evidence().authorize_node, begin, metrics)
+        async with serve_http(application.web, self._port, certificate.context, host="127.0.0.1") as port:
             self._port = port
             yield
 

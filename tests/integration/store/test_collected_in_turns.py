@@ -8,23 +8,23 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.coordinator.collections import Collections
+from cedana_sched.cluster.coordinator.garbage_collection_scheduler import GarbageCollectionScheduler
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.resources import CONFIG_MAPS, PODS, Resource
 from cedana_sched.model.errors import StoreDeniedError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store import garbage, layout
+from cedana_sched.store.credential_renewal import CredentialsRefusedError
 from cedana_sched.store.garbage import GarbageReport, collect_garbage
 from cedana_sched.store.s3 import S3Backend
-from cedana_sched.store.session_credentials import CredentialsRefusedError
-from cedana_sched.store.snapshots import SnapshotStore, open_backend
+from cedana_sched.store.snapshot_store import SnapshotStore, open_backend
 from tests.integration.store.scoped_site import ScopedSite
 from tests.servers.sealing import new_keys
 from tests.servers.seaweedfs import Server, sts_server
 from tests.servers.snapshots import take
 from tests.unit.cluster.coordinator.credentials.granting_cluster import MINE, NODE, OURS, TURNS, Cluster, protected
 from tests.unit.cluster.coordinator.filled_mirrors import filled
-from tests.unit.cluster.coordinator.test_collections import node
+from tests.unit.cluster.coordinator.test_garbage_collection_scheduler import node
 
 __all__ = ["sts_server"]
 pytestmark = [pytest.mark.s3, pytest.mark.exhaustive]  # the server takes minutes to build
@@ -47,10 +47,12 @@ class Site(ScopedSite):
     def __init__(self, server: Server, folder: Path) -> None:
         super().__init__(server, folder, WrittenCluster(), new_keys(folder))
 
-    def leader(self) -> Collections:
+    def leader(self) -> GarbageCollectionScheduler:
         bucket = S3Backend(self.location)
         informers = filled(node(NODE)), filled(), filled()
-        return Collections(cast("Api", self.cluster), lambda: bucket, TURNS, OURS, *informers, clock=lambda: 0.0)
+        return GarbageCollectionScheduler(
+            cast("Api", self.cluster), lambda: bucket, TURNS, OURS, *informers, clock=lambda: 0.0
+        )
 
     def objects(self, folder: str = "") -> set[str]:
         place = "/".join(part for part in (layout.namespace_folder(MINE), folder) if part)
@@ -79,7 +81,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def now(*arguments: Any, **options: Any) -> GarbageReport:
         return collect_garbage(*arguments, **options, grace_seconds=0)
 
-    monkeypatch.setattr("cedana_sched.store.snapshots.collect_garbage", now)
+    monkeypatch.setattr("cedana_sched.store.snapshot_store.collect_garbage", now)
     assert garbage.GRACE_SECONDS == 900
 
 
@@ -93,7 +95,7 @@ async def test_what_no_pod_is_left_of_is_collected_and_what_is_needed_stays(
             await asyncio.to_thread(site.store().collect_in_turn, MINE, 0)
         with pytest.raises(CredentialsRefusedError, match="not the turn of node"):
             await asyncio.to_thread(site.store(collecting=True).collect_in_turn, MINE, 0)
-        await site.leader().look()
+        await site.leader().run_round()
         at_once(monkeypatch)
         reports = []
         for _ in range(2):
@@ -113,7 +115,7 @@ async def test_a_namespace_that_was_deleted_is_collected_until_nothing_of_memory
         _, second = await site.saved()
         await asyncio.to_thread(SnapshotStore(S3Backend(site.location)).remove, second)
         site.cluster.namespaces.clear()
-        await site.leader().look()
+        await site.leader().run_round()
         at_once(monkeypatch)
         for _ in range(2):
             await asyncio.to_thread(site.store(collecting=True).collect_in_turn, MINE, 0)
@@ -124,7 +126,7 @@ async def test_a_namespace_that_was_deleted_is_collected_until_nothing_of_memory
 async def test_whose_turn_it_is_reads_no_memory_and_writes_no_snapshot(site: Site) -> None:
     async with site.coordinator():
         _, second = await site.saved()
-        await site.leader().look()
+        await site.leader().run_round()
         backend = open_backend(site.storage(), collecting=True)
         manifest = next(key for key in site.objects("snapshots") if key.endswith(".manifest"))
         assert await asyncio.to_thread(backend.get, manifest, at_most=1 << 20), "which packs are needed, it must read"

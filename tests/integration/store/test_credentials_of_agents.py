@@ -13,9 +13,9 @@ import pytest
 from cedana_sched.kube.resources import CHECKPOINTS, PODS
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.store.outages import read_patiently
-from cedana_sched.store.session_credentials import CredentialsRefusedError
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.credential_renewal import CredentialsRefusedError
+from cedana_sched.store.reader import read_patiently
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.integration.store.scoped_site import ScopedSite
 from tests.servers.seaweedfs import Server, sts_server
 from tests.servers.snapshots import take
@@ -47,7 +47,7 @@ async def test_a_node_saves_and_continues_what_runs_on_it_and_nothing_else(site:
         assert (await asyncio.to_thread(store.verify, ref)).ok
         foreign = Identity(f"finance.{OLDER}", "md")
         with pytest.raises(CredentialsRefusedError, match="finance"):
-            await asyncio.to_thread(store.latest, foreign)
+            await asyncio.to_thread(store.latest_snapshot_of, foreign)
 
 
 async def test_an_order_is_carried_out_after_the_pod_has_gone(site: ScopedSite) -> None:
@@ -61,7 +61,7 @@ async def test_an_order_is_carried_out_after_the_pod_has_gone(site: ScopedSite) 
         await asyncio.to_thread(site.store().remove, ref)
         site.cluster.put(CHECKPOINTS, ordered(given=2, answered=2))
         with pytest.raises(CredentialsRefusedError):
-            await asyncio.to_thread(site.store().latest, MD)
+            await asyncio.to_thread(site.store().latest_snapshot_of, MD)
 
 
 async def test_a_coordinator_that_is_away_is_a_store_that_is_away_and_another_one_goes_on(site: ScopedSite) -> None:
@@ -72,8 +72,8 @@ async def test_a_coordinator_that_is_away_is_a_store_that_is_away_and_another_on
     assert (await asyncio.to_thread(store.verify, ref)).ok, "credentials that are there are used"
     late = site.store()
     with pytest.raises(StoreUnavailableError, match="see whether the coordinator runs"):
-        await asyncio.to_thread(late.latest, MD)
+        await asyncio.to_thread(late.latest_snapshot_of, MD)
     async with site.coordinator():
-        summary = await asyncio.to_thread(read_patiently, lambda: late.latest(MD))
+        summary = await asyncio.to_thread(read_patiently, lambda: late.latest_snapshot_of(MD))
     assert summary is not None
     assert summary.ref == ref

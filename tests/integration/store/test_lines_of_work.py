@@ -11,8 +11,8 @@ from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.manifest import SnapshotSummary
 from cedana_sched.model.policy import Retention
 from cedana_sched.store import layout
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore, open_backend
+from cedana_sched.store.snapshot_store import SnapshotStore, open_backend
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.snapshots import metadata
 
 MD = Identity("bio", "md")
@@ -57,11 +57,11 @@ def test_cold_generations_do_not_push_out_the_last_good_one(storage: StorageConf
     story.take("p2", 1)
     story.take("p3", 2)
     first_cold = story.take("p4")
-    assert first_cold.leaves == SnapshotRef(MD, 3)
+    assert first_cold.abandoned_snapshot == SnapshotRef(MD, 3)
     assert story.left == [2, 3, 4]
     for generation in range(5, 9):
         following = story.take(f"p{generation}", generation - 1)
-        assert following.leaves is None, "it was said once"
+        assert following.abandoned_snapshot is None, "it was said once"
     assert story.left == [3, 7, 8]
 
 
@@ -83,7 +83,7 @@ def test_who_returns_to_the_good_one_leaves_the_cold_ones(storage: StorageConfig
     story.take("p2")
     story.take("p3", 2)
     back = story.take("p4", 1)
-    assert back.leaves == SnapshotRef(MD, 3)
+    assert back.abandoned_snapshot == SnapshotRef(MD, 3)
     story.take("p5", 4)
     story.take("p6", 5)
     assert story.left == [3, 5, 6]

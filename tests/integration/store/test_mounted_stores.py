@@ -11,9 +11,9 @@ import pytest
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store import layout
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.mark import NAME
-from cedana_sched.store.snapshots import SnapshotStore, open_backend
+from cedana_sched.store.snapshot_store import SnapshotStore, open_backend
+from cedana_sched.store.storage_config import StorageConfig
+from cedana_sched.store.store_presence import NAME
 from tests.leftovers import mounts_below
 from tests.servers.snapshots import take
 
@@ -52,25 +52,25 @@ def volume(tmp_path: Path) -> Iterator[Volume]:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_mount_that_goes_is_no_empty_store(volume: Volume, restarted: bool) -> None:
     store = volume.open()
-    assert store.latest(MD) is None, "at first there is nothing, and that is no fault"
+    assert store.latest_snapshot_of(MD) is None, "at first there is nothing, and that is no fault"
     manifest = take(store, MD, {"core.img": b"1"})
     volume.unmount()
     if restarted:
         store = volume.open()
     for ask in (
-        lambda: store.latest(MD),
+        lambda: store.latest_snapshot_of(MD),
         store.list,
         lambda: store.list("bio"),
         lambda: store.open_snapshot(manifest.ref),
         lambda: store.find_committed(MD, "c1"),
         lambda: take(store, MD, {"core.img": b"2"}),
-        store.check,
+        store.check_storage,
     ):
         with pytest.raises(StoreUnavailableError, match=AWAY if restarted else rf"{AWAY}|vanished"):
             ask()
     assert list(volume.point.iterdir()) == [], "nothing is written in its place"
     volume.mount()
-    newest = store.latest(MD)
+    newest = store.latest_snapshot_of(MD)
     assert newest is not None
     assert newest.ref == manifest.ref
     assert take(store, MD, {"core.img": b"2"}).ref == SnapshotRef(MD, 2)
@@ -94,18 +94,18 @@ def test_a_pack_that_is_away_with_its_mount_is_no_damage(volume: Volume) -> None
 def test_a_store_of_before_the_mark_gets_one(volume: Volume) -> None:
     take(volume.open(noted=False), MD, {"core.img": b"1"})
     (volume.exported / NAME).unlink()
-    assert volume.open().latest(MD) is not None
+    assert volume.open().latest_snapshot_of(MD) is not None
     assert (volume.exported / NAME).exists()
     volume.unmount()
     with pytest.raises(StoreUnavailableError, match=AWAY):
-        volume.open().latest(MD)
+        volume.open().latest_snapshot_of(MD)
 
 
 def test_a_person_begins_anew_by_removing_the_note(volume: Volume) -> None:
     take(volume.open(), MD, {"core.img": b"1"})
     volume.unmount()
     with pytest.raises(StoreUnavailableError) as caught:
-        volume.open().latest(MD)
+        volume.open().latest_snapshot_of(MD)
     (note,) = volume.notes.iterdir()
     assert str(note) in caught.value.remedy
     note.unlink()
@@ -117,19 +117,19 @@ def test_what_another_process_of_this_machine_has_written_was_seen(volume: Volum
     take(volume.open(), MD, {"core.img": b"1"})
     volume.unmount()
     with pytest.raises(StoreUnavailableError, match=AWAY):
-        store.latest(MD)
+        store.latest_snapshot_of(MD)
 
 
 def test_a_node_that_never_saw_the_store_does_not_take_an_empty_folder_for_it(volume: Volume) -> None:
     volume.unmount()
     store = volume.open()
-    assert store.latest(MD) is None, "a first job, on a machine of its own"
+    assert store.latest_snapshot_of(MD) is None, "a first job, on a machine of its own"
     with pytest.raises(StoreUnavailableError, match=AWAY):
-        store.require_there()
+        store.require_store_exists()
     volume.mount()
     take(volume.open(noted=False), MD, {"core.img": b"1"})
-    store.require_there()
-    assert store.latest(MD) is not None
+    store.require_store_exists()
+    assert store.latest_snapshot_of(MD) is not None
 
 
 def test_two_that_write_first_agree_on_one_mark(volume: Volume) -> None:

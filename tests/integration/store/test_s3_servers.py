@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from minio import Minio
 
-from cedana_sched.cluster.coordinator.storage_probe import look
+from cedana_sched.cluster.coordinator.storage_probe import probe_briefly
 from cedana_sched.model.errors import IntegrityError, StoreError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store import layout
-from cedana_sched.store.capabilities import probe
-from cedana_sched.store.location import S3Location, StorageConfig
+from cedana_sched.store.capabilities import probe_capabilities
 from cedana_sched.store.s3 import PART_BYTES, S3Backend
-from cedana_sched.store.s3_uploads import sweep_uploads
-from cedana_sched.store.snapshots import SnapshotStore, open_backend
+from cedana_sched.store.snapshot_store import SnapshotStore, open_backend
+from cedana_sched.store.stale_s3_uploads import sweep_uploads
+from cedana_sched.store.storage_config import S3Location, StorageConfig
 from tests.servers.snapshots import take
 from tests.servers.versitygw import Server
 
@@ -34,11 +34,11 @@ def bucket(request: pytest.FixtureRequest) -> StorageConfig:
 
 
 def test_both_servers_are_found_to_create_conditionally_and_to_read_ranges(bucket: StorageConfig) -> None:
-    assert probe(open_backend(bucket)) == (True, True)
+    assert probe_capabilities(open_backend(bucket)) == (True, True)
 
 
 def test_a_check_measures_and_leaves_nothing(bucket: StorageConfig) -> None:
-    report = SnapshotStore.open(bucket).check()
+    report = SnapshotStore.open(bucket).check_storage()
 
     assert report.commit_protocol == "conditional create"
     assert report.write_bytes_per_second > 1e6
@@ -47,12 +47,12 @@ def test_a_check_measures_and_leaves_nothing(bucket: StorageConfig) -> None:
 
 
 def test_a_look_finds_a_bucket_that_is_gone_and_leaves_nothing(bucket: StorageConfig) -> None:
-    look(bucket)
+    probe_briefly(bucket)
     assert list(open_backend(bucket).list("probe")) == []
     assert bucket.s3 is not None
     gone = StorageConfig(s3=bucket.s3.model_copy(update={"bucket": "nobody-has-made-it"}))
     with pytest.raises(StoreError, match="nobody-has-made-it"):
-        look(gone)
+        probe_briefly(gone)
 
 
 def test_two_generations_in_several_packs_come_back(bucket: StorageConfig, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def count_uploads(location: S3Location, prefix: str) -> int:
 
 def begin_upload(location: S3Location, key: str) -> None:
     """What a writer leaves that dies within a pack."""
-    keys = location.keys()
+    keys = location.bucket_keys()
     assert keys is not None
     endpoint = str(location.endpoint).removeprefix("http://")
     client = Minio(endpoint, access_key=keys[0], secret_key=keys[1], secure=False, region=location.region)
@@ -143,7 +143,7 @@ def test_an_empty_manifest_is_damaged_and_keeps_nothing_else_from_being_read(buc
     first = take(store, workload, {"core.img": b"memory"}).ref
     open_backend(bucket).put(layout.manifest_key(SnapshotRef(workload, 2)), b"")
 
-    latest = store.latest(workload)
+    latest = store.latest_snapshot_of(workload)
 
     assert latest is not None
     assert latest.ref == first

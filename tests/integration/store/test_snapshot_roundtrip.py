@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 from cedana_sched.model.identity import Identity
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.snapshots import metadata, take
 
 WORKLOAD = Identity("team-a", "gromacs")

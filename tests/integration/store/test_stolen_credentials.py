@@ -17,11 +17,11 @@ import pytest
 
 from cedana_sched.model.errors import StoreDeniedError, StoreUnavailableError
 from cedana_sched.model.identity import Identity
-from cedana_sched.store.location import S3Location
+from cedana_sched.store.credential_renewal import CredentialsRefusedError, SessionCredentials
 from cedana_sched.store.s3 import S3Backend
 from cedana_sched.store.scoped import ScopedBackend
-from cedana_sched.store.session_credentials import CredentialsRefusedError, SessionCredentials
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import S3Location
 from cedana_sched.store.sts import Sessions, SessionSource
 from tests.servers.seaweedfs import ROLE, Server, sts_server
 from tests.servers.snapshots import take
@@ -58,7 +58,7 @@ class Theft:
         def fetch(namespace: str) -> SessionCredentials:
             if namespace not in granted:
                 raise CredentialsRefusedError("this node has no business there")
-            return self.sessions.begin(namespace, "node-1")
+            return self.sessions.create_session(namespace, "node-1")
 
         values = self.server.location(self.bucket, PREFIX, access_key=None, secret_key=None)
         return ScopedBackend(values, fetch)
@@ -90,7 +90,7 @@ def test_credentials_of_a_namespace_do_all_that_its_snapshots_need(theft: Theft)
     second = take(store, identity, {"pages-1.img": MEMORY}).ref
     assert store.verify(second).ok
     store.remove(first)
-    assert store.latest(identity) is not None
+    assert store.latest_snapshot_of(identity) is not None
     report = store.collect_in_turn(MINE, 0.0).report
     assert report is not None
     assert store.verify(second).ok
@@ -127,9 +127,9 @@ def test_an_agent_reaches_no_namespace_that_it_was_not_granted(theft: Theft) -> 
         with pytest.raises(CredentialsRefusedError):
             call()
     outside: tuple[Callable[[], object], ...] = (
-        lambda: backend.folders("v1"),
+        lambda: backend.folder_names("v1"),
         lambda: backend.get("probe/clock", at_most=100),
-        backend.now,
+        backend.store_time,
     )
     for call in outside:
         with pytest.raises(StoreDeniedError, match="lies in no namespace"):
@@ -145,20 +145,20 @@ def reachable(theft: Theft, key: str, given: SessionCredentials) -> set[str]:
 @pytest.mark.parametrize("namespace", FOREIGN)
 def test_a_thief_can_do_nothing_under_the_prefix_of_others(theft: Theft, namespace: str) -> None:
     before = theft.all_objects()
-    assert reachable(theft, theft.key(namespace), theft.sessions.begin(MINE, "node-1")) == set()
+    assert reachable(theft, theft.key(namespace), theft.sessions.create_session(MINE, "node-1")) == set()
     assert theft.all_objects() == before
 
 
 @pytest.mark.parametrize("key", ["root", f"{PREFIX}/probe/clock", f"other/v1/{MINE}/packs/a-1", f"v1/{MINE}/packs/a-1"])
 def test_a_thief_can_do_nothing_elsewhere_in_the_bucket(theft: Theft, key: str) -> None:
     before = theft.all_objects()
-    assert reachable(theft, key, theft.sessions.begin(MINE, "node-1")) == set()
+    assert reachable(theft, key, theft.sessions.create_session(MINE, "node-1")) == set()
     assert theft.all_objects() == before
 
 
 def test_the_same_attacks_succeed_on_what_the_credentials_are_of(theft: Theft) -> None:
     """Else they would show nothing."""
-    given = theft.sessions.begin(MINE, "node-1")
+    given = theft.sessions.create_session(MINE, "node-1")
     assert {"get", "get a part", "look", "put", "put anew", "put in parts", "list its folder"} <= reachable(
         theft, theft.key(MINE), given
     )
@@ -171,13 +171,13 @@ def test_the_same_attacks_succeed_on_what_the_credentials_are_of(theft: Theft) -
 @pytest.mark.parametrize("prefix", ["", "v1/", *(f"{PREFIX}/{word}" for word in ("", "v1/", "v1/f", f"v1/{MINE}"))])
 @pytest.mark.parametrize("recursive", [False, True])
 def test_a_thief_learns_no_name_of_others(theft: Theft, prefix: str, *, recursive: bool) -> None:
-    thief = client_with(theft.sessions.begin(MINE, "node-1"), theft.server.endpoint)
+    thief = client_with(theft.sessions.create_session(MINE, "node-1"), theft.server.endpoint)
     assert is_refused(lambda: list(thief.list_objects(theft.bucket, prefix=prefix, recursive=recursive)))
 
 
 def test_a_thief_deletes_nothing_of_others_among_his_own(theft: Theft) -> None:
     """One request that names both."""
-    thief = client_with(theft.sessions.begin(MINE, "node-1"), theft.server.endpoint)
+    thief = client_with(theft.sessions.create_session(MINE, "node-1"), theft.server.endpoint)
     targets = [minio.deleteobjects.DeleteObject(theft.key(namespace)) for namespace in (MINE, THEIRS)]
     with contextlib.suppress(minio.error.S3Error):  # some servers refuse it as a whole
         assert [one.code for one in thief.remove_objects(theft.bucket, targets)] == ["AccessDenied"]
@@ -186,21 +186,21 @@ def test_a_thief_deletes_nothing_of_others_among_his_own(theft: Theft) -> None:
 
 def test_a_thief_gets_no_wider_credentials_with_his_own(theft: Theft) -> None:
     """Neither of another namespace, nor without a policy: what a session may not, one begun in it may not."""
-    given = theft.sessions.begin(MINE, "node-1")
+    given = theft.sessions.create_session(MINE, "node-1")
     keys = {"access_key": given.access_key, "secret_key": given.secret_key}
     location = theft.server.location(theft.bucket, PREFIX, **keys)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("AWS_SESSION_TOKEN", given.session_token)
         for role in (ROLE, None):
             try:
-                more = Sessions(location, SessionSource(role_arn=role)).begin(THEIRS, "thief")
+                more = Sessions(location, SessionSource(role_arn=role)).create_session(THEIRS, "thief")
             except (StoreDeniedError, StoreUnavailableError):
                 continue
             assert reachable(theft, theft.key(THEIRS), more) == set(), "the session was not narrowed by the first"
 
 
 def test_credentials_without_their_token_are_none(theft: Theft) -> None:
-    given = theft.sessions.begin(MINE, "node-1")
+    given = theft.sessions.create_session(MINE, "node-1")
     location = theft.server.location(theft.bucket, PREFIX, access_key=given.access_key, secret_key=given.secret_key)
     with pytest.raises(StoreDeniedError):
         S3Backend(location).get(f"v1/{MINE}/packs/a-1", at_most=100)

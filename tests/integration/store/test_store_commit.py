@@ -11,9 +11,9 @@ from cedana_sched.model.errors import CommitConflictError, StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store import capabilities, layout
 from cedana_sched.store.backend import Backend, Buffer, Capabilities
-from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.posix import PosixBackend
-from cedana_sched.store.snapshots import SnapshotStore, open_backend
+from cedana_sched.store.snapshot_store import SnapshotStore, open_backend
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.snapshots import metadata, take
 
 WORKLOAD = Identity("team-a", "gromacs")
@@ -27,7 +27,7 @@ def protocol_store(
     """A store that has, or is taken not to have, conditional create."""
     if request.param == "claims":
         monkeypatch.setattr(
-            "cedana_sched.store.snapshots.capabilities_of",
+            "cedana_sched.store.snapshot_store.capabilities_of",
             lambda _: Capabilities(conditional_create=False, ranges=True),
         )
     return SnapshotStore.open(storage)
@@ -114,7 +114,7 @@ def test_identities_are_told_apart(storage: StorageConfig) -> None:
         take(store, identity, {"core.img": b"%d" % number})
 
     for number, identity in enumerate(identities):
-        latest = store.latest(identity)
+        latest = store.latest_snapshot_of(identity)
         assert latest is not None
         assert latest.ref == SnapshotRef(identity, 1)
         assert store.open_snapshot(latest.ref).read("core.img") == b"%d" % number
@@ -144,7 +144,8 @@ def test_a_commit_whose_answer_was_lost_is_recognised(tmp_path: Path, monkeypatc
             raise StoreUnavailableError("the connection broke")
 
     monkeypatch.setattr(
-        "cedana_sched.store.snapshots.capabilities_of", lambda _: Capabilities(conditional_create=True, ranges=True)
+        "cedana_sched.store.snapshot_store.capabilities_of",
+        lambda _: Capabilities(conditional_create=True, ranges=True),
     )
     store = SnapshotStore(Forgetful(tmp_path / "store"))
 
@@ -170,7 +171,8 @@ def test_an_unknown_outcome_of_the_commit_keeps_the_packs(tmp_path: Path, monkey
             return super().list(prefix)
 
     monkeypatch.setattr(
-        "cedana_sched.store.snapshots.capabilities_of", lambda _: Capabilities(conditional_create=True, ranges=True)
+        "cedana_sched.store.snapshot_store.capabilities_of",
+        lambda _: Capabilities(conditional_create=True, ranges=True),
     )
     with pytest.raises(StoreUnavailableError):
         take(SnapshotStore(Dying(tmp_path / "store")), WORKLOAD, {"pages-1.img": bytes(range(256)) * 1024}, "uid")
@@ -198,7 +200,7 @@ def test_a_store_that_overwrites_is_found_out(tmp_path: Path) -> None:
 
     assert not capabilities.capabilities_of(backend).conditional_create
     store = SnapshotStore(backend)
-    report = store.check()
+    report = store.check_storage()
     assert not report.conditional_create
     assert report.commit_protocol == "claim, then write, then look again"
     manifest = take(store, WORKLOAD, DATA)

@@ -20,9 +20,9 @@ from cedana_sched.model.errors import (
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import FORMAT_VERSION, Manifest
 from cedana_sched.store import layout
-from cedana_sched.store.format import encode_manifest
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore, open_backend
+from cedana_sched.store.manifest_format import encode_manifest
+from cedana_sched.store.snapshot_store import SnapshotStore, open_backend
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.snapshots import take
 from tests.servers.versitygw import Server, running
 
@@ -92,10 +92,10 @@ def test_a_damaged_manifest_is_named_and_hides_no_other(storage: StorageConfig) 
     with pytest.raises(IntegrityError, match=f"{second.ref}.*(header is damaged|seal is broken)"):
         fresh.open_snapshot(second.ref)
     assert [one.ref for one in fresh.list()] == [first.ref]
-    assert fresh.latest(WORKLOAD) == first.summary
+    assert fresh.latest_snapshot_of(WORKLOAD) == first.summary
     assert take(fresh, WORKLOAD, {"core.img": b"3"}).ref.generation == 3
     fresh.remove(second.ref)
-    assert [ref.generation for ref in fresh.committed()] == [1, 3]
+    assert [ref.generation for ref in fresh.committed_snapshots()] == [1, 3]
 
 
 def test_a_damaged_generation_can_be_removed_and_the_newest_that_is_left_is_taken(storage: StorageConfig) -> None:
@@ -106,7 +106,7 @@ def test_a_damaged_generation_can_be_removed_and_the_newest_that_is_left_is_take
 
     store.remove(second.ref)
 
-    assert SnapshotStore.open(storage).latest(WORKLOAD) == first.summary
+    assert SnapshotStore.open(storage).latest_snapshot_of(WORKLOAD) == first.summary
     assert store.verify(first.ref).ok
 
 
@@ -174,7 +174,11 @@ def test_a_read_only_folder_is_denied(small_disk: Path) -> None:
     manifest = take(store, WORKLOAD, {"core.img": b"1"})
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
 
-    for call in (store.check, lambda: store.begin(WORKLOAD, checkpoint_uid="x"), lambda: store.remove(manifest.ref)):
+    for call in (
+        store.check_storage,
+        lambda: store.begin(WORKLOAD, checkpoint_uid="x"),
+        lambda: store.remove(manifest.ref),
+    ):
         with pytest.raises(StoreDeniedError, match="Read-only file system"):
             call()
     assert store.open_snapshot(manifest.ref).read("core.img") == b"1"
@@ -219,7 +223,7 @@ def test_wrong_keys_a_missing_bucket_and_no_server_are_told_apart(s3_server: Ser
     no_bucket = s3_server.config("no-such-bucket")
     for config, words in ((wrong_keys, "refuses these keys"), (no_bucket, "no such bucket")):
         store = SnapshotStore.open(config)
-        for call in (store.check, store.list, lambda store=store: store.begin(WORKLOAD, checkpoint_uid="x")):
+        for call in (store.check_storage, store.list, lambda store=store: store.begin(WORKLOAD, checkpoint_uid="x")):
             with pytest.raises(StoreDeniedError, match=words):
                 call()
 
@@ -254,5 +258,5 @@ def test_an_unreachable_endpoint_is_unavailable_within_seconds(tmp_path: Path) -
     server = Server(tmp_path)
     began = time.monotonic()
     with pytest.raises(StoreUnavailableError, match="no good answer came"):
-        SnapshotStore.open(server.config("some-bucket")).check()
+        SnapshotStore.open(server.config("some-bucket")).check_storage()
     assert time.monotonic() - began < 15

@@ -14,8 +14,8 @@ from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.policy import Retention
 from cedana_sched.store import layout
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore, open_backend
+from cedana_sched.store.snapshot_store import SnapshotStore, open_backend
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.snapshots import metadata, take
 
 WORKLOAD = Identity("team-a", "gromacs")
@@ -125,8 +125,8 @@ def test_a_manifest_that_cannot_be_read_keeps_every_pack(storage: StorageConfig)
 UPLOADER = """
 import json, sys
 from cedana_sched.model.identity import Identity
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
+from cedana_sched.store.snapshot_store import SnapshotStore
 store = SnapshotStore.open(StorageConfig.load(json.load(sys.stdin)), pack_bytes=24 << 20)
 writer = store.begin(Identity("team-a", "gromacs"), checkpoint_uid="killed")
 stream = writer.open_stream("pages-1.img")
@@ -149,7 +149,7 @@ def test_a_writer_killed_in_the_middle_leaves_nothing_visible_and_is_cleaned_up(
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(json.dumps(storage.reveal()).encode())
+    process.stdin.write(json.dumps(storage.dump_with_secrets()).encode())
     process.stdin.close()
     assert process.stdout.readline() == b"uploading\n"
     process.send_signal(signal.SIGKILL)

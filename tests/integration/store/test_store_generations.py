@@ -18,8 +18,8 @@ from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.manifest import ZERO_CHUNK, Manifest
 from cedana_sched.store.intents import TIME_TO_LIVE_SECONDS
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore, open_backend
+from cedana_sched.store.snapshot_store import SnapshotStore, open_backend
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.snapshots import metadata, take
 
 WORKLOAD = Identity("team-a", "gromacs")
@@ -154,8 +154,8 @@ def test_zeros_take_no_room_in_the_store_or_on_the_node(tmp_path: Path) -> None:
 BIG = """
 import json, resource, sys
 from cedana_sched.model.identity import Identity
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.servers.snapshots import metadata
 store = SnapshotStore.open(StorageConfig.load(json.load(sys.stdin)))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -171,7 +171,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 def test_memory_stays_bounded(storage: StorageConfig) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BIG], input=json.dumps(storage.reveal()), capture_output=True, text=True, check=True
+        [sys.executable, "-c", BIG],
+        input=json.dumps(storage.dump_with_secrets()),
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert int(done.stdout) < 120 << 10, "KiB above the idle process, for 512 MiB"

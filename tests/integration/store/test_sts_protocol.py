@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from cedana_sched.model.errors import StoreDeniedError, StoreUnavailableError, UsageError
-from cedana_sched.store.location import S3Location
-from cedana_sched.store.session_policy import collecting_policy, session_policy
+from cedana_sched.store.session_policy import garbage_collection_policy, session_policy
+from cedana_sched.store.storage_config import S3Location
 from cedana_sched.store.sts import NoSessionsError, Sessions, SessionSource
 from tests.servers.sts import ACCESS_KEY, SECRET_KEY, FakeSts, error, sts_server
 
@@ -40,7 +40,7 @@ def sessions(sts: FakeSts, secret: str = SECRET_KEY, **source: object) -> Sessio
 
 
 def test_a_session_is_asked_for_with_the_policy_of_its_namespace(sts: FakeSts) -> None:
-    given = sessions(sts, roleArn=ROLE, durationSeconds=1800).begin(MINE, "node-1.example")
+    given = sessions(sts, roleArn=ROLE, durationSeconds=1800).create_session(MINE, "node-1.example")
     assert (given.access_key, given.secret_key, given.session_token) == ("ASIA1", "secret-1", "token-1")
     assert 1790 < given.seconds <= 1800
     asked = sts.requests[0]
@@ -51,38 +51,38 @@ def test_a_session_is_asked_for_with_the_policy_of_its_namespace(sts: FakeSts) -
 
 
 def test_a_session_that_only_collects_is_as_short_as_there_are(sts: FakeSts) -> None:
-    given = sessions(sts, durationSeconds=43_200).begin(MINE, "n", collecting=True)
+    given = sessions(sts, durationSeconds=43_200).create_session(MINE, "n", collecting=True)
     assert 890 < given.seconds <= 900
     assert sts.requests[0]["DurationSeconds"] == "900"
-    assert sts.requests[0]["Policy"] == collecting_policy("bucket", "some/prefix", MINE)
+    assert sts.requests[0]["Policy"] == garbage_collection_policy("bucket", "some/prefix", MINE)
 
 
 def test_a_store_that_needs_no_role_is_told_of_none(sts: FakeSts) -> None:
-    sessions(sts).begin(MINE, "n" * 253)
+    sessions(sts).create_session(MINE, "n" * 253)
     assert "RoleArn" not in sts.requests[0]
     assert sts.requests[0]["RoleSessionName"] == ("cedana-" + "n" * 253)[:64]
 
 
 def test_a_session_that_is_shorter_than_was_asked_for_is_known_to_be(sts: FakeSts) -> None:
     sts.life = dt.timedelta(minutes=15)
-    assert 880 < sessions(sts).begin(MINE, "n").seconds <= 900
+    assert 880 < sessions(sts).create_session(MINE, "n").seconds <= 900
 
 
 def test_keys_that_expire_themselves_sign_with_their_token(sts: FakeSts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "mine")
-    sessions(sts).begin(MINE, "n")
+    sessions(sts).create_session(MINE, "n")
     assert sts.headers[0]["x-amz-security-token"] == "mine"
     assert "x-amz-security-token" in sts.headers[0]["authorization"]
 
 
 def test_the_partition_of_the_role_is_that_of_the_policy(sts: FakeSts) -> None:
-    sessions(sts, roleArn=ROLE.replace("arn:aws:", "arn:aws-cn:")).begin(MINE, "n")
+    sessions(sts, roleArn=ROLE.replace("arn:aws:", "arn:aws-cn:")).create_session(MINE, "n")
     assert json.loads(sts.requests[0]["Policy"])["Statement"][1]["Resource"] == ["arn:aws-cn:s3:::bucket"]
 
 
 def test_wrong_keys_are_refused_by_the_signature(sts: FakeSts) -> None:
     with pytest.raises(StoreDeniedError, match="SignatureDoesNotMatch"):
-        sessions(sts, secret="another").begin(MINE, "n")  # noqa: S106
+        sessions(sts, secret="another").create_session(MINE, "n")  # noqa: S106
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_wrong_keys_are_refused_by_the_signature(sts: FakeSts) -> None:
 def test_what_every_answer_means(sts: FakeSts, answer: tuple[int, str], raised: type[Exception]) -> None:
     sts.answers.append(answer)
     with pytest.raises(raised) as told:
-        sessions(sts).begin(MINE, "n")
+        sessions(sts).create_session(MINE, "n")
     assert type(told.value) is raised
     assert SECRET_KEY not in str(told.value)
 
@@ -120,20 +120,20 @@ def test_a_service_that_does_not_answer_is_unavailable() -> None:
     with sts_server() as gone:
         pass
     with pytest.raises(StoreUnavailableError, match="no good answer"):
-        sessions(gone).begin(MINE, "n")
+        sessions(gone).create_session(MINE, "n")
 
 
 def test_no_keys_at_all(sts: FakeSts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     location = S3Location(bucket="bucket", endpoint=sts.url, allow_http=True)
     with pytest.raises(StoreDeniedError, match="no keys are known"):
-        Sessions(location, SessionSource()).begin(MINE, "n")
+        Sessions(location, SessionSource()).create_session(MINE, "n")
     assert not sts.requests
 
 
 def test_a_forged_namespace_reaches_nobody(sts: FakeSts) -> None:
     with pytest.raises(UsageError):
-        sessions(sts).begin(f"{MINE}/*", "n")
+        sessions(sts).create_session(f"{MINE}/*", "n")
     assert not sts.requests
 
 

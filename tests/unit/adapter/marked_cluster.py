@@ -8,14 +8,14 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.adapter.evictions import NOT_ASKED, Family, MarkedEvictions, Report, alone
+from cedana_sched.adapter.marked_evictions import NOT_ASKED, Family, MarkedEvictions, Report, single_pod_family
+from cedana_sched.kube.builtin_kinds import PREEMPTION, Condition, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.errors import ApiError, ConflictError, RefusedByServerError
-from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, written
+from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, serialized_mark
 from cedana_sched.model.policy import CheckpointPolicy
 
 
@@ -23,7 +23,7 @@ def mark(*, since: float = 0.0, last: float = 0.0) -> str:
     """Times in seconds from now."""
     now = datetime.now(tz=UTC)
     times = ((now + timedelta(seconds=seconds)).isoformat(timespec="milliseconds") for seconds in (since, last))
-    return written(EvictionMark("volcano", *times))
+    return serialized_mark(EvictionMark("volcano", *times))
 
 
 def read_mark_of(text: str) -> EvictionMark:
@@ -58,7 +58,7 @@ class Cluster:
         access = ClusterAccess(
             cast("Any", self), cast("Any", None), self.pods, self, cast("Any", None), "-", cast("Any", None)
         )
-        self.family: Callable[[Pod], Family] = alone
+        self.family: Callable[[Pod], Family] = single_pod_family
         self.evictions = MarkedEvictions("sched", access, concerns=_is_mine, family_of=self._family_of, now=now)
 
     def refuse(self) -> None:
@@ -76,10 +76,10 @@ class Cluster:
     def _family_of(self, pod: Pod) -> Family:
         return self.family(pod)
 
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
         return CheckpointPolicy()
 
     async def patch(self, resource: object, name: str, namespace: str, patch: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cedana_sched.adapter.evictions import Family
+from cedana_sched.adapter.marked_evictions import Family
 from cedana_sched.model.objects import eviction_mark
 from cedana_sched.model.preemption import Release, Verdict
 from tests.unit.adapter.marked_cluster import Cluster, cancelled, followed, mark, nothing, preempted, stale
@@ -21,7 +21,7 @@ async def test_a_gang_that_is_evicted_anew_is_not_deleted_by_the_release_before(
         cluster.put("md-0", text=stale())
         cluster.at_patch = lambda: cluster.put("md-0", text=mark(since=1.0))
         verdicts = {"uid-md-0": Verdict.COMMITTED, "uid-md-1": Verdict.COMMITTED}
-        assert not await cluster.evictions.released(Release(signal.uid, verdicts))
+        assert not await cluster.evictions.on_released(Release(signal.uid, verdicts))
         assert await cancelled(heard) == signal.uid
         assert (await preempted(heard)).signal.uid != signal.uid
 
@@ -86,7 +86,7 @@ async def test_what_is_left_of_a_gang_that_was_not_saved_is_told_when_it_is_aske
         cluster.put("md-0", text=mark())
         signal = (await preempted(heard)).signal
         verdicts = {"uid-md-0": Verdict.COMMITTED, "uid-md-1": Verdict.COMMITTED, "uid-md-2": Verdict.EVICT}
-        await cluster.evictions.released(Release(signal.uid, verdicts))
+        await cluster.evictions.on_released(Release(signal.uid, verdicts))
         cluster.put("md-0", deleted=True)
         cluster.put("md-2", text=mark())
         await nothing(heard)  # md-1 is still going

@@ -7,9 +7,9 @@ import asyncio
 import msgspec
 import pytest
 
-from cedana_sched.adapter import evictions
+from cedana_sched.adapter import marked_evictions
 from cedana_sched.model.objects import eviction_mark, names
-from cedana_sched.model.objects.eviction_mark import written
+from cedana_sched.model.objects.eviction_mark import serialized_mark
 from cedana_sched.model.preemption import Release, Verdict
 from tests.unit.adapter.marked_cluster import (
     Cluster,
@@ -54,8 +54,8 @@ async def test_who_is_asked_for_on_is_not_taken_back_by_a_cache_that_is_behind(m
             async with asyncio.timeout(60):
                 await cluster.was_patched.wait()
             await nothing(heard)
-        cluster.put(text=written(msgspec.structs.replace(read_mark_of(begun), last=read_mark_of(mark()).last)))
-        assert not await cluster.evictions.released(Release(signal.uid, {"uid-md-0": Verdict.COMMITTED}))
+        cluster.put(text=serialized_mark(msgspec.structs.replace(read_mark_of(begun), last=read_mark_of(mark()).last)))
+        assert not await cluster.evictions.on_released(Release(signal.uid, {"uid-md-0": Verdict.COMMITTED}))
         await nothing(heard)
         assert len(cluster.patched) == 1
 
@@ -66,7 +66,7 @@ async def test_who_is_evicted_is_not_taken_back() -> None:
         cluster.put(text=mark())
         signal = (await preempted(heard)).signal
         release = Release(signal.uid, {"uid-md-0": Verdict.COMMITTED})
-        assert not await cluster.evictions.released(release), "the scheduler itself takes it"
+        assert not await cluster.evictions.on_released(release), "the scheduler itself takes it"
         cluster.put(text=stale(), deleted=True)
         await nothing(heard)
         cluster.put(text=mark(), uid="uid-of-the-next", deleted=False)
@@ -77,10 +77,10 @@ async def test_who_was_committed_after_it_was_taken_back_is_spared() -> None:
     cluster = Cluster()
     async with followed(cluster) as heard:
         cluster.put()
-        await cluster.evictions.released(Release("earlier", {"uid-md-0": Verdict.EVICT}))
-        await cluster.evictions.released(Release("earlier", {"uid-md-9": Verdict.COMMITTED}))
+        await cluster.evictions.on_released(Release("earlier", {"uid-md-0": Verdict.EVICT}))
+        await cluster.evictions.on_released(Release("earlier", {"uid-md-9": Verdict.COMMITTED}))
         await nothing(heard)
-        await cluster.evictions.released(Release("earlier", {"uid-md-0": Verdict.COMMITTED}))
+        await cluster.evictions.on_released(Release("earlier", {"uid-md-0": Verdict.COMMITTED}))
         assert await cancelled(heard) == "earlier"
 
 
@@ -89,7 +89,7 @@ async def test_who_is_evicted_again_is_not_spared_by_the_release_before() -> Non
     async with followed(cluster) as heard:
         cluster.put(text=mark())
         signal = (await preempted(heard)).signal
-        await cluster.evictions.released(Release("earlier", {"uid-md-0": Verdict.COMMITTED}))
+        await cluster.evictions.on_released(Release("earlier", {"uid-md-0": Verdict.COMMITTED}))
         await nothing(heard)
         assert cluster.patched == []
         assert [one.signal.uid async for one in pending(cluster)] == [signal.uid]
@@ -101,14 +101,14 @@ async def test_who_is_marked_and_unmarked_again_and_again_is_taken_up_so_often_a
     """Whoever may write to the pod can do that; each time would be two objects, and a freeze."""
     cluster = Cluster()
     async with followed(cluster) as heard:
-        for number in range(evictions.ANEW_AT_MOST):
+        for number in range(marked_evictions.ANEW_AT_MOST):
             cluster.put(text=mark(since=number / 100))
             signal = (await preempted(heard)).signal
             cluster.put()
             assert await cancelled(heard) == signal.uid
         cluster.put(text=mark(since=0.5))
         await nothing(heard)
-        monkeypatch.setattr(evictions, "ANEW_SECONDS", 0.0)
+        monkeypatch.setattr(marked_evictions, "ANEW_SECONDS", 0.0)
         last = mark(since=0.5)
         cluster.put(text=last)
         assert (await preempted(heard)).signal.uid == f"uid-md-0@{read_mark_of(last).since}"

@@ -14,14 +14,14 @@ import pytest
 
 from cedana_sched.adapter import mark_removal
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.adapter.evictions import Family
+from cedana_sched.adapter.marked_evictions import Family
 from cedana_sched.coordinator.core import ReleaseHold
-from cedana_sched.kube.objects import Metadata, Pod
-from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.builtin_kinds import Metadata, Pod
+from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint, CheckpointSpec
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import asked_now, read_mark, written
+from cedana_sched.model.objects.eviction_mark import read_mark, refreshed_mark, serialized_mark
 from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched.model.records import CheckpointStep, HoldStep
 from tests.unit.adapter.marked_cluster import Cluster, cancelled, followed, mark, nothing, preempted, stale
@@ -70,11 +70,11 @@ async def test_a_mark_that_the_api_server_does_not_have_is_no_more(become: Calla
         cluster.put(text=mark())
         signal = (await preempted(heard)).signal
         cluster.refuse()
-        cluster.pods.unsubscribe(cluster.evictions._heard)  # it has not seen it yet
+        cluster.pods.unsubscribe(cluster.evictions._on_pod_change)  # it has not seen it yet
         behind = cluster.put(text=stale())
         become(cluster, behind)
-        cluster.pods.subscribe(cluster.evictions._heard)
-        cluster.evictions._heard(behind, behind)
+        cluster.pods.subscribe(cluster.evictions._on_pod_change)
+        cluster.evictions._on_pod_change(behind, behind)
         assert await cancelled(heard) == signal.uid
 
 
@@ -85,7 +85,7 @@ async def test_who_is_asked_for_by_what_the_api_server_has_is_not_taken_back(fie
         cluster.put(text=mark())
         signal = (await preempted(heard)).signal
         cluster.refuse()
-        await cluster.evictions.released(Release(signal.uid, {"uid-md-0": Verdict.COMMITTED}))
+        await cluster.evictions.on_released(Release(signal.uid, {"uid-md-0": Verdict.COMMITTED}))
         await asyncio.sleep(SHOWS_SECONDS)
         text = mark() if fields.pop("text", None) else stale()
         cluster.is_at(cluster.put(text=mark()), text, **fields)
@@ -136,7 +136,7 @@ async def test_who_does_not_go_although_it_was_released_is_spared() -> None:
         await patched(cluster, 1)
         release = Release(signal.uid, {"uid-md-0": Verdict.COMMITTED})
         with pytest.raises(RetryableError):
-            await cluster.evictions.released(release)
+            await cluster.evictions.on_released(release)
         await nothing(heard)
         assert await cancelled(heard) == signal.uid
 
@@ -153,13 +153,13 @@ async def test_a_gang_in_doubt_does_not_go_as_a_whole() -> None:
         await patched(cluster, 1)
         release = Release(signal.uid, {"uid-md-0": Verdict.COMMITTED, "uid-md-1": Verdict.COMMITTED})
         with pytest.raises(RetryableError):
-            await cluster.evictions.released(release)
+            await cluster.evictions.on_released(release)
         cluster.accept()
         with pytest.raises(RetryableError):
-            await cluster.evictions.released(release)
+            await cluster.evictions.on_released(release)
         await nothing(heard)
         cluster.put("md-0", text=stale(), deleted=True)  # the scheduler has asked, and used the release
-        assert await cluster.evictions.released(release)
+        assert await cluster.evictions.on_released(release)
         await nothing(heard)
 
 
@@ -170,10 +170,10 @@ async def test_a_new_coordinator_does_not_take_back_either() -> None:
         cluster.put(text=stale())
         release = Release("of-an-earlier-run", {"uid-md-0": Verdict.COMMITTED})
         with pytest.raises(RetryableError):
-            await cluster.evictions.released(release)
+            await cluster.evictions.on_released(release)
         await nothing(heard)
         await asyncio.sleep(SHOWS_SECONDS)
-        assert not await cluster.evictions.released(release)
+        assert not await cluster.evictions.on_released(release)
         assert await cancelled(heard) == release.signal_uid, "nobody has taken it"
 
 
@@ -190,8 +190,8 @@ class Second:
         """The scheduler's attempt, which is marked where pods can be written."""
         annotations = {names.EVICTION_REQUESTED: self.text} if self.text else {}
         answer = self.desk.ask(eviction(annotations=annotations))
-        if not self.cluster.refuses and (new := asked_now(read_mark(annotations), SCHEDULER, self.desk.now)):
-            self.text = written(new)
+        if not self.cluster.refuses and (new := refreshed_mark(read_mark(annotations), SCHEDULER, self.desk.now)):
+            self.text = serialized_mark(new)
         self.cluster.put(text=self.text, uid=POD_UID)
         return answer.decision
 
@@ -201,14 +201,14 @@ class Second:
         if isinstance(report, Preempted):
             uid = report.signal.uid
             self.told.frozen(f"{uid}.{POD_UID}.1")
-            self.desk.known.note_hold(None, hold(uid=uid, left=300))
+            self.desk.known.on_hold_change(None, hold(uid=uid, left=300))
             spec = CheckpointSpec(IdentitySpec("md"), PodRef(POD_UID, node_name="n1"), uid)
-            self.desk.known.note_checkpoint(None, Checkpoint(Metadata(name=uid, namespace="lab"), spec))
+            self.desk.known.on_checkpoint_change(None, Checkpoint(Metadata(name=uid, namespace="lab"), spec))
             return
         self.told.aborted(f"{report.signal_uid}.{POD_UID}.1")
         (release,) = (one.release for one in self.told.said if isinstance(one, ReleaseHold))
         over = hold(HoldStep.RELEASED, release.verdicts[POD_UID], uid=report.signal_uid, released=0)
-        self.desk.known.note_hold(None, over)
+        self.desk.known.on_hold_change(None, over)
 
     def wait(self) -> None:
         self.desk.wait(1)
@@ -228,5 +228,5 @@ async def test_whom_the_scheduler_asks_for_all_the_time_is_not_evicted_unsaved()
             while not heard.empty():
                 second.hear(heard.get_nowait())
             second.wait()
-    steps = [one.step for one in second.told.core.book.checkpoints.values()]
+    steps = [one.step for one in second.told.core.registry.checkpoints.values()]
     assert steps == [CheckpointStep.DUMPING]

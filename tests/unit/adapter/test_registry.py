@@ -90,4 +90,4 @@ def test_two_distributions_with_one_name_are_refused(monkeypatch: pytest.MonkeyP
     points = EntryPoints([EntryPoint("toy", "one:Toy", GROUP), EntryPoint("toy", "two:Toy", GROUP)])
     monkeypatch.setattr(registry, "entry_points", lambda group: points.select(group=group))
     with pytest.raises(AdapterLoadError, match="two adapters are called 'toy'"):
-        registry.installed()
+        registry.installed_adapters()

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.adapter.cluster import ClusterAccess, ClusterAdapter, Watching
-from cedana_sched.kube.objects import Pod
+from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, Watching
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched_kueue.adapter import KueueAdapter

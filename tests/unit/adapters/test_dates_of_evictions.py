@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 
 from cedana_sched.adapter.conformance import Stage
-from cedana_sched.adapter.conformance.coordinator import coordinating
+from cedana_sched.adapter.conformance.coordinator import running_coordinator
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.objects import ADMISSION_CHECKS
@@ -51,10 +51,10 @@ async def armada() -> AsyncIterator[Stage]:
 async def test_eviction_is_dated_by_the_api_server(
     stage_of: Callable[[], AbstractAsyncContextManager[Stage]], apart: float
 ) -> None:
-    async with stage_of() as stage, coordinating(stage) as coordinator:
+    async with stage_of() as stage, running_coordinator(stage) as coordinator:
         (victim,) = await stage.start()
         await stage.preempt(victim)
-        signal = await coordinator.signal_of(victim)
+        signal = await coordinator.wait_for_signal(victim)
     assert signal.observed_at == pytest.approx(time.time() + apart, abs=60)
 
 
@@ -62,7 +62,7 @@ async def test_state_of_an_admission_check_is_dated_by_the_api_server(apart: flo
     stage = KueueStage()
     spec = {"controllerName": names.ADMISSION_CHECK_CONTROLLER}
     stage.api.put(ADMISSION_CHECKS, {"metadata": {"name": "cedana"}, "spec": spec})
-    async with coordinating(stage):
+    async with running_coordinator(stage):
         await stage.api.until(lambda: "status" in (stage.api.stored(ADMISSION_CHECKS, "cedana", None) or {}))
     (condition,) = (stage.api.stored(ADMISSION_CHECKS, "cedana", None) or {})["status"]["conditions"]
     declared = datetime.fromisoformat(condition["lastTransitionTime"]).timestamp()

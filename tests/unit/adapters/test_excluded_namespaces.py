@@ -15,14 +15,14 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Release, Verdict
-from cedana_sched.model.served import EVERYWHERE, Served
+from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS
 from tests.unit.adapters.armada.armada_stage import ArmadaStage
 from tests.unit.adapters.armada.fake_armada import FakeArmada
 from tests.unit.adapters.kueue.kueue_stage import KueueStage
 from tests.unit.adapters.volcano.volcano_stage import VolcanoStage
 
-EXCLUDED = Served(frozenset({"bio", "research"}))
+EXCLUDED = ServedNamespaces(frozenset({"bio", "research"}))
 
 
 @pytest.fixture(params=["kueue", "volcano", "armada"])
@@ -36,14 +36,16 @@ async def stage(request: pytest.FixtureRequest) -> AsyncIterator[ClusterStage]:
 
 
 @pytest.mark.parametrize("served", [EVERYWHERE, EXCLUDED], ids=["served", "excluded"])
-async def test_who_is_preempted_in_an_excluded_namespace_is_nobodys_victim(stage: ClusterStage, served: Served) -> None:
+async def test_who_is_preempted_in_an_excluded_namespace_is_nobodys_victim(
+    stage: ClusterStage, served: ServedNamespaces
+) -> None:
     stage.served = served
     async with stage.adapter() as adapter:
         coordinator = Coordinator(stage, adapter)
-        async with coordinator.listening():
+        async with coordinator.reading_reports():
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            await stage.settle()
+            await stage.wait_until_reported()
     told = {
         one.workload.uid
         for report in coordinator.heard
@@ -76,7 +78,7 @@ async def test_a_workload_of_an_excluded_namespace_passes_our_check_as_it_is() -
     stage.served = EXCLUDED
     _asks_our_check(stage)
     async with stage.adapter():
-        await stage.settle()
+        await stage.wait_until_reported()
     (workload,) = stage.api.all_of(WORKLOADS)
     (check,) = workload["status"]["admissionChecks"]
     assert (check["state"], check["podSetUpdates"]) == ("Ready", [])
@@ -90,14 +92,14 @@ async def test_kueue_tries_again_at_once_when_its_namespace_is_excluded_while_it
     name = victim.workload.name.rpartition("-")[0]
     async with stage.adapter() as adapter:
         coordinator = Coordinator(stage, adapter)
-        async with coordinator.listening():
+        async with coordinator.reading_reports():
             await stage.preempt(victim)
-            signal = await coordinator.signal_of(victim)
+            signal = await coordinator.wait_for_signal(victim)
     stage.served = EXCLUDED
     async with stage.adapter() as adapter:
         await adapter.release(Release(signal.uid, {victim.uid: Verdict.NOT_NEEDED}, {}))
         async with asyncio.timeout(60):
-            await stage.evicted(victim)
+            await stage.wait_until_evicted(victim)
     job = stage.api.stored(JOBS, name, "bio")
     assert job is not None
     assert job["spec"]["suspend"]

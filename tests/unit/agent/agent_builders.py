@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from cedana_sched.agent.node import NodeAgent
-from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
+from cedana_sched.agent.node_agent import NodeAgent
+from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.storage_config import StorageConfig
 
 WORKLOAD = WorkloadRef(uid="w1", namespace="default", name="sim", node="here")
 
 
 class FakeRuntime:
-    """Runs one workload, or nothing; `continuing` is raised by `continue_from`."""
+    """Runs one workload, or nothing; `continuing` is raised by `restore`."""
 
     def __init__(self, folder: Path) -> None:
         self.freezer = folder
@@ -29,17 +29,17 @@ class FakeRuntime:
     def state(self) -> str:
         return (self.freezer / "freezer.state").read_text()
 
-    async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
+    async def find_running(self, workload: WorkloadRef) -> RunningWorkload | None:
         tree = RunningContainer(1, self.freezer)
-        return RunningWorkload((tree,), restored=self.restored) if self.runs else None
+        return RunningWorkload((tree,), is_restored=self.restored) if self.runs else None
 
-    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
+    async def kill_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
         self.runs = False
         return True
 
-    async def spare(self, checkpoint_uid: str, workload: WorkloadRef) -> None: ...
+    async def undo_kill(self, checkpoint_uid: str, workload: WorkloadRef) -> None: ...
 
-    async def continue_from(self, _: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+    async def restore(self, _: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
         if self.continuing:
             raise self.continuing.pop(0)
         self.continued.append(restore_facts)
@@ -48,7 +48,7 @@ class FakeRuntime:
     async def start_cold(self, _: str, workload: WorkloadRef, why: str | None) -> None:
         self.runs = True
 
-    async def give_up(self, _: str, workload: WorkloadRef, why: str) -> None: ...
+    async def fail_workload(self, _: str, workload: WorkloadRef, why: str) -> None: ...
 
 
 class _Toolchain:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.agent import cancelled_checkpoints
-from cedana_sched.agent.node import NodeAgent
+from cedana_sched.agent import cancelled_snapshots
+from cedana_sched.agent.node_agent import NodeAgent
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity
@@ -22,8 +22,8 @@ from cedana_sched.model.orders import (
     SnapshotFound,
     SnapshotRemoved,
 )
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 from tests.pauses import shorten_pauses
 from tests.servers.snapshots import take
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime, agent_of
@@ -58,8 +58,8 @@ class Place:
     def agent(self) -> NodeAgent:
         return agent_of(FakeRuntime(self._folder), self._folder, self.store_folder)
 
-    def part(self) -> cancelled_checkpoints.CalledOff:
-        return cancelled_checkpoints.CalledOff(self.store, StoreThreads(), self._folder / "notes")
+    def part(self) -> cancelled_snapshots.CancelledSnapshots:
+        return cancelled_snapshots.CancelledSnapshots(self.store, StoreThreads(), self._folder / "notes")
 
     def left(self) -> list[str]:
         return [one.checkpoint_uid for one in self.store.list()]

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from cedana_sched.agent import capture
-from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureReport, encode
-from cedana_sched.agent.runtime import RunningContainer
+from cedana_sched.agent.capture_messages import CaptureCommitted, CaptureFailed, CaptureReport, encode
+from cedana_sched.agent.workload_runtime import RunningContainer
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.records import Transfer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cedana_sched.agent.messages import (
+from cedana_sched.agent.capture_messages import (
     CaptureCommitted,
     CaptureFailed,
     CaptureReport,
@@ -13,10 +13,10 @@ from cedana_sched.agent.messages import (
     decode_request,
     encode,
 )
-from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
+from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.records import Transfer
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 
 
 def request(*containers: RunningContainer) -> CaptureRequest:

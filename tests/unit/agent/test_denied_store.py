@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.agent.capture import _is_retryable
-from cedana_sched.agent.restores import Restores
+from cedana_sched.agent.restore_orders import RestoreOrders
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CommitConflictError, DumpError, IntegrityError, StoreDeniedError, UnsealedError
 from cedana_sched.model.identity import SnapshotRef
-from cedana_sched.store.location import S3Location, StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import S3Location, StorageConfig
 from tests.servers.loopback import QuietHandler, serving
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
 from tests.unit.coordinator.core.core_builders import MD, POLICY, ref
@@ -73,7 +73,7 @@ async def test_return_waits_and_an_eviction_is_tried_again(
     refusing.status, refusing.code = status, code
     store = refusing.open()
     runtime = FakeRuntime(tmp_path)
-    returns = Restores(runtime, runtime, store, Staging(tmp_path / "staged", "4.2.1"), StoreThreads())
+    returns = RestoreOrders(runtime, runtime, store, Staging(tmp_path / "staged", "4.2.1"), StoreThreads())
     for answer in (
         await returns.find(orders.FindSnapshot("r1", MD)),
         await returns.stage(orders.Stage("r1", WORKLOAD, SnapshotRef(MD, 1))),
@@ -99,12 +99,12 @@ async def test_what_is_not_sealed_stays_refused(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "store").mkdir()
     store = SnapshotStore.open(StorageConfig(path=tmp_path / "store"))
     runtime = FakeRuntime(tmp_path)
-    returns = Restores(runtime, runtime, store, Staging(tmp_path / "staged", "4.2.1"), StoreThreads())
+    returns = RestoreOrders(runtime, runtime, store, Staging(tmp_path / "staged", "4.2.1"), StoreThreads())
 
     def unsealed(*_: object, **__: object) -> None:
         raise UnsealedError("it is not sealed")
 
-    monkeypatch.setattr(store, "latest", unsealed)
+    monkeypatch.setattr(store, "latest_snapshot_of", unsealed)
     answer = await returns.find(orders.FindSnapshot("r1", MD))
     assert isinstance(answer, orders.SnapshotFound)
     assert answer.problem is not None

@@ -10,17 +10,17 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cedana_sched.agent.budget import BASE_BYTES, DumpBudget, DumpMetrics
-from cedana_sched.agent.messages import CaptureCommitted, CaptureReport, CaptureRequest
-from cedana_sched.agent.node import NodeAgent
-from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
-from cedana_sched.coordinator.core import record_of
+from cedana_sched.agent.capture_messages import CaptureCommitted, CaptureReport, CaptureRequest
+from cedana_sched.agent.dump_budget import BASE_BYTES, DumpBudget, DumpMetrics
+from cedana_sched.agent.node_agent import NodeAgent
+from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
+from cedana_sched.coordinator.core import record_uid_of
 from cedana_sched.model import orders
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import Compression
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Transfer
-from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.storage_config import StorageConfig
 from tests.unit.agent.agent_builders import FakeRuntime, _Toolchain
 
 
@@ -39,7 +39,7 @@ class Field:
         self.refused: list[str] = []
 
     async def ask(self, uid: str, size: int = 0, left: float | None = None) -> None:
-        has_turn = await self.budget.take(uid, size, left)
+        has_turn = await self.budget.wait_for_slot(uid, size, left)
         (self.begun if has_turn else self.refused).append(uid)
 
     async def wanted(self, group: asyncio.TaskGroup, *asked: tuple[str, int, float | None]) -> None:
@@ -49,7 +49,7 @@ class Field:
 
     async def over(self, *uids: str) -> list[str]:
         for uid in uids:
-            self.budget.give_back(uid)
+            self.budget.free_slot(uid)
         await turns()
         return self.begun
 
@@ -114,7 +114,7 @@ class Node(FakeRuntime):
             (folder / "cgroup.procs").write_text("")
         return folder
 
-    async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
+    async def find_running(self, workload: WorkloadRef) -> RunningWorkload | None:
         return RunningWorkload((RunningContainer(1, self.of(workload.uid)),))
 
     def states(self, *uids: str) -> list[str]:
@@ -129,9 +129,9 @@ class Captures:
         self.most = 0
         self._ends: dict[str, asyncio.Event] = {}
 
-    async def none_of_before(self) -> None: ...
+    async def wait_for_earlier_captures(self) -> None: ...
 
-    async def stop_others(self, uid: str, running: RunningWorkload | None) -> None: ...
+    async def stop_other_captures(self, uid: str, running: RunningWorkload | None) -> None: ...
 
     async def stop(self, uid: str, running: RunningWorkload | None) -> None:
         self.end(uid)
@@ -188,7 +188,7 @@ class Agent:
 
     async def _perform(self, order: orders.Order) -> None:
         async for outcome in self.agent.perform(order):
-            self.outcomes.setdefault(record_of(order), []).append(outcome)
+            self.outcomes.setdefault(record_uid_of(order), []).append(outcome)
 
 
 async def until(condition: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent import node
+from cedana_sched.agent import node_agent
 from cedana_sched.model.orders import CheckpointFailed, Freeze, Outcome
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime, agent_of
 
@@ -49,7 +49,7 @@ async def test_answer_waits_until_the_owner_knows(tmp_path: Path) -> None:
 async def test_workload_whose_owner_knows_of_no_end_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "END_KNOWN_SECONDS", 0.01)
+    monkeypatch.setattr(node_agent, "END_KNOWN_SECONDS", 0.01)
     outcome = await asyncio.wait_for(_frozen(_KnowingRuntime(tmp_path), tmp_path), 60)
     assert isinstance(outcome, CheckpointFailed)
     assert not outcome.workload_gone

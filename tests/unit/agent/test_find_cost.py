@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent.restores import Restores
+from cedana_sched.agent.restore_orders import RestoreOrders
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -14,8 +14,8 @@ from cedana_sched.model.manifest import FORMAT_VERSION
 from cedana_sched.model.orders import FindSnapshot, SnapshotFound
 from cedana_sched.model.policy import Retention
 from cedana_sched.store import layout
-from cedana_sched.store.format import encode_manifest
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.manifest_format import encode_manifest
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
 from tests.unit.agent.agent_builders import FakeRuntime
@@ -36,7 +36,7 @@ class Bench:
         self.store = SnapshotStore(self.backend)
         (folder / "cgroup").mkdir()
         runtime = FakeRuntime(folder / "cgroup")
-        self.returns = Restores(runtime, runtime, self.store, Staging(folder / "staged", "4.2.1"), StoreThreads())
+        self.returns = RestoreOrders(runtime, runtime, self.store, Staging(folder / "staged", "4.2.1"), StoreThreads())
 
     def damage(self, generation: int) -> None:
         key = layout.manifest_key(SnapshotRef(REPLICA, generation))
@@ -70,7 +70,7 @@ async def test_a_generation_of_a_newer_format_hides_no_older_one(tmp_path: Path)
     manifest = bench.writer.open_snapshot(SnapshotRef(REPLICA, 4)).manifest
     bench.backend.put(layout.manifest_key(manifest.ref), encode_manifest(manifest, version=FORMAT_VERSION + 1))
 
-    latest = bench.store.latest(REPLICA)
+    latest = bench.store.latest_snapshot_of(REPLICA)
 
     assert latest is not None
     assert latest.ref == SnapshotRef(REPLICA, 3)

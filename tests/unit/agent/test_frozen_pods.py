@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent.frozen import FrozenWorkloads
-from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
+from cedana_sched.agent.frozen_workloads import FrozenWorkloads
+from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
 from cedana_sched.model.preemption import WorkloadRef
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
 
@@ -23,13 +23,13 @@ class FakePod(FakeRuntime):
         (self.second / "cgroup.procs").write_text("")
         self.ended: list[str] = []
 
-    async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
+    async def find_running(self, workload: WorkloadRef) -> RunningWorkload | None:
         trees = (RunningContainer(1, self.freezer, "first"), RunningContainer(2, self.second, "second"))
         return RunningWorkload(trees) if self.runs else None
 
-    async def end_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
+    async def kill_frozen(self, checkpoint_uid: str, workload: WorkloadRef, *, insist: bool = False) -> bool:
         self.ended.append(workload.uid)
-        return await super().end_frozen(checkpoint_uid, workload, insist=insist)
+        return await super().kill_frozen(checkpoint_uid, workload, insist=insist)
 
     @property
     def states(self) -> list[str]:

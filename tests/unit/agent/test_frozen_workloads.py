@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent import frozen
-from cedana_sched.agent.frozen import CheckpointOverError, FrozenWorkloads
+from cedana_sched.agent import frozen_workloads
+from cedana_sched.agent.frozen_workloads import CheckpointOverError, FrozenWorkloads
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
 
 
@@ -54,8 +54,8 @@ async def test_a_workload_without_processes_is_not_frozen(runtime: FakeRuntime) 
 
 
 def test_only_so_many_ended_checkpoints_are_remembered(runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "CHECKPOINTS_REMEMBERED", 3)
+    monkeypatch.setattr(frozen_workloads, "CHECKPOINTS_REMEMBERED", 3)
     workloads = FrozenWorkloads(runtime)
     for number in range(5):
-        workloads.close(f"c{number}")
-    assert [workloads.is_over(f"c{number}") for number in range(5)] == [False, False, True, True, True]
+        workloads.end_checkpoint(f"c{number}")
+    assert [workloads.is_checkpoint_over(f"c{number}") for number in range(5)] == [False, False, True, True, True]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.agent.captures import Captures
+from cedana_sched.agent.capture_processes import CaptureProcesses
 from tests.unit.agent.test_capture_messages import request
 
 
@@ -42,22 +42,24 @@ class Stuck:
 async def test_a_capture_that_ends_late_does_not_touch_its_workload_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cedana_sched.agent.captures.STOP_SECONDS", 0.1)
-    monkeypatch.setattr("cedana_sched.agent.captures.KILLED_SECONDS", 0.1)
-    monkeypatch.setattr("cedana_sched.agent.captures._write", lambda *_: None)
-    monkeypatch.setattr("cedana_sched.agent.captures._close_stdin", lambda *_: None)
+    monkeypatch.setattr("cedana_sched.agent.capture_processes.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("cedana_sched.agent.capture_processes.KILLED_SECONDS", 0.1)
+    monkeypatch.setattr("cedana_sched.agent.capture_processes._write", lambda *_: None)
+    monkeypatch.setattr("cedana_sched.agent.capture_processes._close_stdin", lambda *_: None)
     touched: list[str] = []
-    monkeypatch.setattr("cedana_sched.agent.captures.await_orphans", lambda _, work, __: touched.append(work.name))
+    monkeypatch.setattr(
+        "cedana_sched.agent.capture_processes.await_orphans", lambda _, work, __: touched.append(work.name)
+    )
     stuck = Stuck()
     asked = replace(request(), checkpoint_uid="c1", work_directory=str(tmp_path / "c1"))
     (tmp_path / "c1").mkdir()
-    captures = Captures(request().toolchain, tmp_path)
+    captures = CaptureProcesses(request().toolchain, tmp_path)
 
     async def begin() -> Stuck:
         return stuck
 
     monkeypatch.setattr(captures, "_take_spare", begin)
-    monkeypatch.setattr(captures, "_refill", lambda: asyncio.sleep(0))
+    monkeypatch.setattr(captures, "_refill_spare_processes", lambda: asyncio.sleep(0))
 
     async def capture() -> None:
         async for _ in captures.run(asked):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cedana_sched.agent import obstacles
-from cedana_sched.agent.obstacles import LOOKS_AT_ONCE, Preflight
+from cedana_sched.agent import freeze_preflight
+from cedana_sched.agent.freeze_preflight import LOOKS_AT_ONCE, Preflight
 from cedana_sched.snapshot.preflight import CutShortError, Obstacle
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
 
@@ -28,8 +28,8 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         go.wait()
         return [ODD]
 
-    monkeypatch.setattr(obstacles, "find_obstacles", look)
-    monkeypatch.setattr(obstacles, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(freeze_preflight, "find_obstacles", look)
+    monkeypatch.setattr(freeze_preflight, "GRACE_SECONDS", 0.01)
     yield go
     go.set()
 
@@ -37,7 +37,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 async def test_looks_that_do_not_return_found_nothing_and_say_so(tmp_path: Path, stuck: threading.Event) -> None:
     looks = Preflight(FakeRuntime(tmp_path), seconds=0)
     with capture_logs() as said:
-        assert await looks.obstacle(WORKLOAD) is None
+        assert await looks.find_freeze_obstacle(WORKLOAD) is None
     assert [(line["log_level"], line["workload"], line["why"]) for line in said] == [
         ("warning", WORKLOAD.name, "the look does not end")
     ]
@@ -47,7 +47,7 @@ async def test_looks_that_do_not_return_leave_all_threads_to_others(tmp_path: Pa
     looks = Preflight(FakeRuntime(tmp_path), seconds=0)
     many = 3 * max(LOOKS_AT_ONCE, (os.cpu_count() or 1) + 4)
     before = threading.active_count()
-    assert await asyncio.gather(*(looks.obstacle(WORKLOAD) for _ in range(many))) == [None] * many
+    assert await asyncio.gather(*(looks.find_freeze_obstacle(WORKLOAD) for _ in range(many))) == [None] * many
     assert threading.active_count() - before <= LOOKS_AT_ONCE
     async with asyncio.timeout(60):
         assert await asyncio.to_thread(lambda: "a thread") == "a thread"
@@ -59,12 +59,12 @@ async def test_looks_that_are_cut_short_found_nothing_and_say_so(
     def look(pids: Iterable[int], seconds: float) -> list[Obstacle]:
         raise CutShortError(f"the look would take more than {seconds:g} s")
 
-    monkeypatch.setattr(obstacles, "find_obstacles", look)
+    monkeypatch.setattr(freeze_preflight, "find_obstacles", look)
     with capture_logs() as said:
-        assert await Preflight(FakeRuntime(tmp_path), seconds=7).obstacle(WORKLOAD) is None
+        assert await Preflight(FakeRuntime(tmp_path), seconds=7).find_freeze_obstacle(WORKLOAD) is None
     assert [line["why"] for line in said] == ["the look would take more than 7 s"]
 
 
 async def test_what_is_found_is_said(tmp_path: Path, stuck: threading.Event) -> None:
     stuck.set()
-    assert await Preflight(FakeRuntime(tmp_path)).obstacle(WORKLOAD) == str(ODD)
+    assert await Preflight(FakeRuntime(tmp_path)).find_freeze_obstacle(WORKLOAD) == str(ODD)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.agent import orphans
-from cedana_sched.agent.captures import Captures
-from cedana_sched.agent.messages import CaptureFailed, criu_directory
-from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
+from cedana_sched.agent import orphan_processes
+from cedana_sched.agent.capture_messages import CaptureFailed, criu_directory
+from cedana_sched.agent.capture_processes import CaptureProcesses
+from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
 from tests.unit.agent.test_capture_messages import request
 
 
@@ -31,22 +31,22 @@ class FakeShelter:
         self._can = can
         self._shortage = shortage
 
-    async def admit(self, pid: int) -> bool:
+    async def detach(self, pid: int) -> bool:
         self.admitted.add(pid)
         return self._can
 
-    async def limit(self, pid: int, workload_bytes: int) -> None:
+    async def limit_memory(self, pid: int, workload_bytes: int) -> None:
         self.limited[pid] = workload_bytes
         self.on_limit(pid)
 
-    async def leave(self, pid: int) -> str | None:
+    async def clean_up_after(self, pid: int) -> str | None:
         self.left.add(pid)
         return self._shortage if pid in self.limited else None
 
 
 LISTENING = """
 import os, sys, threading
-from cedana_sched.agent.capture import _cancelled_from_outside
+from cedana_sched.agent.capture import _listen_for_cancellation
 reports = os.dup(1)
 class Dump:
     cancelled = threading.Event()
@@ -54,7 +54,7 @@ class Dump:
         os.write(reports, why.encode() + b"\\n")
         self.cancelled.set()
 dump = Dump()
-with _cancelled_from_outside(dump, outlives_agent=sys.argv[1] == "outlives"):
+with _listen_for_cancellation(dump, outlives_agent=sys.argv[1] == "outlives"):
     os.write(reports, b"dumps\\n")
     dump.cancelled.wait()
 """
@@ -122,7 +122,7 @@ def test_one_that_outlives_its_agent_goes_on_until_the_next_agent_stops_it() -> 
 @pytest.mark.parametrize("can", [True, False])
 async def test_only_who_is_sheltered_is_told_to_outlive(can: bool, tmp_path: Path) -> None:
     shelter = FakeShelter(can=can)
-    async with Captures(request().toolchain, tmp_path, shelter) as captures:
+    async with CaptureProcesses(request().toolchain, tmp_path, shelter) as captures:
         assert shelter.admitted == {process.pid for process in captures._spares}
         assert captures._sheltered == (shelter.admitted if can else set())
     assert shelter.left == shelter.admitted
@@ -132,7 +132,7 @@ async def test_only_who_is_sheltered_is_told_to_outlive(can: bool, tmp_path: Pat
 async def test_a_capture_that_ran_out_of_memory_says_so_first(shortage: str | None, tmp_path: Path) -> None:
     shelter = FakeShelter(shortage=shortage)
     asked = replace(request(), work_directory=str(tmp_path / "c1"))
-    async with Captures(request().toolchain, tmp_path, shelter) as captures:
+    async with CaptureProcesses(request().toolchain, tmp_path, shelter) as captures:
         shelter.on_limit = lambda pid: os.kill(pid, signal.SIGKILL)  # as soon as it has its limit
         reports = [report async for report in captures.run(asked)]
     killed = "the capture process was killed by SIGKILL"
@@ -146,14 +146,14 @@ async def test_a_killed_one_whose_agent_is_gone_leaves_no_criu_to_a_workload_tha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its agent would have undone what it leaves; the next one is told that the checkpoint is called off."""
-    monkeypatch.setattr(orphans, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(orphan_processes, "PATIENCE_SECONDS", 0.2)
     directory = tmp_path / "c1"
     work = criu_directory(directory, "main")
     work.mkdir(parents=True)
     criu = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "import sys; sys.stdin.read()", str(work), stdin=asyncio.subprocess.PIPE
     )
-    async with Captures(request().toolchain, tmp_path) as captures:
+    async with CaptureProcesses(request().toolchain, tmp_path) as captures:
         tree = RunningContainer(criu.pid, tmp_path / "gone", "main")
         await captures.stop("c1", RunningWorkload((tree,)))
         assert await asyncio.wait_for(criu.wait(), 60) != 0, "it ended by itself"  # whoever kills it may reap it first
@@ -171,8 +171,8 @@ async def test_an_abort_does_not_wait_for_a_capture_that_cannot_be_cleaned_up(
     directory = tmp_path / "c1"
     criu_directory(directory, "main").mkdir(parents=True)
     asked = replace(request(), work_directory=str(directory))
-    monkeypatch.setattr("cedana_sched.agent.captures.await_orphans", stumble)
-    async with Captures(request().toolchain, tmp_path, shelter) as captures, asyncio.timeout(60):
+    monkeypatch.setattr("cedana_sched.agent.capture_processes.await_orphans", stumble)
+    async with CaptureProcesses(request().toolchain, tmp_path, shelter) as captures, asyncio.timeout(60):
         shelter.on_limit = lambda pid: os.kill(pid, signal.SIGKILL)
         reports = [report async for report in captures.run(asked)]
         assert isinstance(reports[-1], CaptureFailed)
@@ -187,9 +187,9 @@ async def test_an_abort_does_not_wait_for_a_capture_whose_shelter_fails(
 
     shelter = FakeShelter()
     asked = replace(request(), work_directory=str(tmp_path / "c1"))
-    async with Captures(request().toolchain, tmp_path, shelter) as captures, asyncio.timeout(60):
+    async with CaptureProcesses(request().toolchain, tmp_path, shelter) as captures, asyncio.timeout(60):
         with monkeypatch.context() as patch:
-            patch.setattr(shelter, "leave", fail)
+            patch.setattr(shelter, "clean_up_after", fail)
             shelter.on_limit = lambda pid: os.kill(pid, signal.SIGKILL)
             with pytest.raises(RuntimeError, match="no group"):
                 [report async for report in captures.run(asked)]
@@ -215,14 +215,16 @@ async def test_an_abort_does_not_wait_for_a_capture_that_waits_in_the_kernel(
 ) -> None:
     process = Unkillable()
     cleaned: list[str] = []
-    monkeypatch.setattr("cedana_sched.agent.captures.await_orphans", lambda _, work, __: cleaned.append(work.name))
+    monkeypatch.setattr(
+        "cedana_sched.agent.capture_processes.await_orphans", lambda _, work, __: cleaned.append(work.name)
+    )
     (tmp_path / "c1").mkdir()
-    async with Captures(request().toolchain, tmp_path) as captures, asyncio.timeout(60):
+    async with CaptureProcesses(request().toolchain, tmp_path) as captures, asyncio.timeout(60):
         captures._running["c1"] = process  # type: ignore[assignment]
         with monkeypatch.context() as patch:  # not for the spares, which are real processes and need their time
-            patch.setattr("cedana_sched.agent.captures.STOP_SECONDS", 0.1)
-            patch.setattr("cedana_sched.agent.captures.KILLED_SECONDS", 0.1)
-            patch.setattr("cedana_sched.agent.captures._write", lambda *_: None)
+            patch.setattr("cedana_sched.agent.capture_processes.STOP_SECONDS", 0.1)
+            patch.setattr("cedana_sched.agent.capture_processes.KILLED_SECONDS", 0.1)
+            patch.setattr("cedana_sched.agent.capture_processes._write", lambda *_: None)
             await captures.stop("c1", request().workload)
         del captures._running["c1"]
     assert process.killed

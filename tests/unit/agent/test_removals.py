@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from cedana_sched.agent.garbage import Garbage
-from cedana_sched.agent.node import NodeAgent
+from cedana_sched.agent.node_agent import NodeAgent
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import StoreError, StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -22,12 +22,12 @@ from cedana_sched.model.orders import (
     SnapshotRemoved,
 )
 from cedana_sched.model.policy import Retention
-from cedana_sched.store.bounded import CrowdedNamespaceError
+from cedana_sched.store.bounded_listing import CrowdedNamespaceError
+from cedana_sched.store.collection_turns import CompletedRun, TurnResult
+from cedana_sched.store.credential_renewal import CredentialsRefusedError
 from cedana_sched.store.garbage import GarbageReport
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.session_credentials import CredentialsRefusedError
-from cedana_sched.store.snapshots import SnapshotStore
-from cedana_sched.store.turns import Completed, Turn
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
 from tests.unit.agent.agent_builders import FakeRuntime, agent_of
@@ -86,20 +86,20 @@ async def test_store_that_cannot_be_written_is_said(
 class _Collected:
     """A store that counts the runs; the numbers in `fails` fail, and those in `others` were another node's."""
 
-    def __init__(self, *fails: int, others: tuple[Turn, ...] = ()) -> None:
+    def __init__(self, *fails: int, others: tuple[TurnResult, ...] = ()) -> None:
         self.runs: list[str] = []
         self.turns = 0
         self._fails = fails
         self._others = list(others)
 
-    def collect_in_turn(self, namespace: str, every_seconds: float) -> Turn:
+    def collect_in_turn(self, namespace: str, every_seconds: float) -> TurnResult:
         self.turns += 1
         if self._others:
             return self._others.pop(0)
         self.runs.append(namespace)
         if len(self.runs) in self._fails:
             raise StoreUnavailableError("the store does not answer", remedy="wait")
-        return Turn(GarbageReport(namespace), Completed(0, 0))
+        return TurnResult(GarbageReport(namespace), CompletedRun(0, 0))
 
 
 def _garbage(store: _Collected) -> Garbage:
@@ -116,10 +116,10 @@ async def test_garbage_of_many_removals_is_collected_in_two_runs() -> None:
     store = _Collected()
     garbage = _garbage(store)
     for _ in range(5):
-        garbage.left_over("bio")
+        garbage.schedule_collection("bio")
     await _settled(garbage)
     assert store.runs == ["bio", "bio"]
-    garbage.left_over("bio")
+    garbage.schedule_collection("bio")
     await _settled(garbage)
     assert store.runs == ["bio"] * 4
 
@@ -127,17 +127,17 @@ async def test_garbage_of_many_removals_is_collected_in_two_runs() -> None:
 async def test_run_that_fails_is_made_up_for() -> None:
     store = _Collected(1, 3)
     garbage = _garbage(store)
-    garbage.left_over("bio")
+    garbage.schedule_collection("bio")
     await _settled(garbage)
     assert store.runs == ["bio"] * 4, "two that failed, and two that did not"
 
 
 async def test_run_of_another_node_that_began_after_the_removal_counts() -> None:
     """Only such a one: an earlier one has not seen what was removed, and one under way may not have."""
-    before, nobody_yet, after = Completed(9e9, 9e9), None, Completed(-60, -60)
-    store = _Collected(others=(Turn(None, before), Turn(None, nobody_yet), Turn(None, after)))
+    before, nobody_yet, after = CompletedRun(9e9, 9e9), None, CompletedRun(-60, -60)
+    store = _Collected(others=(TurnResult(None, before), TurnResult(None, nobody_yet), TurnResult(None, after)))
     garbage = _garbage(store)
-    garbage.left_over("bio")
+    garbage.schedule_collection("bio")
     await _settled(garbage)
     assert store.turns == 4
     assert store.runs == ["bio"], "the second run is made here"
@@ -146,7 +146,7 @@ async def test_run_of_another_node_that_began_after_the_removal_counts() -> None
 @pytest.mark.parametrize("problem", [CredentialsRefusedError, CrowdedNamespaceError])
 async def test_what_this_node_cannot_collect_it_leaves_to_others(problem: type[StoreError]) -> None:
     class Refused(_Collected):
-        def collect_in_turn(self, namespace: str, every_seconds: float) -> Turn:
+        def collect_in_turn(self, namespace: str, every_seconds: float) -> TurnResult:
             turn = super().collect_in_turn(namespace, every_seconds)
             if self.turns == 2:
                 raise problem("no pod of it is here")
@@ -154,10 +154,10 @@ async def test_what_this_node_cannot_collect_it_leaves_to_others(problem: type[S
 
     store = Refused()
     garbage = _garbage(store)
-    garbage.left_over("bio")
+    garbage.schedule_collection("bio")
     await _settled(garbage)
     assert store.turns == 2, "it was refused, and did not ask for ever"
-    garbage.left_over("bio")
+    garbage.schedule_collection("bio")
     await _settled(garbage)
     assert store.turns == 4, "and a later removal has it collect again"
 
@@ -166,7 +166,7 @@ async def test_agent_that_ends_does_not_wait_for_the_second_run() -> None:
     store = _Collected()
     garbage = Garbage(cast("SnapshotStore", store), StoreThreads())
     garbage.start()
-    garbage.left_over("bio")
+    garbage.schedule_collection("bio")
     await asyncio.wait_for(garbage.close(), 60)
 
 
@@ -178,7 +178,7 @@ async def test_retaining_reads_its_own_replica_and_leaves_the_collection_for_lat
         for _ in range(3):
             take(store, Identity("bio", "md", index), {"pages-1.img": PAGES})
     counting = CountingBackend(place)
-    monkeypatch.setattr("cedana_sched.store.snapshots.open_backend", lambda *_, **_options: counting)
+    monkeypatch.setattr("cedana_sched.store.snapshot_store.open_backend", lambda *_, **_options: counting)
     agent = _agent(tmp_path, place)
 
     retain = ApplyRetention("c1", Identity("bio", "md", 2), Retention(keep_last=1), spare=(1,))

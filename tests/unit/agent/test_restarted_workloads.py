@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent.runtime import RunningContainer, RunningWorkload
+from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import CheckpointFailed, Dump, Freeze, Frozen, Order, Outcome
 from cedana_sched.model.policy import Compression
@@ -26,7 +26,7 @@ class Restarting(FakeRuntime):
         super().__init__(folder)
         self.pid = 1
 
-    async def running(self, workload: WorkloadRef) -> RunningWorkload | None:
+    async def find_running(self, workload: WorkloadRef) -> RunningWorkload | None:
         return RunningWorkload((RunningContainer(self.pid, self.freezer, "main"),)) if self.runs else None
 
     def restart(self) -> None:

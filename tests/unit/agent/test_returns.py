@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.agent.facts import compatibility
-from cedana_sched.agent.prefetching import Prefetching
-from cedana_sched.agent.restores import DAMAGED_TIMES, Restores
+from cedana_sched.agent.compatibility_facts import compatibility_of_node
+from cedana_sched.agent.dump_prefetching import DumpPrefetching
+from cedana_sched.agent.restore_orders import DAMAGED_TIMES, RestoreOrders
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.coordinator.core import Timing
@@ -31,10 +31,10 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import FORMAT_VERSION, SnapshotMetadata
 from cedana_sched.snapshot.restore import RestoreInterruptedError
 from cedana_sched.store import layout
-from cedana_sched.store.format import encode_manifest
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.outages import PATIENCE_SECONDS
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.manifest_format import encode_manifest
+from cedana_sched.store.reader import PATIENCE_SECONDS
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
@@ -58,7 +58,7 @@ class Bench:
         self.staged = folder / "staged"
         self.staging = Staging(self.staged, "4.2.1")
         self.threads = StoreThreads()
-        self.returns = Restores(self.runtime, self.runtime, self.store, self.staging, self.threads)
+        self.returns = RestoreOrders(self.runtime, self.runtime, self.store, self.staging, self.threads)
 
     def commit(self, checkpoint_uid: str = "c1", criu: str = "4.2.1") -> None:
         with self.store.begin(MD, checkpoint_uid=checkpoint_uid) as writer:
@@ -76,7 +76,7 @@ class Bench:
 
     @staticmethod
     def metadata(checkpoint_uid: str, criu: str = "4.2.1") -> SnapshotMetadata:
-        here = compatibility(criu)
+        here = compatibility_of_node(criu)
         return SnapshotMetadata(checkpoint_uid=checkpoint_uid, compatibility=here, taken_at=1.0, runtime=FACTS)
 
 
@@ -89,12 +89,12 @@ def test_the_numbers_of_the_page() -> None:
     """A read is repeated for two minutes; what is read damaged is read five times within 15 s."""
     assert PATIENCE_SECONDS == 2 * 60
     assert DAMAGED_TIMES == 5
-    assert sum(Timing().pause(number) for number in range(1, DAMAGED_TIMES)) == 15
+    assert sum(Timing().retry_backoff(number) for number in range(1, DAMAGED_TIMES)) == 15
 
 
 @pytest.mark.parametrize("wanted", [None, SnapshotRef(MD, 1)])
 async def test_a_node_that_never_saw_the_store_asks_again(bench: Bench, wanted: SnapshotRef | None) -> None:
-    returns = Restores(bench.runtime, bench.runtime, bench.store, bench.staging, bench.threads, store_in_use=True)
+    returns = RestoreOrders(bench.runtime, bench.runtime, bench.store, bench.staging, bench.threads, store_in_use=True)
     said = await returns.find(orders.FindSnapshot("r1", MD, wanted))
     assert isinstance(said, orders.StageFailed)
     assert said.retryable
@@ -129,7 +129,7 @@ async def test_a_store_that_is_away_is_no_answer_and_neither_is_a_key_that_is_on
     def away(*_: object, **__: object) -> None:
         raise kind("the store does not answer")
 
-    monkeypatch.setattr(bench.store, "latest", away)
+    monkeypatch.setattr(bench.store, "latest_snapshot_of", away)
     answer = await bench.returns.find(orders.FindSnapshot("r1", MD))
     assert isinstance(answer, orders.StageFailed)
     assert answer.retryable
@@ -146,16 +146,16 @@ async def test_a_snapshot_of_a_newer_criu_waits_for_an_upgrade_of_the_node(bench
         "here, which brings CRIU along: in a cluster this node's agent)",
         retryable=True,
     )
-    assert not bench.staging.images("r1").exists()
+    assert not bench.staging.images_folder("r1").exists()
     with pytest.raises(NewerFormatError):  # staged by no agent: it was ordered by one that was newer
-        await bench.returns.continue_(CONTINUE)
-    upgraded = Restores(bench.runtime, bench.runtime, bench.store, Staging(bench.staged, "4.3.1"), bench.threads)
+        await bench.returns.restore_snapshot(CONTINUE)
+    upgraded = RestoreOrders(bench.runtime, bench.runtime, bench.store, Staging(bench.staged, "4.3.1"), bench.threads)
     assert await upgraded.stage(STAGE) == orders.Staged("r1")
 
 
 async def test_a_snapshot_that_another_machine_has_taken_is_refused_for_good(bench: Bench) -> None:
     with bench.store.begin(MD, checkpoint_uid="c1") as writer:
-        elsewhere = msgspec.structs.replace(compatibility("4.3"), architecture="other")
+        elsewhere = msgspec.structs.replace(compatibility_of_node("4.3"), architecture="other")
         writer.commit(msgspec.structs.replace(bench.metadata("c1"), compatibility=elsewhere))
     answer = await bench.returns.stage(STAGE)
     assert isinstance(answer, orders.StageFailed)
@@ -259,7 +259,7 @@ async def test_bytes_that_come_are_told_while_a_snapshot_is_staged(
 
     monkeypatch.setattr(Staging, "stage", stage)
     outcomes = []
-    async for outcome in bench.returns.stage_by_and_by(STAGE, every_seconds=0.01):
+    async for outcome in bench.returns.stage_with_progress(STAGE, every_seconds=0.01):
         outcomes.append(outcome)
         told.set()
     assert outcomes[0] == orders.StageProgress("r1", 7)
@@ -270,15 +270,15 @@ async def test_a_staged_snapshot_is_continued_without_the_store(bench: Bench) ->
     bench.commit()
     assert await bench.returns.stage(STAGE) == orders.Staged("r1")
     bench.store.remove(SnapshotRef(MD, 1))
-    assert await bench.returns.continue_(CONTINUE) == orders.RestoreSucceeded("r1")
+    assert await bench.returns.restore_snapshot(CONTINUE) == orders.RestoreSucceeded("r1")
     assert bench.runtime.continued == [FACTS]
-    assert not bench.staging.images("r1").exists()
+    assert not bench.staging.images_folder("r1").exists()
 
 
 async def test_what_a_killed_agent_staged_by_half_is_staged_again(bench: Bench) -> None:
     bench.commit()
-    bench.staging.images("r1").mkdir(parents=True)
-    assert await bench.returns.continue_(CONTINUE) == orders.RestoreSucceeded("r1")
+    bench.staging.images_folder("r1").mkdir(parents=True)
+    assert await bench.returns.restore_snapshot(CONTINUE) == orders.RestoreSucceeded("r1")
     assert bench.runtime.continued == [FACTS]
 
 
@@ -287,23 +287,25 @@ async def test_an_interrupted_restore_is_ordered_again_and_finds_its_images(benc
     await bench.returns.stage(STAGE)
     bench.runtime.continuing = [RestoreInterruptedError("CRIU was killed")]
     with pytest.raises(RestoreInterruptedError):
-        await bench.returns.continue_(CONTINUE)
-    assert await bench.returns.continue_(CONTINUE) == orders.RestoreSucceeded("r1")
+        await bench.returns.restore_snapshot(CONTINUE)
+    assert await bench.returns.restore_snapshot(CONTINUE) == orders.RestoreSucceeded("r1")
 
 
 async def test_a_restore_that_cannot_be_says_why_and_frees_the_disk(bench: Bench) -> None:
     bench.commit()
     await bench.returns.stage(STAGE)
     bench.runtime.continuing = [RestoreError("the program changed", evidence=("a line of CRIU's",))]
-    failed = await bench.returns.continue_(CONTINUE)
+    failed = await bench.returns.restore_snapshot(CONTINUE)
     assert failed == orders.RestoreFailed("r1", "the program changed; a line of CRIU's")
-    assert not bench.staging.images("r1").exists()
+    assert not bench.staging.images_folder("r1").exists()
 
 
 async def test_what_runs_already_because_it_was_restored_is_said_to_be_continued(bench: Bench) -> None:
     bench.runtime.runs = bench.runtime.restored = True
     assert await bench.returns.start_cold(orders.StartCold("r1", WORKLOAD, "late")) == orders.RestoreSucceeded("r1")
-    assert await bench.returns.give_up(orders.FailWorkload("r1", WORKLOAD, "late")) == orders.RestoreSucceeded("r1")
+    assert await bench.returns.fail_workload(orders.FailWorkload("r1", WORKLOAD, "late")) == orders.RestoreSucceeded(
+        "r1"
+    )
 
 
 async def test_only_the_restores_that_somebody_waits_for_keep_their_disk(bench: Bench) -> None:
@@ -312,7 +314,7 @@ async def test_only_the_restores_that_somebody_waits_for_keep_their_disk(bench: 
         await bench.returns.stage(orders.Stage(uid, WORKLOAD, SnapshotRef(MD, 1)))
     await bench.returns.remove_all_but({"r2"})
     assert (bench.staging.restore_facts("r1"), bench.staging.restore_facts("r2")) == (None, FACTS)
-    assert not bench.staging.images("r1").exists()
+    assert not bench.staging.images_folder("r1").exists()
 
 
 async def test_what_the_next_dump_needs_is_fetched_once_the_workload_runs_again(tmp_path: Path) -> None:
@@ -321,12 +323,14 @@ async def test_what_the_next_dump_needs_is_fetched_once_the_workload_runs_again(
     ref = take(bench.store, MD, {"pages-1.img": memory}).ref
     backend = CountingBackend(tmp_path / "store")
     store = SnapshotStore(backend, cache_directory=tmp_path / "cache")
-    prefetching = Prefetching(store, bench.threads)
-    returns = Restores(bench.runtime, bench.runtime, store, bench.staging, bench.threads, prefetching.begin)
-    bench.staging.images("r1").mkdir(parents=True)
-    (bench.staging.images("r1").parent / "r1.facts").write_bytes(b"{}")
+    prefetching = DumpPrefetching(store, bench.threads)
+    returns = RestoreOrders(
+        bench.runtime, bench.runtime, store, bench.staging, bench.threads, prefetching.start_prefetch
+    )
+    bench.staging.images_folder("r1").mkdir(parents=True)
+    (bench.staging.images_folder("r1").parent / "r1.facts").write_bytes(b"{}")
 
-    assert await returns.continue_(orders.RestoreSnapshot("r1", WORKLOAD, ref)) == orders.RestoreSucceeded("r1")
+    assert await returns.restore_snapshot(orders.RestoreSnapshot("r1", WORKLOAD, ref)) == orders.RestoreSucceeded("r1")
     async with asyncio.timeout(60):
         await asyncio.gather(*prefetching._tasks.values())
 
@@ -339,8 +343,8 @@ async def test_what_the_next_dump_needs_is_fetched_once_the_workload_runs_again(
 
 
 async def test_a_prefetch_that_fails_costs_nothing_else(bench: Bench) -> None:
-    prefetching = Prefetching(bench.store, bench.threads)
-    prefetching.begin(SnapshotRef(MD, 7))
+    prefetching = DumpPrefetching(bench.store, bench.threads)
+    prefetching.start_prefetch(SnapshotRef(MD, 7))
     (task,) = prefetching._tasks.values()
     async with asyncio.timeout(60):
         await task

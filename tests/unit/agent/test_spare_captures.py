@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.agent import captures as module
-from cedana_sched.agent.captures import SPARES, Captures
-from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureReport, encode
+from cedana_sched.agent import capture_processes as module
+from cedana_sched.agent.capture_messages import CaptureCommitted, CaptureFailed, CaptureReport, encode
+from cedana_sched.agent.capture_processes import SPARES, CaptureProcesses
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.records import Transfer
 from tests.unit.agent.test_capture_messages import request
@@ -71,7 +71,7 @@ async def test_spares_are_taken_at_once_and_replaced_when_all_is_dumped(
         return [report async for report in captures.run(replace(request(), checkpoint_uid=uid))]
 
     monkeypatch.setattr(module, "_start", start)
-    async with Captures(request().toolchain, tmp_path) as captures:
+    async with CaptureProcesses(request().toolchain, tmp_path) as captures:
         assert len(started) == SPARES
         first, second = asyncio.create_task(capture("c1")), asyncio.create_task(capture("c2"))
         for process in started:
@@ -97,7 +97,7 @@ async def test_a_failure_is_told_when_nothing_is_left_of_the_capture(
         return cast("asyncio.subprocess.Process", started[-1])
 
     monkeypatch.setattr(module, "_start", start)
-    async with Captures(request().toolchain, tmp_path) as captures:
+    async with CaptureProcesses(request().toolchain, tmp_path) as captures:
         reports = captures.run(request())
         telling = asyncio.ensure_future(anext(reports))
         await started[0].asked.wait()
@@ -126,7 +126,7 @@ async def test_an_attempt_that_ends_late_leaves_the_next_one_alone(
         return [report async for report in captures.run(request())]
 
     monkeypatch.setattr(module, "_start", start)
-    async with Captures(request().toolchain, tmp_path) as captures:
+    async with CaptureProcesses(request().toolchain, tmp_path) as captures:
         first, second = asyncio.create_task(capture()), asyncio.create_task(capture())
         for process in started:
             await process.asked.wait()
@@ -156,7 +156,7 @@ async def test_a_spare_that_is_being_started_at_the_end_ends_too(
 
     monkeypatch.setattr(module, "_start", start)
     async with asyncio.timeout(60):
-        async with Captures(request().toolchain, tmp_path) as captures:
+        async with CaptureProcesses(request().toolchain, tmp_path) as captures:
             running = asyncio.create_task(capture())
             await started[0].asked.wait()
             captures._spares.clear()

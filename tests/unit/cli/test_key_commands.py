@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cedana_sched.cli.exit_codes import ExitCode
-from cedana_sched.model.identity import Identity, namespace_of_uid
+from cedana_sched.model.identity import Identity, namespace_store_key
 from tests.servers.sealing import sealed_store
 from tests.servers.snapshots import take
 
@@ -40,7 +40,7 @@ def test_the_life_of_a_key(cli: Cli, keys: str) -> None:
 
 
 def test_a_name_alone_erases_none_of_the_namespaces_that_had_it(cli: Cli, keys: str, tmp_path: Path) -> None:
-    whole = namespace_of_uid("team-a", "0a1b2c3d-0000-4000-8000-000000000001")
+    whole = namespace_store_key("team-a", "0a1b2c3d-0000-4000-8000-000000000001")
     take(sealed_store(tmp_path / "store", Path(keys)), Identity(whole, "md"), {"core.img": b"memory"})
 
     refused = cli("keys", "erase", "team-a", "--key-file", keys)

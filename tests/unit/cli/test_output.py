@@ -8,7 +8,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from cedana_sched.cli.output import Table, fitted, plain_table
+from cedana_sched.cli.output import Table, fit_to_width, plain_table
 from cedana_sched.local.views import JobView
 
 from .fake_engine import FakeEngine, a_job
@@ -39,10 +39,10 @@ def test_columns_are_aligned_and_lines_end_without_blanks() -> None:
 
 def test_a_narrow_terminal_leaves_out_what_is_dispensable() -> None:
     table = Table(("A", "B", "C"), [("aaaa", "bbbb", "cccc")], dispensable=("B", "A"))
-    assert fitted(table, 16).columns == ("A", "B", "C")
-    assert fitted(table, 15).rows == [("aaaa", "cccc")]
-    assert fitted(table, 9).columns == ("C",)
-    assert fitted(table, 1).columns == ("C",)
+    assert fit_to_width(table, 16).columns == ("A", "B", "C")
+    assert fit_to_width(table, 15).rows == [("aaaa", "cccc")]
+    assert fit_to_width(table, 9).columns == ("C",)
+    assert fit_to_width(table, 1).columns == ("C",)
 
 
 def test_a_terminal_gets_colours_unless_it_asks_for_none(engine: FakeEngine, tmp_path: Path) -> None:

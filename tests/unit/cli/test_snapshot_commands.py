@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cedana_sched.model.identity import Identity, SnapshotRef, namespace_of_uid
+from cedana_sched.model.identity import Identity, SnapshotRef, namespace_store_key
 from cedana_sched.model.lineage import Lineage
 from cedana_sched.model.manifest import FORMAT_VERSION
-from cedana_sched.store.format import encode_manifest
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.mark import NOTES
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.manifest_format import encode_manifest
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
+from cedana_sched.store.store_presence import NOTES
 from tests.servers.snapshots import metadata, take
 
 from .conftest import Cli
@@ -58,7 +58,7 @@ def test_a_namespaces_name_stands_for_all_that_had_it(cli: Cli, folder: Path) ->
     uids = [f"0a1b2c3d-0000-4000-8000-00000000000{number}" for number in (1, 2)]
     store = SnapshotStore.open(StorageConfig(path=folder))
     for uid in uids:
-        take(store, Identity(namespace_of_uid("team-b", uid), "train"), {"pages-1.img": MEMORY})
+        take(store, Identity(namespace_store_key("team-b", uid), "train"), {"pages-1.img": MEMORY})
 
     assert len(names(cli("snapshots", "list", "team-b/train", "-o", "json").stdout)) == 3
     one = f"team-b.{uids[0]}/train"

@@ -3,7 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cedana_sched.cli.submit import chosen_id, environment
+from cedana_sched.cli.submit import choose_checkpoint_id, parse_environment
 from cedana_sched.local.views import Problem, Submission
 from cedana_sched.model.errors import UsageError
 
@@ -94,7 +94,7 @@ def test_the_callers_variable_is_the_default_id(engine: FakeEngine, cli: Cli) ->
 def test_the_id_comes_from_the_nearest_place(
     option: str | None, job: dict[str, str], caller: dict[str, str], wanted: str | None
 ) -> None:
-    assert chosen_id(option, job, caller) == wanted
+    assert choose_checkpoint_id(option, job, caller) == wanted
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_the_id_comes_from_the_nearest_place(
 )
 def test_contradicting_or_illegal_ids_are_refused(option: str | None, job: dict[str, str]) -> None:
     with pytest.raises(UsageError) as caught:
-        chosen_id(option, job, {})
+        choose_checkpoint_id(option, job, {})
     assert caught.value.field == "id"
 
 
 def test_a_variable_without_value_is_passed_on() -> None:
-    assert environment(["HOME", "A=", "B=x"], {"HOME": "/root"}) == {"HOME": "/root", "A": "", "B": "x"}
+    assert parse_environment(["HOME", "A=", "B=x"], {"HOME": "/root"}) == {"HOME": "/root", "A": "", "B": "x"}
 
 
 @pytest.mark.parametrize("assignments", [["=x"], ["UNSET"], ["A=1", "A=2"]])
 def test_wrong_variables_are_refused(assignments: list[str]) -> None:
     with pytest.raises(UsageError):
-        environment(assignments, {})
+        parse_environment(assignments, {})

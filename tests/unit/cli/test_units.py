@@ -19,7 +19,7 @@ from cedana_sched.model.errors import UsageError
     ],
 )
 def test_sizes_have_three_digits(count: float, text: str) -> None:
-    assert units.size(count) == text
+    assert units.format_size(count) == text
 
 
 @pytest.mark.parametrize(
@@ -35,17 +35,17 @@ def test_sizes_have_three_digits(count: float, text: str) -> None:
     ],
 )
 def test_durations_have_two_units(seconds: float | None, text: str) -> None:
-    assert units.duration(seconds) == text
+    assert units.format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(("since", "text"), [(None, "-"), (100.0, "0s"), (99.0, "1s"), (200.0, "0s"), (40, "1m00s")])
 def test_ages_are_whole_and_never_negative(since: float | None, text: str) -> None:
-    assert units.age(since, now=100.0) == text
+    assert units.format_age(since, now=100.0) == text
 
 
 def test_a_rate_over_no_time_is_not_shown() -> None:
-    assert units.rate(1 << 20, 0) == "-"
-    assert units.rate(3 << 20, 2) == "1.50 MiB/s"
+    assert units.format_rate(1 << 20, 0) == "-"
+    assert units.format_rate(3 << 20, 2) == "1.50 MiB/s"
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from cedana_sched.cluster.configuration import AgentConfiguration, CoordinatorConfiguration
-from cedana_sched.cluster.holds.configuration import HoldsConfiguration
+from cedana_sched.cluster.prestop_proxy.configuration import PreStopProxyConfiguration
+from cedana_sched.component.configuration import load
 from cedana_sched.model.errors import UsageError
-from cedana_sched.service.configuration import load
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.mark import NOTES
+from cedana_sched.store.storage_config import StorageConfig
+from cedana_sched.store.store_presence import NOTES
 
 VALUES = Path(__file__).parents[3] / "manifests/chart/values.yaml"
 STORAGE = {"s3": {"bucket": "lab", "endpoint": "http://s3.example:7070", "allowHttp": True}}
@@ -76,7 +76,7 @@ def test_an_agent_needs_a_store_and_its_node(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(UsageError, match="storage"):
         load(AgentConfiguration, written(tmp_path, {"namespace": "n"}))
     agent, _ = load(AgentConfiguration, written(tmp_path, {"namespace": "n", "storage": STORAGE}))
-    assert agent.hold_socket == HoldsConfiguration(namespace="n").socket
+    assert agent.hold_socket == PreStopProxyConfiguration(namespace="n").socket
     monkeypatch.delenv("NODE_NAME", raising=False)
     with pytest.raises(UsageError, match="NODE_NAME"):
         AgentConfiguration.node_name()
@@ -117,7 +117,7 @@ def test_the_charts_defaults_are_ours() -> None:
     ours = agent.model_dump(by_alias=True)
     for field in ("cacheBytes", "stagingReserve", "dumps", "stallSeconds", "operationsPort", "restartContainerd"):
         assert values["agent"][field] == ours[field], field
-    holds = HoldsConfiguration(namespace="n")
+    holds = PreStopProxyConfiguration(namespace="n")
     assert (values["agent"]["holdPort"], values["agent"]["holdAwaySeconds"]) == (holds.port, holds.agent_away_seconds)
     lease = CoordinatorConfiguration(namespace="n").lease.model_dump(by_alias=True)
     assert values["coordinator"]["lease"] == lease

@@ -17,32 +17,32 @@ import structlog
 from cedana_sched.adapter.contract import Preempted
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator import redo_log, storage_probe
-from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.cluster.coordinator.leading_coordinator import LeadingCoordinator
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
 from cedana_sched.cluster.node.facts import NodeFacts
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.pods import NodePods
+from cedana_sched.cluster.node.node_pods import NodePods
+from cedana_sched.cluster.node.order_feed import OrderFeed
+from cedana_sched.component import secret_reconciler
+from cedana_sched.component.callers import Callers
 from cedana_sched.coordinator.core import Reported
-from cedana_sched.eviction_holds.preemptions import Preemptions
+from cedana_sched.eviction_holds.preemption_index import PreemptionIndex
 from cedana_sched.kube import watching
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.marking import EvictionMarker
+from cedana_sched.kube.eviction_marker import EvictionMarker
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES, CONFIG_MAPS, PODS
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
-from cedana_sched.service import secret_turns
-from cedana_sched.service.callers import Callers
-from cedana_sched_volcano.extender import holding
-from cedana_sched_volcano.extender.address import AddressKeeper
-from cedana_sched_volcano.extender.holding import Holding
+from cedana_sched_volcano.extender import cached_pod_states
+from cedana_sched_volcano.extender.address_secret import AddressKeeper
+from cedana_sched_volcano.extender.cached_pod_states import CachedPodStates
 from cedana_sched_volcano.extender.metrics import Metrics as ExtenderMetrics
 from cedana_sched_volcano.webhooks import VolcanoWebhooks
 from cedana_sched_webhooks import schedulers
+from cedana_sched_webhooks.caches import CacheInformers
 from cedana_sched_webhooks.configuration import OwnCertificates
-from cedana_sched_webhooks.knowledge import Mirrors
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
 from cedana_sched_webhooks.schedulers import ReplicaAccess, keep_running
@@ -59,12 +59,12 @@ JOURNAL = CONFIG_MAPS.path(SYSTEM, redo_log.LOG_NAME)
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch)
-    monkeypatch.setattr(secret_turns, "SHORTEST_WAIT_SECONDS", 0.002)
+    monkeypatch.setattr(secret_reconciler, "SHORTEST_WAIT_SECONDS", 0.002)
     monkeypatch.setattr(watching, "SHORT_SECONDS", 0.0)
     monkeypatch.setattr(schedulers, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(storage_probe, "PROBE_SECONDS", 0.01)
-    if hasattr(holding, "ABSENT_PAUSE_SECONDS"):
-        monkeypatch.setattr(holding, "ABSENT_PAUSE_SECONDS", 0.01)
+    if hasattr(cached_pod_states, "ABSENT_PAUSE_SECONDS"):
+        monkeypatch.setattr(cached_pod_states, "ABSENT_PAUSE_SECONDS", 0.01)
 
 
 _UNPREPARED = {
@@ -89,7 +89,7 @@ async def _running(*works: Any) -> AsyncIterator[None]:
 async def coordinator(api: Api, server: MoodyApiServer) -> AsyncIterator[None]:
     """With two adapters, a preemption to write down in the worst moment, and then a pod that no webhook has seen."""
     told = CoordinatorConfiguration(namespace=SYSTEM, adapters=("kueue", "volcano"))
-    async with Leader(api, told, "me").coordinating() as coordinating:
+    async with LeadingCoordinator(api, told, "me").run_coordinator() as coordinating:
         written = server.objects[JOURNAL]["metadata"]["resourceVersion"]
         victim = Victim(WorkloadRef("p", "lab", "p", "node-1"), Identity("lab", "sim"), CheckpointPolicy())
         preempted = Reported("kueue", Preempted(Signal("s", "kueue", (victim,), "Preempted", 1.0)))
@@ -117,12 +117,12 @@ async def events(api: Api, server: MoodyApiServer) -> AsyncIterator[None]:
     recorder = EventRecorder(api, "test")
     async with _running(recorder.run()):
         yield
-        recorder.tell(ObjectEvent(PODS.reference("p", "lab", "u"), "Held", "it is held"))
+        recorder.record_event(ObjectEvent(PODS.reference("p", "lab", "u"), "Held", "it is held"))
         await server.until(lambda: any("/events/" in path for path in server.objects))
 
 
 def webhooks(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
-    return _running(Mirrors(api).run(), EvictionMarker(api, _now).run())
+    return _running(CacheInformers(api).run(), EvictionMarker(api, _now).run())
 
 
 def certificates(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
@@ -147,12 +147,12 @@ def certificates(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[Non
 
 
 def volcano_webhooks(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
-    return _running(keep_running(VolcanoWebhooks.connect(ReplicaAccess(api, Preemptions()))))
+    return _running(keep_running(VolcanoWebhooks.connect(ReplicaAccess(api, PreemptionIndex()))))
 
 
 def extender(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
     address = AddressKeeper(api, "e", SYSTEM, ExtenderMetrics().address_problems, _now)
-    return _running(Holding(api).run(), address.run())
+    return _running(CachedPodStates(api).run(), address.run())
 
 
 def agent(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
@@ -162,8 +162,8 @@ def agent(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[None]:
     )
 
 
-async def _coordinate(leader: Leader) -> None:
-    async with leader.coordinating():
+async def _coordinate(leader: LeadingCoordinator) -> None:
+    async with leader.run_coordinator():
         await asyncio.Event().wait()
 
 
@@ -212,13 +212,13 @@ async def test_who_may_not_list_says_which_rule_is_missing() -> None:
     told = CoordinatorConfiguration(namespace=SYSTEM)
     with structlog.testing.capture_logs() as logs:
         async with server.serving() as api:
-            leader = Leader(api, told, "me")
+            leader = LeadingCoordinator(api, told, "me")
             server.fall_into(403)
             running = asyncio.create_task(_coordinate(leader))
-            await server.until(lambda: "lacks verbs [list, watch]" in (leader.awaited or ""))
-            assert "resources [" in (leader.awaited or "")
+            await server.until(lambda: "lacks verbs [list, watch]" in (leader.unsynced_reason or ""))
+            assert "resources [" in (leader.unsynced_reason or "")
             server.fall_into(None)
-            await server.until(lambda: leader.awaited is None)
+            await server.until(lambda: leader.unsynced_reason is None)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
     assert [one for one in logs if "lacks verbs [list, watch] on resources [pods]" in str(one)]

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
-from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.cluster.coordinator.leading_coordinator import LeadingCoordinator
 from cedana_sched.cluster.coordinator.record_objects import to_object
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.pods import NodePods
+from cedana_sched.cluster.node.node_pods import NodePods
+from cedana_sched.cluster.node.order_feed import OrderFeed
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.resources import (
     CHECKPOINT_POLICIES,
@@ -41,12 +41,12 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.orders import FindSnapshot, Order, Outcome, RemoveSnapshot, SnapshotRemoved
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.records import Restore, RestoreStep
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, CLUSTER_QUEUES, WORKLOADS
-from cedana_sched_volcano.extender.holding import Holding
+from cedana_sched_volcano.extender.cached_pod_states import CachedPodStates
 from cedana_sched_volcano.objects import POD_GROUPS, QUEUES
-from cedana_sched_webhooks.knowledge import Mirrors
+from cedana_sched_webhooks.caches import CacheInformers
 from tests.unit.cluster.coordinator.test_object_journal import READY, SYSTEM
 from tests.unit.cluster.coordinator.test_objects_of_records import HOLD
 from tests.unit.kube.moody_api_server import MoodyApiServer
@@ -244,9 +244,9 @@ async def _running(works: list[Any], informers: list[Informer[Any]]) -> AsyncIte
 
 @asynccontextmanager
 async def coordinator(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Informer[Any]]]:
-    leader = Leader(api, CoordinatorConfiguration(namespace=SYSTEM, adapters=("kueue", "volcano")), "me")
+    leader = LeadingCoordinator(api, CoordinatorConfiguration(namespace=SYSTEM, adapters=("kueue", "volcano")), "me")
     kueue, volcano = (cast("Any", leader._adapters[name]) for name in ("kueue", "volcano"))
-    async with leader.coordinating():
+    async with leader.run_coordinator():
         informers: list[Informer[Any]] = [
             leader.pods,
             leader._checkpoints,
@@ -262,12 +262,12 @@ async def coordinator(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Informe
 
 
 def webhooks(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[list[Informer[Any]]]:
-    informers = Mirrors(api)
+    informers = CacheInformers(api)
     return _running([informers.run()], list(informers._informers))
 
 
 def extender(api: Api, _: MoodyApiServer) -> AbstractAsyncContextManager[list[Informer[Any]]]:
-    holding = Holding(api)
+    holding = CachedPodStates(api)
     return _running([holding.run()], list(holding._informers()))
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.cluster.coordinator.record_objects import resource_of, to_object, to_record
-from cedana_sched.cluster.coordinator.storage_probe import config_of
-from cedana_sched.cluster.node.pods import NodePods
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
-from cedana_sched.kube.own_kinds.ordered import NamedPod, OrderedObject, OrderedSpec
+from cedana_sched.cluster.coordinator.storage_probe import storage_configuration_of
+from cedana_sched.cluster.node.node_pods import NodePods
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
+from cedana_sched.kube.own_kinds.order_exchange import NamedPod, OrderedObject, OrderedSpec
 from cedana_sched.model import codec
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure, Retention
 from cedana_sched.model.preemption import WorkloadRef
@@ -59,9 +59,9 @@ def test_a_coordinator_reads_what_a_newer_one_has_written_into_the_log(record: R
 
 def test_policies_count_as_they_are() -> None:
     policies = ClusterPolicies(cast("Any", None), 3_600)
-    policies._informer._put(PolicyObject(Metadata("p"), newer(POLICY)))
-    assert policies.named("p", "lab") == READ
-    of_webhooks = knowledge(policies=[PolicyObject(Metadata("p"), newer(POLICY))]).policy("p", "lab").policy
+    policies._informer._put(CachedPolicy(Metadata("p"), newer(POLICY)))
+    assert policies.policy_named("p", "lab") == READ
+    of_webhooks = knowledge(policies=[CachedPolicy(Metadata("p"), newer(POLICY))]).policy_for_pods("p", "lab").policy
     assert of_webhooks.model_dump() == READ.model_dump()
 
 
@@ -69,12 +69,12 @@ def test_an_agent_does_as_the_policy_of_a_return_says() -> None:
     spec = OrderedSpec("r", NamedPod("u"), policy=msgspec.Raw(msgspec.json.encode(newer(POLICY))))
     feed = SimpleNamespace(restores=[OrderedObject(Metadata("r", "lab"), spec)])
     pods = NodePods(cast("Any", None), "node-1", cast("Any", feed))
-    assert pods.on_restore_failure(WorkloadRef("u", "lab", "p", "node-1")) is OnRestoreFailure.FAIL
+    assert pods.restore_failure_policy(WorkloadRef("u", "lab", "p", "node-1")) is OnRestoreFailure.FAIL
 
 
 @pytest.mark.parametrize("spec", STORAGES, ids=["posix", "s3"])
 def test_storages_are_where_they_are(spec: dict[str, Any]) -> None:
-    assert config_of(newer(spec)) == config_of(spec)
+    assert storage_configuration_of(newer(spec)) == storage_configuration_of(spec)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,10 @@ def test_storages_are_where_they_are(spec: dict[str, Any]) -> None:
 def test_the_webhooks_of_before_refuse_nothing_that_the_api_server_has_filled_in(
     plural: str, spec: dict[str, Any]
 ) -> None:
-    check = validation.checks(3_600)[plural]
-    assert validation.answer(creation({"metadata": {"name": "x"}, "spec": newer(spec)}), check) == Answer("valid")
+    check = validation.checks_by_kind(3_600)[plural]
+    assert validation.validate_write(creation({"metadata": {"name": "x"}, "spec": newer(spec)}), check) == Answer(
+        "valid"
+    )
 
 
 def test_a_field_that_nobody_knows_is_an_error_in_a_persons_file() -> None:

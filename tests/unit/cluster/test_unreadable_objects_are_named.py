@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
-from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.cluster.coordinator.leading_coordinator import LeadingCoordinator
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import (
     CHECKPOINT_POLICIES,
@@ -42,7 +42,7 @@ async def _named_by_the_coordinator(resource: Resource, body: Object) -> Object:
     """The first Event on it."""
     server = FakeApi()
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=("kueue", "volcano"))
-    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
+    async with asyncio.timeout(60), LeadingCoordinator(server, told, "me").run_coordinator():
         server.put(resource, body)
         await server.until(lambda: any(one["reason"] == "Unreadable" for one in server.all_of(EVENTS)))
     return next(one for one in server.all_of(EVENTS) if one["reason"] == "Unreadable")
@@ -69,9 +69,9 @@ WRITERS = ("cedana_sched/cluster/coordinator", "adapters/kueue", "adapters/volca
 OTHERS = {
     "certificate.py": "nobody but us writes the Secret and the ConfigMap of that name",
     "webhooks.py": "a part of the webhooks, which may write no Events",
-    "address.py": "nobody but us writes the Secret of that name",
-    "holding.py": "a part of the extender, which may write no Events",
-    "room.py": "a part of the extender, which may write no Events",
+    "address_secret.py": "nobody but us writes the Secret of that name",
+    "cached_pod_states.py": "a part of the extender, which may write no Events",
+    "free_resources.py": "a part of the extender, which may write no Events",
 }
 
 

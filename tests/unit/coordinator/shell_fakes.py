@@ -118,7 +118,7 @@ class MemoryAgents:
         finally:
             self.busy -= 1
 
-    def repeat(self, node: str, order: Order) -> None:
+    def repeat_order(self, node: str, order: Order) -> None:
         self.repeated[type(order).__name__] += 1
 
     async def _outcomes(self, order: Order) -> AsyncIterator[Outcome]:
@@ -136,7 +136,7 @@ class MemoryAgents:
         else:
             raise RetryableError("the store is down")
 
-    async def changes(self) -> AsyncIterator[NodeLost]:
+    async def lost_nodes(self) -> AsyncIterator[NodeLost]:
         while True:
             yield await self.node_changes.get()
 

@@ -274,7 +274,7 @@ async def test_a_journal_that_fails_for_good_ends_the_coordinator() -> None:
     bench.start_all()
     await bench.clock.advance(1)
     with pytest.raises(ExceptionGroup) as caught:
-        await coordinator.ended()
+        await coordinator.wait_ended()
     with pytest.raises(ExceptionGroup):
         await coordinator.stop()
 
@@ -294,7 +294,7 @@ async def test_what_waits_for_the_journal_has_an_end(monkeypatch: pytest.MonkeyP
         coordinator.post(Killed("c1"))
     await bench.clock.advance(600)
     with pytest.raises(ExceptionGroup) as caught:
-        await asyncio.wait_for(coordinator.ended(), 60)
+        await asyncio.wait_for(coordinator.wait_ended(), 60)
     with pytest.raises(ExceptionGroup):
         await coordinator.stop()
     assert caught.group_contains(shell.TooManyWaitingError, match="refused")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedana_sched.eviction_holds.preemptions import Preemptions
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.preemption_hold import HeldObject, HoldSpec, HoldStatus, PreemptionHold
+from cedana_sched.eviction_holds.preemption_index import PreemptionIndex
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.own_kinds.cached_hold import HeldObject, HoldSpec, HoldStatus, PreemptionHold
 from cedana_sched.model.records import HoldStep
 
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -75,7 +75,7 @@ CHANGES = st.lists(
 def test_it_answers_as_a_look_at_every_hold_would(
     changes: list[tuple[int, str, tuple[int, int | None, HoldStep, int | None, bool] | None]],
 ) -> None:
-    known, holds, now = Preemptions(), dict[str, PreemptionHold](), 0
+    known, holds, now = PreemptionIndex(), dict[str, PreemptionHold](), 0
     for later, name, fields in changes:
         now += later
         before = holds.pop(name, None)
@@ -83,17 +83,17 @@ def test_it_answers_as_a_look_at_every_hold_would(
         if fields is not None:
             created, deadline, step, released, of_object = fields
             after = holds[name] = hold(name, created, deadline, step, released, of_object=of_object)
-        known.note_hold(before, after)
-        assert known.saves_pods(at(now), BEGAN_BEFORE) == scanned(holds, at(now))
+        known.on_hold_change(before, after)
+        assert known.is_saving_pods(at(now), BEGAN_BEFORE) == scanned(holds, at(now))
 
 
 @pytest.mark.parametrize("age", [0.0, 5.0], ids=["all young", "all old"])
 def test_its_work_does_not_grow_with_the_holds(age: float) -> None:
     def calls_of(number: int) -> int:
-        known, calls = Preemptions(), 0
+        known, calls = PreemptionIndex(), 0
         for index in range(number):
-            known.note_hold(None, hold(f"h{index}", created=-age, deadline=600))
-        known.saves_pods(START, BEGAN_BEFORE)
+            known.on_hold_change(None, hold(f"h{index}", created=-age, deadline=600))
+        known.is_saving_pods(START, BEGAN_BEFORE)
 
         def count(frame: FrameType, event: str, argument: object) -> None:
             nonlocal calls
@@ -102,7 +102,7 @@ def test_its_work_does_not_grow_with_the_holds(age: float) -> None:
 
         sys.setprofile(count)
         try:
-            known.saves_pods(START, BEGAN_BEFORE)
+            known.is_saving_pods(START, BEGAN_BEFORE)
         finally:
             sys.setprofile(None)
         return calls
@@ -116,21 +116,21 @@ def _in(one: PreemptionHold, namespace: str, created: float) -> PreemptionHold:
 
 
 def test_a_hold_of_another_namespace_takes_no_others_place() -> None:
-    known, real = Preemptions(), _in(hold("one", 0, 600), "lab", 0)
-    known.note_hold(None, real)
+    known, real = PreemptionIndex(), _in(hold("one", 0, 600), "lab", 0)
+    known.on_hold_change(None, real)
     forged = _in(hold("one", 0, 1), "tenant-b", 0)
-    known.note_hold(None, forged)
-    known.note_hold(forged, None)
-    assert known.saves_pods(at(5), BEGAN_BEFORE)
+    known.on_hold_change(None, forged)
+    known.on_hold_change(forged, None)
+    assert known.is_saving_pods(at(5), BEGAN_BEFORE)
 
 
 def test_nothing_is_saved_for_ever() -> None:
-    known = Preemptions()
+    known = PreemptionIndex()
     for name, step, deadline in (
         ("a", HoldStep.HOLDING, 1e9),
         ("b", HoldStep.HOLDING, None),
         ("c", HoldStep.RELEASING, 9),
     ):
-        known.note_hold(None, _in(hold(name, 0, deadline, step), "lab", 0))
-    assert known.saves_pods(at(86_400), BEGAN_BEFORE)
-    assert not known.saves_pods(at(86_400 + 61), BEGAN_BEFORE)
+        known.on_hold_change(None, _in(hold(name, 0, deadline, step), "lab", 0))
+    assert known.is_saving_pods(at(86_400), BEGAN_BEFORE)
+    assert not known.is_saving_pods(at(86_400 + 61), BEGAN_BEFORE)

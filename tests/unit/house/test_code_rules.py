@@ -80,7 +80,7 @@ def test_an_assertion_whose_second_half_is_weaker(check_code: ModuleType) -> Non
 def test_a_walk_by_path_where_pods_have_files(check_code: ModuleType, text: str) -> None:
     complaints = _found(check_code, text, "cedana_sched/cluster/node/containers/x.py")
     assert complaints
-    assert all("runtime/beneath.py" in complaint for complaint in complaints)
+    assert all("runtime_handler/safe_open.py" in complaint for complaint in complaints)
     assert _found(check_code, text, "cedana_sched/cli/x.py") == []
     assert _found(check_code, text, "cedana_sched/agent/staging.py") == [], "these are its own"
 
@@ -207,16 +207,17 @@ def test_what_backs_off_by_itself_still_does(check_code: ModuleType, monkeypatch
 
 @pytest.mark.parametrize("text", ["import msgspec", "from cedana_sched.model import x", "def f():\n    import yaml"])
 def test_a_library_where_none_is_installed(check_code: ModuleType, text: str) -> None:
-    (complaint,) = _found(check_code, text, "cedana_sched/runtime/x.py")
+    (complaint,) = _found(check_code, text, "cedana_sched/runtime_handler/x.py")
     assert "the standard library alone" in complaint
     assert _found(check_code, text, "cedana_sched/snapshot/x.py") == []
 
 
 @pytest.mark.parametrize(
-    "text", ["from __future__ import annotations", "import os.path", "from cedana_sched.runtime.plan import read"]
+    "text",
+    ["from __future__ import annotations", "import os.path", "from cedana_sched.runtime_handler.plan import read"],
 )
 def test_what_is_there_without_libraries(check_code: ModuleType, text: str) -> None:
-    assert _found(check_code, text, "cedana_sched/runtime/x.py") == []
+    assert _found(check_code, text, "cedana_sched/runtime_handler/x.py") == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.objects import names
 from tests.unit.house.product_modules import product_modules
@@ -80,4 +80,4 @@ def test_our_kinds_are_decoded_as_one_package_defines_them() -> None:
     ],
 )
 def test_what_is_found(read: str, is_strange: bool) -> None:
-    assert bool(strangers("cedana_sched.cluster.coordinator.leader", read)) is is_strange
+    assert bool(strangers("cedana_sched.cluster.coordinator.leading_coordinator", read)) is is_strange

@@ -16,7 +16,7 @@ ROOMS = (
     "cedana_sched/adapter",
     "cedana_sched/eviction_holds",
     "cedana_sched/kube",
-    "cedana_sched/service",
+    "cedana_sched/component",
     "webhooks",
 )
 SCHEDULERS = ("armada", "kueue", "volcano")

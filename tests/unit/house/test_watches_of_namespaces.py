@@ -20,23 +20,35 @@ TOLD = frozenset({"served", "is_served"})
 PARTS = ("cedana_sched.cluster.", "cedana_sched_")
 
 EVERYWHERE: dict[tuple[str, str], str] = {
-    ("cedana_sched.cluster.coordinator.leader", "PODS"): "`pods` is its part; the rest is let go and cleaned up after",
-    ("cedana_sched.cluster.coordinator.leader", "CHECKPOINTS"): "deleted ones leave with what they have in the store",
-    ("cedana_sched.cluster.coordinator.agents", "CHECKPOINTS"): "answers to orders that end something",
-    ("cedana_sched.cluster.coordinator.agents", "RESTORES"): "the same",
-    ("cedana_sched.cluster.node.orders", "CHECKPOINTS"): "`objection_to` refuses what begins something",
-    ("cedana_sched.cluster.node.orders", "RESTORES"): "the same",
-    ("cedana_sched.cluster.node.pods", "PODS"): "what is kept of a pod is removed once the pod is not shown any more",
-    ("cedana_sched.cluster.node.store_beginnings", "CHECKPOINTS"): "any snapshot says that there is a store",
+    (
+        "cedana_sched.cluster.coordinator.leading_coordinator",
+        "PODS",
+    ): "`pods` is its part; the rest is let go and cleaned up after",
+    (
+        "cedana_sched.cluster.coordinator.leading_coordinator",
+        "CHECKPOINTS",
+    ): "deleted ones leave with what they have in the store",
+    ("cedana_sched.cluster.coordinator.orders_to_agents", "CHECKPOINTS"): "answers to orders that end something",
+    ("cedana_sched.cluster.coordinator.orders_to_agents", "RESTORES"): "the same",
+    ("cedana_sched.cluster.node.order_feed", "CHECKPOINTS"): "`objection_to_order` refuses what begins something",
+    ("cedana_sched.cluster.node.order_feed", "RESTORES"): "the same",
+    (
+        "cedana_sched.cluster.node.node_pods",
+        "PODS",
+    ): "what is kept of a pod is removed once the pod is not shown any more",
+    ("cedana_sched.cluster.node.unmounted_store_guard", "CHECKPOINTS"): "any snapshot says that there is a store",
     ("cedana_sched.cluster.uninstall.checkpoint_finalizers", "CHECKPOINTS"): "all go",
-    ("cedana_sched_armada.diagnosis", "EVENTS"): "what Armada says of itself, for a person",
-    ("cedana_sched_armada.diagnosis", "PODS"): "of which jobs are protected, for a person",
+    ("cedana_sched_armada.doctor_checks", "EVENTS"): "what Armada says of itself, for a person",
+    ("cedana_sched_armada.doctor_checks", "PODS"): "of which jobs are protected, for a person",
     ("cedana_sched_kueue.adapter", "WORKLOADS"): "those in queues with our AdmissionCheck wait for it everywhere",
-    ("cedana_sched_kueue.abandoned", "PREEMPTION_HOLDS"): "those of Jobs that are not shown are cancelled",
-    ("cedana_sched_volcano.doctor.installed", "CONFIG_MAPS"): "Volcano's own, wherever that is; it is read alone",
-    ("cedana_sched_volcano.doctor.installed", "SERVICES"): "our own, likewise",
-    ("cedana_sched_volcano.extender.room", "PODS"): "everybody takes room",
-    ("cedana_sched_volcano.nominations", "PODS"): "who waits for the place of a held pod may be anybody",
+    ("cedana_sched_kueue.holds_before_restart", "PREEMPTION_HOLDS"): "those of Jobs that are not shown are cancelled",
+    (
+        "cedana_sched_volcano.doctor.installation_reader",
+        "CONFIG_MAPS",
+    ): "Volcano's own, wherever that is; it is read alone",
+    ("cedana_sched_volcano.doctor.installation_reader", "SERVICES"): "our own, likewise",
+    ("cedana_sched_volcano.extender.free_resources", "PODS"): "everybody takes room",
+    ("cedana_sched_volcano.nomination_removal", "PODS"): "who waits for the place of a held pod may be anybody",
 }
 """By module and kind, why it must see what is excluded as well."""
 
@@ -121,7 +133,7 @@ def test_who_can_be_told_which_namespaces_are_served_is_told() -> None:
         ("NodePods(api, node, feed, served)", True),
         ("OrderFeed(api, node, perform, served=served)", True),
         ("OrderFeed(api, node, perform, clock)", False),
-        ("OwnGrace(wait, is_deleted, containers)", False),
+        ("OriginalGraceEnforcer(wait, is_deleted, containers)", False),
     ],
 )
 def test_who_is_not_told(call: str, is_told: bool) -> None:
@@ -153,7 +165,7 @@ def test_who_reads_all_namespaces_says_in_which_he_acts_or_why_not() -> None:
     ],
 )
 def test_what_is_found(read: str, shows: bool) -> None:
-    module = "cedana_sched.cluster.coordinator.leader"
+    module = "cedana_sched.cluster.coordinator.leading_coordinator"
     assert reads_of_all(module, f"async def f(api, served, ours, namespace, query):\n    {read}\n") == (
         {(module, "PODS")} if shows else set()
     )

@@ -25,7 +25,7 @@ DEFINED = ("cedana_sched.model.objects.", "cedana_sched.model.policy")
 THEIRS = frozenset({"apiVersion", "completionTime", "lastTransitionTime", "nodeName", "startTime"})
 """Fields that Kubernetes' kinds have as well."""
 NOT_FIELDS = {
-    ("cedana_sched.store.location", "allowHttp"): "a setting of the store's file",
+    ("cedana_sched.store.storage_config", "allowHttp"): "a setting of the store's file",
     ("cedana_sched.adapter.conformance.cluster_stage", "creationTime"): "a fake of the coordinator for adapters' tests",
     ("cedana_sched.adapter.conformance.cluster_stage", "heldObjectRef"): "the same",
     ("cedana_sched.adapter.conformance.cluster_stage", "podUID"): "the same",

@@ -13,17 +13,17 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject, Pod
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import Metadata, PartialObject, Pod
-from cedana_sched.kube.reading import Unreadable, read
 from cedana_sched.kube.resources import CHECKPOINTS, JOBS, PODS, Resource
+from cedana_sched.kube.response_decoding import Unreadable, read
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
-from cedana_sched.model.numbering import SCHEMES
 from cedana_sched.model.objects import names
+from cedana_sched.model.pod_indexing import SCHEMES
 from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
-from cedana_sched_volcano.extender.room import Occupant
-from cedana_sched_volcano.nominations import NominatedPod
+from cedana_sched_volcano.extender.free_resources import Occupant
+from cedana_sched_volcano.nomination_removal import NominatedPod
 from cedana_sched_volcano.objects import POD_GROUPS, PodGroup
 from tests.unit.kube.served_api import served
 
@@ -166,7 +166,7 @@ def test_a_controller_may_say_a_lot_in_its_conditions_and_is_read() -> None:
     filler = {"status": {"conditions": conditions, "admissionChecks": checks}}
     found = read(WORKLOADS, msgspec.json.encode(_object(filler)), Workload)
     assert not isinstance(found, Unreadable)
-    assert found.condition("A") is not None
+    assert found.find_true_condition("A") is not None
 
 
 class _Pages:

@@ -10,9 +10,9 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import kube_config
 
 from cedana_sched.kube import credentials
+from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
-from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.errors import UsageError
 

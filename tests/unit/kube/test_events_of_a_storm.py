@@ -12,14 +12,14 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.kube import events
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
 from cedana_sched.kube.events import COMPONENT, EventRecorder, ObjectEvent
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.response_decoding import Unreadable
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.model.segments import LONGEST_OBJECT_NAME
+from cedana_sched.model.path_segment_validation import LONGEST_OBJECT_NAME
 from tests.pauses import shorten_pauses
 
 
@@ -71,7 +71,7 @@ async def test_six_thousand_of_a_thousand_victims_are_all_written() -> None:
     api = Slow()
     async with recording(api) as recorder:
         for number in range(6_000):
-            recorder.tell(of(number))
+            recorder.record_event(of(number))
         api.open.set()
         await api.until(6_000)
     assert len(api.written) == 6_000
@@ -82,8 +82,8 @@ async def test_of_too_many_the_normal_ones_go_and_every_warning_is_told(monkeypa
     api = Slow()
     async with recording(api) as recorder:
         for number in range(1_000):
-            recorder.tell(of(number))
-            recorder.tell(of(number, warning=True, namespace=f"n{number % 3}"))
+            recorder.record_event(of(number))
+            recorder.record_event(of(number, warning=True, namespace=f"n{number % 3}"))
         assert len(recorder._normal) + len(recorder._warnings) <= 100 + 100 + 3
         api.open.set()
         await api.until(100 + 100 + 3)
@@ -99,7 +99,7 @@ async def test_a_warning_is_tried_until_it_is_taken(monkeypatch: pytest.MonkeyPa
     api.open.set()
     api.refusals = [RefusedByServerError("no rights yet", status=403), ApiUnavailableError("starting")]
     async with recording(api) as recorder:
-        recorder.tell(of(1, warning=True))
+        recorder.record_event(of(1, warning=True))
         await api.until(1)
     assert [one["type"] for one in api.written] == ["Warning"]
 
@@ -111,7 +111,7 @@ async def test_texts_of_any_length_cost_no_more_than_an_event_shows() -> None:
     long = "\N{SNOWMAN}" * 300_000
     async with recording(api) as recorder:
         involved = {"kind": "Pod", "name": "P d" + long, "namespace": "a", "uid": "u"}
-        recorder.tell(ObjectEvent(involved, "Odd", long, warning=True))
+        recorder.record_event(ObjectEvent(involved, "Odd", long, warning=True))
         await api.until(1)
         assert max(len(text) for key in recorder._told for text in key) <= events.LONGEST_MESSAGE
     (written,) = api.written
@@ -126,8 +126,8 @@ async def test_a_warning_that_can_never_be_taken_makes_room_for_others() -> None
     api.open.set()
     api.refusals = [RefusedByServerError("no such reference", status=422)]
     async with recording(api) as recorder:
-        recorder.tell(of(1, warning=True))
-        recorder.tell(of(2, warning=True))
+        recorder.record_event(of(1, warning=True))
+        recorder.record_event(of(2, warning=True))
         await api.until(1)
         assert not recorder._warnings
 
@@ -136,10 +136,10 @@ async def test_the_same_told_again_is_counted() -> None:
     api = Slow()
     async with recording(api) as recorder:
         for _ in range(50):
-            recorder.tell(of(1, warning=True))
+            recorder.record_event(of(1, warning=True))
         api.open.set()
         await api.until(50)
-        recorder.tell(of(1, warning=True))
+        recorder.record_event(of(1, warning=True))
         await api.until(51)
     assert [one["count"] for one in api.written] == [51]
 
@@ -148,7 +148,7 @@ async def test_events_are_found_by_the_source_that_the_page_names() -> None:
     api = Slow()
     api.open.set()
     async with recording(api) as recorder:
-        recorder.tell(of(1))
+        recorder.record_event(of(1))
         await api.until(1)
     (written,) = api.written
     assert written["source"] == {"component": "cedana-sched"}
@@ -160,7 +160,7 @@ async def test_event_is_as_old_as_the_objects_beside_it(monkeypatch: pytest.Monk
     api = Slow()
     api.open.set()
     async with recording(api) as recorder:
-        recorder.tell(of(1))
+        recorder.record_event(of(1))
         await api.until(1)
     (written,) = api.written
     for name in ("firstTimestamp", "lastTimestamp"):
@@ -172,7 +172,7 @@ async def test_what_cannot_be_read_is_told_on_it() -> None:
     api.open.set()
     problem = "Expected `str`, got `int` - at `$.spec.nodeName`"
     async with recording(api) as recorder:
-        recorder.unreadable(PODS, Unreadable(Metadata("p", "lab", "u"), problem))
+        recorder.record_unreadable(PODS, Unreadable(Metadata("p", "lab", "u"), problem))
         await api.until(1)
     (written,) = api.written
     assert written["involvedObject"] == PODS.reference("p", "lab", "u")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import Pod
-from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import PODS, Resource
+from cedana_sched.kube.response_decoding import Unreadable
 from cedana_sched.kube.watching import Informer, Watch
-from cedana_sched.model.served import EVERYWHERE, Served
+from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
 from tests.unit.kube.moody_api_server import MoodyApiServer
 
-SERVED = Served(frozenset({"kube-system"}))
+SERVED = ServedNamespaces(frozenset({"kube-system"}))
 
 
 def _pod(name: str, namespace: str, **labels: str) -> Object:
@@ -66,11 +66,11 @@ async def test_a_part_of_a_mirror_shows_what_is_served_as_it_changes() -> None:
         server.put(PODS, _pod("listed", namespace))
     async with server.serving() as api, asyncio.TaskGroup() as group, asyncio.timeout(60):
         whole = Informer(Watch(api, PODS, Pod))
-        part = whole.within(SERVED)
+        part = whole.view_of_namespaces(SERVED)
         part.subscribe(lambda before, now: told.append((before and before.metadata.uid, now and now.metadata.uid)))
         running = group.create_task(whole.run())
         await part.synced.wait()
-        later = whole.within(SERVED)
+        later = whole.view_of_namespaces(SERVED)
         assert (len(whole), len(part), len(later)) == (2, 1, 1)
         running.cancel()
     (listed,) = part

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from cedana_sched.kube.builtin_kinds import Metadata, Pod
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.objects import Metadata, Pod
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 
@@ -22,7 +22,7 @@ def followed(*pods: Pod) -> tuple[Informer[Pod], Index[str, Pod]]:
 
 
 def names_under(index: Index[str, Pod], key: str) -> list[str]:
-    return [one.metadata.name for one in index.of(key)]
+    return [one.metadata.name for one in index.objects_of(key)]
 
 
 def test_what_was_there_before_and_what_comes_is_found_by_its_key() -> None:
@@ -30,9 +30,9 @@ def test_what_was_there_before_and_what_comes_is_found_by_its_key() -> None:
     informer._put(pod("b", "n1"))
     informer._put(pod("c", None))
     assert names_under(index, "n1") == ["a", "b"]
-    assert index.one("n1") == pod("a", "n1")
-    assert index.of("n2") == ()
-    assert index.one("n2") is None
+    assert index.unique_object_of("n1") == pod("a", "n1")
+    assert index.objects_of("n2") == ()
+    assert index.unique_object_of("n2") is None
 
 
 def test_an_object_is_under_the_key_that_it_has_now() -> None:
@@ -40,7 +40,7 @@ def test_an_object_is_under_the_key_that_it_has_now() -> None:
     informer._put(pod("a", "n2"))
     assert (names_under(index, "n1"), names_under(index, "n2")) == (["b"], ["a"])
     informer._put(pod("a", None))
-    assert index.of("n2") == ()
+    assert index.objects_of("n2") == ()
     informer._put(pod("a", "n1"))
     assert names_under(index, "n1") == ["b", "a"], "what has changed last comes last"
 
@@ -48,7 +48,7 @@ def test_an_object_is_under_the_key_that_it_has_now() -> None:
 def test_what_is_gone_is_not_found_and_leaves_nothing_behind() -> None:
     informer, index = followed(pod("a", "n1"))
     informer._put(pod("a", "n1", uid="2"))
-    assert index.one("n1") == pod("a", "n1", uid="2"), "made anew, unseen"
+    assert index.unique_object_of("n1") == pod("a", "n1", uid="2"), "made anew, unseen"
     informer._drop(pod("a", "n1", uid="2"))
-    assert index.of("n1") == ()
+    assert index.objects_of("n1") == ()
     assert not index._found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.builtin_kinds import Pod
 
 
 @pytest.mark.parametrize("time", ["2026-11-20T10:00:00Z", "2026-11-20T10:00:00.123456+00:00", None])

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, KnownCheckpoint
-from cedana_sched.kube.own_kinds.ordered import OrderedObject
-from cedana_sched.kube.reading import Unreadable, read
+from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint, KnownCheckpoint
+from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.resources import CHECKPOINTS
+from cedana_sched.kube.response_decoding import Unreadable, read
 from cedana_sched.model.objects.checkpoint import TransferStatus
 from cedana_sched.model.records import Transfer
 
@@ -72,7 +72,7 @@ def test_progress_that_an_agent_shows(shown: Any, counts: Transfer | None) -> No
 
 
 def test_transfers_are_written_as_they_are_read() -> None:
-    assert TransferStatus.of(Transfer(8, 1, 2, 3)).to_json() == COUNTS
+    assert TransferStatus.from_transfer(Transfer(8, 1, 2, 3)).to_json() == COUNTS
     assert ordered().status.transferred == Transfer()
 
 

@@ -6,9 +6,9 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio.client import ApiClient, Configuration
 
+from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
-from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import JOBS, NODES, PODS
 from tests.unit.kube.served_api import served
 

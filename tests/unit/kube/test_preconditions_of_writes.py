@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.errors import ConflictError
-from cedana_sched.kube.marking import EvictionMarker
-from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.eviction_marker import EvictionMarker
+from cedana_sched.kube.patch_preconditions import patch_same
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.same_object import patch_same
 from cedana_sched.kube.server_time import SERVER_TIME
 from tests.unit.kube.moody_api_server import MoodyApiServer
 
@@ -25,39 +25,46 @@ ROOMS = (
     "cedana_sched/adapter",
     "cedana_sched/cluster",
     "cedana_sched/kube",
-    "cedana_sched/service",
+    "cedana_sched/component",
     "webhooks",
     "adapters",
 )
 WRITES = frozenset({"apply", "delete", "patch", "update"})
-PRECONDITIONS = ('"resourceVersion"', '"uid":', "uid=", "unchanged(")
+PRECONDITIONS = ('"resourceVersion"', '"uid":', "uid=", "same_version_tests(")
 """How the code says that one is given."""
 
-NOTES, REDO_LOG = "cedana_sched/cluster/coordinator/notes.py", "cedana_sched/cluster/coordinator/redo_log.py"
+NOTES, REDO_LOG = "cedana_sched/cluster/coordinator/adapter_notes.py", "cedana_sched/cluster/coordinator/redo_log.py"
 KUEUE, LEASE = "adapters/kueue/cedana_sched_kueue", "cedana_sched/kube/lease.py"
+CHECKS, CHECK_STATES = f"{KUEUE}/admission_check_controller.py", f"{KUEUE}/admission_check_decisions.py"
 WEBHOOKS = "webhooks/cedana_sched_webhooks"
 MADE_BY = {
-    **{f"{KUEUE}/admission_checks.py {name}": f"{KUEUE}/admission.py _status" for name in ("_apply", "_keep_waiting")},
-    f"{KUEUE}/admission_checks.py _declare": f"{KUEUE}/admission.py active",
-    f"{KUEUE}/withdrawal.py withdraw_checks": f"{KUEUE}/withdrawal.py without",
-    **{f"{NOTES} {name}": f"{NOTES} _body" for name in ("read", "write")},
-    **{f"{REDO_LOG} {name}": f"{REDO_LOG} _body" for name in ("_end_doubts", "_replace", "take_over")},
+    **{
+        f"{CHECKS} {name}": f"{CHECK_STATES} _build_workload_status"
+        for name in ("_apply_ready_status", "_write_pending_status")
+    },
+    f"{CHECKS} _write_check_condition": f"{CHECK_STATES} build_active_condition",
+    f"{KUEUE}/admission_check_removal.py withdraw_checks": f"{KUEUE}/admission_check_removal.py removal_patch",
+    **{f"{NOTES} {name}": f"{NOTES} _config_map_body" for name in ("read", "write")},
+    **{
+        f"{REDO_LOG} {name}": f"{REDO_LOG} _config_map_body"
+        for name in ("_resolve_uncertain_writes", "_replace", "take_over")
+    },
     **{f"{LEASE} {name}": f"{LEASE} _body" for name in ("_renew", "_try_to_acquire")},
-    f"{WEBHOOKS}/own_certificates.py _spread": f"{WEBHOOKS}/registrations.py patch",
+    f"{WEBHOOKS}/own_certificates.py _patch_configurations": f"{WEBHOOKS}/registrations.py patch",
 }
 """Writes whose body another function makes, and which."""
 
 BY_NAME = {
-    "cedana_sched/cluster/coordinator/collections.py _give": "our own ConfigMap; whoever gives turns, all are as good",
-    "cedana_sched/cluster/coordinator/projection.py _label": "the object of a record, under the record's own name",
-    "cedana_sched/cluster/coordinator/projection.py _show": "likewise; deleted, it is made again, and means the same",
+    "cedana_sched/cluster/coordinator/garbage_collection_scheduler.py _assign_turns": "our ConfigMap: any is as good",
+    "cedana_sched/cluster/coordinator/projection.py _restore_labels": "a record's object, under the record's own name",
+    "cedana_sched/cluster/coordinator/projection.py _write_object": "likewise; deleted, it is made again",
     "cedana_sched/cluster/coordinator/projection.py _write_one": "likewise",
     "cedana_sched/cluster/node/facts.py publish": "the node that the agent is on",
     "cedana_sched/cluster/node/facts.py publish_gpus": "likewise",
     "cedana_sched/cluster/node/facts.py remove_uninstall_mark": "likewise",
     "cedana_sched/cluster/node/facts.py withdraw": "likewise",
-    "cedana_sched/cluster/node/restoring/new_beginnings.py _tell": "a Restore, under its record's own name",
-    "cedana_sched/cluster/uninstall/node_cleanup.py _annotate": "a node, whichever has the name",
+    "cedana_sched/cluster/node/restoring/incarnation_reports.py _write_replaced_by": "a Restore, by its record's name",
+    "cedana_sched/cluster/uninstall/node_cleanup.py _patch_node": "a node, whichever has the name",
     "cedana_sched/cluster/uninstall/main.py uninstall": "objects of the release that an admin takes away",
     "cedana_sched/kube/events.py _write": "an Event of ours, whose name nobody else would choose",
 }
@@ -119,7 +126,7 @@ async def test_a_pod_without_uid_and_version_is_not_marked() -> None:
             Metadata("victim-0", "tenant-b", uid="u"),
             Metadata("victim-0", "tenant-b", resource_version="1"),
         ):
-            marker.asked(seen, "system:serviceaccount:volcano-system:volcano-scheduler")
+            marker.enqueue_mark(seen, "system:serviceaccount:volcano-system:volcano-scheduler")
         assert marker._waiting.empty()
 
 

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio.client import ApiClient, Configuration
 
+from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import PODS, SECRETS
 from tests.unit.kube.moody_api_server import MoodyApiServer
 from tests.unit.kube.served_api import client_of, served

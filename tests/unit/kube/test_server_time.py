@@ -12,7 +12,7 @@ from cedana_sched.kube import client
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.resources import NODES
 from cedana_sched.kube.server_time import ServerTime
-from cedana_sched.model.objects.eviction_mark import asked_now
+from cedana_sched.model.objects.eviction_mark import refreshed_mark
 from tests.unit.kube.served_api import served
 
 BEGAN = 1_800_000_000.4
@@ -34,11 +34,11 @@ class Machine:
 
     def ask(self, seconds: float = 0.2, ahead: float = 0.0) -> None:
         """One request, answered half way, by a server whose clock is so many seconds ahead."""
-        sent = self.time.sent()
+        sent = self.time.request_start_time()
         self.true += seconds / 2
         date = formatdate(self.true + ahead, usegmt=True)
         self.true += seconds / 2
-        self.time.answered(date, sent)
+        self.time.record_response(date, sent)
 
     @property
     def error(self) -> float:
@@ -156,7 +156,7 @@ async def test_only_the_api_server_itself_says_what_time_it_is(
 def test_what_cannot_be_read_says_nothing() -> None:
     machine = Machine(0.0)
     for date in (None, "", "yesterday"):
-        machine.time.answered(date, machine.time.sent())
+        machine.time.record_response(date, machine.time.request_start_time())
     assert machine.error == pytest.approx(0.0, abs=1e-3)
 
 
@@ -166,7 +166,7 @@ def test_a_mark_is_fresh_by_whichever_clock(apart: float) -> None:
     webhook, coordinator = Machine(0.0), Machine(apart)
     for machine in (webhook, coordinator):
         machine.ask()
-    mark = asked_now(None, "volcano-scheduler", webhook.time.now())
+    mark = refreshed_mark(None, "volcano-scheduler", webhook.time.now())
     assert mark is not None
     assert mark.is_fresh(coordinator.time.now()), "the preemption is never taken up, and its victim evicted unsaved"
     own = datetime.fromtimestamp(coordinator.true + apart, tz=coordinator.time.now().tzinfo)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from cedana_sched.component.health import serve_health
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.resources import Resource
@@ -23,7 +24,6 @@ from cedana_sched.kube.token_access import (
     TokenAccess,
 )
 from cedana_sched.kube.token_review import LONGEST_TOKEN, TOKEN_REVIEWS
-from cedana_sched.service.health import serving
 
 PROMETHEUS = {"username": "system:serviceaccount:monitoring:prometheus", "groups": ["g"], "extra": {"k": ["v"]}}
 
@@ -72,7 +72,7 @@ def access(reviews: Reviews, clock: list[float] | None = None) -> TokenAccess:
 async def test_metrics_are_shown_to_whom_the_api_server_lets(header: str | None, status: int) -> None:
     headers = {"Authorization": header} if header is not None else {}
     async with (
-        serving(0, {}, CollectorRegistry(), host="127.0.0.1", readable=access(Reviews())) as port,
+        serve_health(0, {}, CollectorRegistry(), host="127.0.0.1", readable=access(Reviews())) as port,
         aiohttp.ClientSession() as client,
     ):
         async with client.get(f"http://127.0.0.1:{port}/metrics", headers=headers) as answer:

@@ -12,9 +12,9 @@ import pytest
 import structlog
 from aiohttp import web
 
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
-from cedana_sched.kube.objects import Pod
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.kube.watching import Changed, Deleted, Informer, Listed, Watch
 from tests.pauses import shorten_pauses
@@ -237,11 +237,11 @@ async def test_why_nothing_is_listed_is_said_with_its_remedy(mood: Mood, said: s
         task = asyncio.create_task(informer.run())
         await moody.until(lambda: moody.bad["jobs"] >= 2)
         assert not task.done()
-        assert said in (informer.awaited or "")
+        assert said in (informer.unsynced_reason or "")
         moody.fall_into(None)
         async with asyncio.timeout(60):
             await informer.synced.wait()
-        assert informer.awaited is None
+        assert informer.unsynced_reason is None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

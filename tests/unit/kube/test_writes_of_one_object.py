@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.errors import ApiUnavailableError, ConflictError
-from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.patch_preconditions import patch_same
 from cedana_sched.kube.resources import PODS
-from cedana_sched.kube.same_object import patch_same
 from cedana_sched.model.objects import names
 from cedana_sched.testing import FakeApi
 

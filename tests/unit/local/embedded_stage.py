@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import ClassVar
 
-from cedana_sched.adapter.conformance import Power, RunningWorkload, Stage
-from cedana_sched.adapter.conformance.stage import loop_turns
+from cedana_sched.adapter.conformance import RunningWorkload, SchedulerCapability, Stage
+from cedana_sched.adapter.conformance.stage import yield_to_loop
 from cedana_sched.local.adapter import EmbeddedAdapter
 from cedana_sched.local.jobs.job import Job, JobPhase, Run
-from cedana_sched.local.jobs.rules import Ending
+from cedana_sched.local.jobs.job_event_rules import RunEndDetails
 from tests.unit.local.jobs.loop_bench import Bench
 
 GROUPS = """
@@ -30,7 +30,9 @@ preemption = {reclaimWithinCohort = "Any"}
 class EmbeddedStage(Stage):
     """Jobs of bio take the whole machine; a preemption is a job of ml that wants its half."""
 
-    lacks: ClassVar = {Power.DEADLINE: "the loop terminates nobody whom it has given a signal for before the release"}
+    lacks: ClassVar = {
+        SchedulerCapability.DEADLINE: "the loop terminates nobody whom it has given a signal for before the release"
+    }
 
     def __init__(self) -> None:
         self.bench = Bench(GROUPS)
@@ -52,7 +54,7 @@ class EmbeddedStage(Stage):
         await self.bench.begin(job.description.name)
         return self._workloads(job.uid)
 
-    async def place(self) -> RunningWorkload:
+    async def bind_workload(self) -> RunningWorkload:
         (workload,) = self._workloads((await self._submitted()).uid)
         return workload
 
@@ -65,20 +67,20 @@ class EmbeddedStage(Stage):
         await self.bench.loop.cancel(self.preemptor)
 
     async def finish(self, victim: RunningWorkload) -> None:
-        await self.bench.loop.run_ended(victim.uid, Ending(self.bench.time, 0))
+        await self.bench.loop.on_run_ended(victim.uid, RunEndDetails(self.bench.time, 0))
 
     async def give_up(self, workload: RunningWorkload) -> None:
         await self.bench.loop.cancel(self._owner(workload).uid)
 
     async def is_evicted(self, victim: RunningWorkload) -> bool:
         await self._end_what_is_terminated()
-        return self._run(victim).over
+        return self._run(victim).has_ended
 
-    async def evicted(self, victim: RunningWorkload) -> None:
+    async def wait_until_evicted(self, victim: RunningWorkload) -> None:
         while not await self.is_evicted(victim):
-            await self.settle()
+            await self.wait_until_reported()
 
-    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
+    async def wait_until_returned(self, victim: RunningWorkload) -> RunningWorkload:
         await self.bench.begin(self.preemptor)
         await self.bench.end(self.preemptor)
         owner = self._owner(victim)
@@ -86,14 +88,14 @@ class EmbeddedStage(Stage):
         (again,) = self._workloads(owner.uid)
         return again
 
-    async def settle(self) -> None:
-        await loop_turns()
+    async def wait_until_reported(self) -> None:
+        await yield_to_loop()
 
-    async def repeat(self) -> None:
-        await self.bench.loop.resume()
+    async def repeat_current_state(self) -> None:
+        await self.bench.loop.resume_after_restart()
 
     @asynccontextmanager
-    async def unreachable(self) -> AsyncIterator[None]:
+    async def scheduler_outage(self) -> AsyncIterator[None]:
         self.bench.journal.full = True
         try:
             yield
@@ -115,16 +117,16 @@ class EmbeddedStage(Stage):
     async def _end_what_is_terminated(self) -> None:
         """The machine does as the loop asks."""
         while self.bench.terminated:
-            await self.bench.loop.run_ended(self.bench.terminated.pop(), Ending(self.bench.time, None))
+            await self.bench.loop.on_run_ended(self.bench.terminated.pop(), RunEndDetails(self.bench.time, None))
 
     def _workloads(self, uid: str) -> tuple[RunningWorkload, ...]:
         job = self.bench.job(uid)
         assert job.phase in {JobPhase.STARTING, JobPhase.RUNNING}, job.why
         identity = job.description.identity
-        return tuple(RunningWorkload(job.workload(run, "here"), identity(run.index)) for run in job.current)
+        return tuple(RunningWorkload(job.workload(run, "here"), identity(run.index)) for run in job.active_runs)
 
     def _owner(self, workload: RunningWorkload) -> Job:
-        owner = self.bench.loop.owner_of(workload.uid)
+        owner = self.bench.loop.job_uid_of_run(workload.uid)
         assert owner is not None
         return self.bench.job(owner)
 

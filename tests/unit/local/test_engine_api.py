@@ -12,7 +12,7 @@ import pytest
 
 from cedana_sched.local.api import serve
 from cedana_sched.local.client import EngineClient, EngineRefusedError, socket_path
-from cedana_sched.local.engine import _first_of_ours
+from cedana_sched.local.engine import _first_product_error
 from cedana_sched.local.hub import QUEUE_LENGTH, Hub
 from cedana_sched.local.views import Change, EventView
 from cedana_sched.model.errors import IntegrityError, StoreUnavailableError, UsageError
@@ -75,11 +75,11 @@ async def test_a_watcher_that_does_not_keep_up_is_cut_off() -> None:
     assert await anext(watching) == Change()
     for number in range(QUEUE_LENGTH + 5):
         hub.publish(Change(event=EventView(number, "Some", "event")))
-    assert not hub.watched
+    assert not hub.has_watchers
     assert len([change async for change in watching]) == QUEUE_LENGTH
 
 
 def test_what_ended_the_engine_is_one_error_if_all_are_ours() -> None:
     damaged = IntegrityError("the journal is damaged")
-    assert _first_of_ours(ExceptionGroup("tasks", [ExceptionGroup("inner", [damaged])])) is damaged
-    assert _first_of_ours(ExceptionGroup("tasks", [damaged, ValueError()])) is None
+    assert _first_product_error(ExceptionGroup("tasks", [ExceptionGroup("inner", [damaged])])) is damaged
+    assert _first_product_error(ExceptionGroup("tasks", [damaged, ValueError()])) is None

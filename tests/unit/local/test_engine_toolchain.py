@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cedana_sched.local import engine
-from cedana_sched.snapshot.toolchain import OLDER_REMEDY, Origin, Toolchain
+from cedana_sched.snapshot.criu_toolchain import OLDER_REMEDY, Origin, Toolchain
 
 
 @pytest.mark.parametrize(("origin", "warns"), [(Origin.OLDER, True), (Origin.PINNED, False), (Origin.MACHINE, False)])

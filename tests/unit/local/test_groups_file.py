@@ -10,7 +10,7 @@ import pytest
 from cedana_sched.local import configuration as module
 from cedana_sched.local.configuration import Configuration, machine_capacity
 from cedana_sched.local.scheduler.resources import Limits, Resources
-from cedana_sched.local.scheduler.state import PreemptionPolicy, QueueingStrategy, ShareStrategy
+from cedana_sched.local.scheduler.scheduling_types import PreemptionPolicy, QueueingStrategy, ShareStrategy
 from cedana_sched.model.errors import UsageError
 from tests.unit.local.jobs.job_builders import MACHINE, configuration
 

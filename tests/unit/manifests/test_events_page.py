@@ -11,7 +11,16 @@ ROOT = Path(__file__).parents[3]
 SECTION = (ROOT / "docs/operations.md").read_text().split("\n### Events\n")[1].split("\n###")[0]
 FOLDERS = ("cedana_sched/coordinator", "cedana_sched/cluster", "cedana_sched/kube", "adapters", "webhooks")
 PUBLISHERS = frozenset(
-    {"_event", "_of", "_publish", "_say", "warn", "warn_pod_and_owner", "ObjectEvent", "PublishEvent"}
+    {
+        "_event",
+        "_event_of_record",
+        "_publish",
+        "_record_pod_event",
+        "warn",
+        "warn_pod_and_owner",
+        "ObjectEvent",
+        "PublishEvent",
+    }
 )
 NAMES = frozenset({"kind", "reason", "REASON", "NOT_FOLLOWED", "FAILED", "UNREADABLE", "_TOLD"})
 """Of variables that hold the reason of an Event, in a module that publishes some."""

@@ -11,16 +11,16 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from cedana_sched.agent.budget import DumpMetrics
-from cedana_sched.cluster.coordinator.adapters import AdapterMetrics
+from cedana_sched.agent.dump_budget import DumpMetrics
+from cedana_sched.cluster.coordinator.adapter_supervision import AdapterMetrics
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
-from cedana_sched.cluster.node.hold_port import HoldPortMetrics
-from cedana_sched.eviction_holds import decision, pods
+from cedana_sched.cluster.node.foreign_socket_monitor import HoldPortMetrics
+from cedana_sched.eviction_holds import decision, pod_eviction_rule
 from cedana_sched_armada import metrics as armada
 from cedana_sched_volcano.extender.claims import Word
 from cedana_sched_volcano.extender.metrics import Metrics as ExtenderMetrics
-from cedana_sched_webhooks.holds import pods as handler
+from cedana_sched_webhooks.holds import pod_eviction_hold as handler
 from cedana_sched_webhooks.metrics import Metrics as WebhooksMetrics
 
 ROOT = Path(__file__).parents[3]
@@ -60,11 +60,11 @@ def test_the_page_has_every_alert() -> None:
 
 def test_the_page_has_every_word_of_the_webhook_that_holds_pods() -> None:
     """What stands first in what its code decides or answers, and what the server says of a review by itself."""
-    source = "".join(Path(str(one.__file__)).read_text() for one in (decision, pods, handler))
+    source = "".join(Path(str(one.__file__)).read_text() for one in (decision, pod_eviction_rule, handler))
     decided = re.findall(r'\b(?:Decision|Answer)\("([\w-]+)"', source)
     told = " ".join(section("Metrics").split()).split("`/mutate/pods/status`, is")[1].split("`decision` of")[0]
     assert sorted(re.findall(r"`([\w-]+)`", told)) == sorted(
-        {*decided, pods.KEPT, decision.NOT_HELD, "unreadable", "failed"}
+        {*decided, pod_eviction_rule.KEPT, decision.NOT_HELD, "unreadable", "failed"}
     )
 
 

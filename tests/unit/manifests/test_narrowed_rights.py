@@ -13,15 +13,20 @@ from typing import Any, cast
 
 import msgspec
 
-from cedana_sched.cluster.node.hold_port import calls_taken
+from cedana_sched.cluster.node.foreign_socket_monitor import hold_port_event
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import COMPONENT, EventRecorder, ObjectEvent
-from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.model.objects import names
-from cedana_sched_kueue.admission import active, answer_of, ready, waiting
+from cedana_sched_kueue.admission_check_decisions import (
+    build_active_condition,
+    build_pending_status,
+    build_ready_status,
+    decide_check_answer,
+)
+from cedana_sched_kueue.admission_check_removal import ClusterQueue, removal_patch
 from cedana_sched_kueue.objects import ACTIVE, PENDING, READY, AdmissionCheck, AdmissionCheckSpec
-from cedana_sched_kueue.withdrawal import ClusterQueue, without
 from tests.unit.adapters.kueue.kueue_builders import workload
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +55,9 @@ def in_a_list(template: str, before: str) -> set[str]:
 
 
 def test_a_check_of_a_workload_passes_as_the_adapter_writes_it() -> None:
-    body = ready(workload(), "save", answer_of(workload(), "hourly", lambda _: False), "well", NOW)
+    body = build_ready_status(
+        workload(), "save", decide_check_answer(workload(), "hourly", lambda _: False), "well", NOW
+    )
     assert set(body) == {"metadata", "status"}
     assert set(body["status"]) == changed(KUEUE, "variables.after", "!= 'workloads'") == {"admissionChecks"}
     [state] = body["status"]["admissionChecks"]
@@ -59,7 +66,7 @@ def test_a_check_of_a_workload_passes_as_the_adapter_writes_it() -> None:
     assert set(update) == in_a_list(KUEUE, "update.all(field, field")
     assert set(update["annotations"]) == in_a_list(KUEUE, "key")
     assert state["state"] == READY
-    waits = waiting(workload(), "save", "not yet", NOW)
+    waits = build_pending_status(workload(), "save", "not yet", NOW)
     assert waits is not None
     [still] = waits["status"]["admissionChecks"]
     assert set(still) == set(state)
@@ -69,7 +76,7 @@ def test_a_check_of_a_workload_passes_as_the_adapter_writes_it() -> None:
 
 def test_a_check_is_declared_as_the_adapter_declares_it() -> None:
     check = AdmissionCheck(Metadata(name="save"), AdmissionCheckSpec(names.ADMISSION_CHECK_CONTROLLER))
-    body = active(check, (), NOW)
+    body = build_active_condition(check, (), NOW)
     assert body is not None
     assert set(body["status"]) == changed(KUEUE, "variables.after", "!= 'admissionchecks'") == {"conditions"}
     assert [one["type"] for one in body["status"]["conditions"]] == [ACTIVE]
@@ -83,7 +90,7 @@ def test_of_a_queue_the_strategy_of_checks_alone_is_written() -> None:
     spec = {"admissionChecksStrategy": {"admissionChecks": rules}}
     queue = msgspec.convert({"metadata": {"name": "q"}, "spec": spec}, ClusterQueue)
     for ours, left in (({"save"}, {"admissionChecks": rules[1:]}), ({"save", "theirs"}, None)):
-        patch = without(queue, ours)
+        patch = removal_patch(queue, ours)
         assert patch is not None
         assert patch["spec"] == {"admissionChecksStrategy": left}
         assert set(patch["spec"]) == changed(KUEUE, "object.spec")
@@ -112,9 +119,9 @@ async def test_events_are_told_in_our_name_and_counted() -> None:
     event = ObjectEvent(PODS.reference("p", "lab", "u"), "Saved", "it is saved")
     try:
         async with asyncio.timeout(60):
-            recorder.tell(event)
+            recorder.record_event(event)
             created = await api.created.get()
-            recorder.tell(event)
+            recorder.record_event(event)
             patch = await api.patched.get()
     finally:
         running.cancel()
@@ -125,22 +132,25 @@ async def test_events_are_told_in_our_name_and_counted() -> None:
 
 
 def test_everybody_tells_events_in_the_name_that_the_policy_knows() -> None:
-    for place in ("cedana_sched/cluster", "cedana_sched/adapter/cluster.py", "adapters", "webhooks"):
+    for place in ("cedana_sched/cluster", "cedana_sched/adapter/cluster_contract.py", "adapters", "webhooks"):
         files = [ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py")
         made = [one for file in files for one in re.findall(r"EventRecorder\((.*)\)", file.read_text())]
         assert all("COMPONENT" in one for one in made), place
 
 
 def test_an_agent_tells_of_its_node_alone() -> None:
-    event = calls_taken("gpu-3", "somebody else answers")
+    event = hold_port_event("gpu-3", "somebody else answers")
     assert (event.involved["kind"], event.involved["name"]) == (NODES.kind, "gpu-3")
     told = [
         (file.name, one)
-        for place in ("cedana_sched/cluster/node", "cedana_sched/agent", "cedana_sched/service")
+        for place in ("cedana_sched/cluster/node", "cedana_sched/agent", "cedana_sched/component")
         for file in (ROOT / place).rglob("*.py")
-        for one in re.findall(r"ObjectEvent\(|\.unreadable\(|vents\.tell\(.*", file.read_text())
+        for one in re.findall(r"ObjectEvent\(|\.record_unreadable\(|vents\.record_event\(.*", file.read_text())
     ]
-    assert sorted(told) == [("hold_port.py", "ObjectEvent("), ("main.py", "vents.tell(calls_taken(node, text))")]
+    assert sorted(told) == [
+        ("foreign_socket_monitor.py", "ObjectEvent("),
+        ("main.py", "vents.record_event(hold_port_event(node, text))"),
+    ]
     assert "object.involvedObject.kind == 'Node'" in AGENT
 
 

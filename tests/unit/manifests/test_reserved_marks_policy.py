@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cedana_sched.cli.doctor.cluster.policies import KEPT
+from cedana_sched.cli.doctor.cluster.admission_policies import KEPT
 from cedana_sched.model.objects import names
 
 TEMPLATES = Path(__file__).parents[3] / "manifests/chart/templates"

@@ -15,14 +15,14 @@ from cedana_sched.kube.resources import Resource
 
 ROOT = Path(__file__).parents[3]
 KINDS = {name: one for name, one in vars(resources).items() if isinstance(one, Resource)}
-SHARED = ("cedana_sched/kube", "cedana_sched/adapter", "cedana_sched/service")
+SHARED = ("cedana_sched/kube", "cedana_sched/adapter", "cedana_sched/component")
 """What components are made of beside their own code; the file with all kinds is left out."""
 CODE = {
     "agent": ("cedana_sched/cluster/node", "cedana_sched/agent"),
     "coordinator": (
         "cedana_sched/cluster/coordinator",
         "cedana_sched/coordinator",
-        "webhooks/cedana_sched_webhooks/siblings.py",
+        "webhooks/cedana_sched_webhooks/replica_numbers.py",
     ),
     "webhooks": ("webhooks/cedana_sched_webhooks", "adapters"),
 }

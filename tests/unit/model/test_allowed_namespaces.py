@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.checkpoint_policy import counting, read_spec
+from cedana_sched.model.objects.checkpoint_policy import effective_policy, read_spec
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure
 
 WEAKER = {"onCheckpointFailure": "KeepRunning", "imageMayChange": True, "serviceAccountMayChange": True}
@@ -23,7 +23,7 @@ FIELDS = ("spec.onCheckpointFailure", "spec.imageMayChange", "spec.serviceAccoun
 
 
 def for_lab(name: str, **spec: Any) -> tuple[CheckpointPolicy, tuple[str, ...]]:
-    found = counting(name, read_spec(name, {"deadlineSeconds": 90, **spec}), "lab")
+    found = effective_policy(name, read_spec(name, {"deadlineSeconds": 90, **spec}), "lab")
     return found.policy, found.withheld
 
 

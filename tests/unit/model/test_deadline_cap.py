@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cedana_sched.model.deadline_cap import capped, check_deadlines
+from cedana_sched.model.deadline_cap import cap_deadlines, check_deadlines
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.policy import CheckpointPolicy
 
@@ -14,14 +14,14 @@ LONG = CheckpointPolicy(deadline_seconds=86_400, restore_deadline_seconds=7_200,
 def test_every_deadline_of_a_policy_is_bounded() -> None:
     named = {name for name in CheckpointPolicy.model_fields if name.endswith("deadline_seconds")}
     assert named == {"deadline_seconds", "restore_deadline_seconds"}
-    found = capped(LONG, 3_600)
+    found = cap_deadlines(LONG, 3_600)
     assert {getattr(found, name) for name in named} == {3_600}
     assert found.model_copy(update={name: getattr(LONG, name) for name in named}) == LONG
 
 
 def test_what_is_below_stays_as_it_is() -> None:
-    assert capped(LONG, 86_400) is LONG
-    assert capped(LONG, 43_200).restore_deadline_seconds == 7_200
+    assert cap_deadlines(LONG, 86_400) is LONG
+    assert cap_deadlines(LONG, 43_200).restore_deadline_seconds == 7_200
 
 
 @pytest.mark.parametrize("field", ["deadline_seconds", "restore_deadline_seconds"])

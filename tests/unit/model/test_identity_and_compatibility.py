@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from cedana_sched.model import codec
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import Identity, SnapshotRef, name_of_namespace, namespace_of_uid
+from cedana_sched.model.identity import Identity, SnapshotRef, name_of_namespace, namespace_store_key
 from cedana_sched.model.policy import CheckpointPolicy, Retention
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import Checkpoint, Record, Restore, RestoreStep
@@ -32,7 +32,7 @@ def test_a_snapshots_name_is_read_as_it_was_written(
 
 @given(NAMES, st.uuids())
 def test_what_a_store_calls_a_namespace_leads_back_to_its_name(name: str, uid: UUID) -> None:
-    called = namespace_of_uid(name, str(uid))
+    called = namespace_store_key(name, str(uid))
     assert SnapshotRef.parse(f"{called}/md@1").identity.namespace == called
     assert (name_of_namespace(called), name_of_namespace("research")) == (name, "research")
 
@@ -42,7 +42,7 @@ def test_what_a_store_calls_a_namespace_leads_back_to_its_name(name: str, uid: U
 )
 def test_what_is_no_uid_of_a_namespace_names_none(uid: str) -> None:
     with pytest.raises(UsageError):
-        namespace_of_uid("research", uid)
+        namespace_store_key("research", uid)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedana_sched.model.objects.naming import LONGEST, checkpoint_name, hold_name, restore_name
+from cedana_sched.model.objects.object_names import LONGEST, checkpoint_name, hold_name, restore_name
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.model.errors import EVIDENCE_LINES
-from cedana_sched.snapshot.explain import explain, explain_lines
+from cedana_sched.snapshot.explain import explain_criu_exit, explain_lines
 
 HARMLESS = "(00.046224) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted"
 
@@ -123,7 +123,7 @@ def test_a_kill_is_named() -> None:
 
 
 def test_a_criu_that_said_nothing(tmp_path: Path) -> None:
-    found = explain(tmp_path / "missing.log", status=3)
+    found = explain_criu_exit(tmp_path / "missing.log", status=3)
     assert "status 3" in found.message
     assert found.evidence == ()
 
@@ -131,7 +131,7 @@ def test_a_criu_that_said_nothing(tmp_path: Path) -> None:
 def test_the_evidence_is_bounded_and_the_log_read_from_its_end(tmp_path: Path) -> None:
     log = tmp_path / "dump.log"
     log.write_text("(00.0) early\n" * 100_000 + "(00.9) Error (criu/x.c:1): number nine\n" * 100)
-    found = explain(log, status=1)
+    found = explain_criu_exit(log, status=1)
     assert len(found.evidence) <= EVIDENCE_LINES
     assert "number nine" in found.message
 
@@ -139,7 +139,7 @@ def test_the_evidence_is_bounded_and_the_log_read_from_its_end(tmp_path: Path) -
 def test_what_criu_says_before_its_log_is_open_counts(tmp_path: Path) -> None:
     stderr = tmp_path / "stderr"
     stderr.write_text("Error (criu/config.c:1071): invalid argument for -t: -D\n")
-    assert "invalid argument" in explain(tmp_path / "none", 1, stderr).message
+    assert "invalid argument" in explain_criu_exit(tmp_path / "none", 1, stderr).message
 
 
 def test_what_passes_by_itself_is_told_from_what_stays() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.snapshot.stream import SOCKET_NAME, StreamReceiver
+from cedana_sched.snapshot.image_stream_receiver import SOCKET_NAME, StreamReceiver
 
 
 class MemorySink:

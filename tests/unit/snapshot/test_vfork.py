@@ -33,5 +33,5 @@ def test_a_thread(
     for name, text in (("wchan", wchan), ("stack", stack)):
         if text is not None:
             (tmp_path / name).write_text(text)
-    monkeypatch.setattr(vfork, "_tasks", lambda _: [tmp_path])
+    monkeypatch.setattr(vfork, "_task_folders", lambda _: [tmp_path])
     assert vfork.held_by_vfork([42]) == ([42] if waits else [])

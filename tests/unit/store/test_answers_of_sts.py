@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cedana_sched.model.errors import StoreError, StoreUnavailableError
 from cedana_sched.store.credential_client import CredentialClient
-from cedana_sched.store.location import CredentialService, S3Location
-from cedana_sched.store.session_credentials import RenewedCredentials, SessionCredentials
+from cedana_sched.store.credential_renewal import RenewedCredentials, SessionCredentials
+from cedana_sched.store.storage_config import CredentialService, S3Location
 from cedana_sched.store.sts import Sessions, SessionSource
 
 LOCATION = S3Location(bucket="work", endpoint="https://store:8333")
@@ -50,7 +50,7 @@ class Answered(Sessions):
         super().__init__(LOCATION, SessionSource(), now=lambda: 1_800_000_000.0)
         self._answered = status, answer
 
-    def _post(self, body: str) -> tuple[int, bytes]:
+    def _post_signed(self, body: str) -> tuple[int, bytes]:
         return self._answered
 
 
@@ -59,7 +59,7 @@ class Answered(Sessions):
 @settings(deadline=None, max_examples=300)
 def test_any_answer_of_an_sts(status: int, answer: bytes) -> None:
     try:
-        given_now = Answered(status, answer).begin("research.7c9e6679", "node-1")
+        given_now = Answered(status, answer).create_session("research.7c9e6679", "node-1")
     except StoreError as error:
         assert len(str(error)) < 1_000  # noqa: PT017  # the other outcome is as good
         return
@@ -72,7 +72,7 @@ def test_any_answer_of_an_sts(status: int, answer: bytes) -> None:
 
 
 def test_the_good_answer_of_these_tests_is_read() -> None:
-    assert Answered(200, GOOD).begin("research.7c9e6679", "node-1") == SessionCredentials(
+    assert Answered(200, GOOD).create_session("research.7c9e6679", "node-1") == SessionCredentials(
         "key", "secret", "token", 3600.0
     )
 
@@ -93,7 +93,7 @@ def test_any_answer_of_a_coordinator(status: int, body: bytes) -> None:
     service = CredentialService(url="https://coordinator/credentials", token_file=Path("/x"), authorities=Path("/y"))
     client = CredentialClient(service)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client, "_post", lambda *_: (status, body))
+        patch.setattr(client, "_post_request", lambda *_: (status, body))
         try:
             RenewedCredentials(lambda: client.fetch("research")).current()
         except StoreUnavailableError as error:

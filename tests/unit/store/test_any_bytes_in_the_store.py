@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from cedana_sched.model.errors import IncompatibleError, IntegrityError
 from cedana_sched.model.manifest import Manifest
-from cedana_sched.store import format as manifest_format
-from cedana_sched.store import layout
+from cedana_sched.store import layout, manifest_format
 from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.collection_turns import collect_if_due
 from cedana_sched.store.garbage import collect_garbage
 from cedana_sched.store.intents import Intent
 from cedana_sched.store.posix import PosixBackend
-from cedana_sched.store.turns import take_turn
 from tests.unit.store.test_manifest_format import MANIFEST, file_of
 
 Plain = msgspec.to_builtins(MANIFEST, builtin_types=(bytes,))
@@ -129,8 +128,8 @@ def test_a_collection_among_anything(tmp_path_factory: pytest.TempPathFactory, t
         backend.put(key, data)
     catalogue = Catalogue(backend)
 
-    take_turn(backend, "team-a", 0.0, lambda: collect_garbage(backend, catalogue, "team-a", grace_seconds=0))
+    collect_if_due(backend, "team-a", 0.0, lambda: collect_garbage(backend, catalogue, "team-a", grace_seconds=0))
 
-    for ref in catalogue.generations(layout.snapshots_folder("team-a")).committed:
+    for ref in catalogue.list_generations(layout.snapshots_folder("team-a")).committed:
         with suppress(IntegrityError, IncompatibleError):
-            catalogue.manifest(ref)
+            catalogue.read_manifest(ref)

@@ -11,12 +11,11 @@ from blake3 import blake3
 
 import cedana_sched.store
 from cedana_sched.model.errors import IntegrityError
-from cedana_sched.store import format as manifest_format
-from cedana_sched.store import layout, references
+from cedana_sched.store import layout, manifest_format, references
 from cedana_sched.store.compression import ZSTD, decompress
-from cedana_sched.store.decoding import unpack
+from cedana_sched.store.decoding import decompress_bounded
 from cedana_sched.store.posix import PosixBackend
-from cedana_sched.store.sealing.envelope import SEALED, sealed_head_length
+from cedana_sched.store.sealing.sealed_manifest_format import SEALED, sealed_head_length
 
 MIB = 1 << 20
 
@@ -30,16 +29,16 @@ def test_a_frame_that_says_that_it_is_larger_than_it_may_be_is_refused() -> None
     packed = bomb(64)
     assert len(packed) < MIB // 16
     with pytest.raises(IntegrityError, match="67,108,864 bytes long, of 1,048,576 at most"):
-        unpack(packed, MIB)
+        decompress_bounded(packed, MIB)
     with pytest.raises(IntegrityError, match="bytes long"):
         decompress(ZSTD, packed, MIB)
-    assert unpack(packed, 64 * MIB) == bytes(64 * MIB)
+    assert decompress_bounded(packed, 64 * MIB) == bytes(64 * MIB)
 
 
 def test_a_frame_that_does_not_say_how_long_it_is_is_refused() -> None:
     packer = zstandard.ZstdCompressor(write_content_size=False).compressobj()
     with pytest.raises(IntegrityError, match="at most"):
-        unpack(packer.compress(b"a") + packer.flush(), MIB)
+        decompress_bounded(packer.compress(b"a") + packer.flush(), MIB)
 
 
 def test_what_a_collection_remembers_is_read_anew_where_it_is_a_bomb(
@@ -48,7 +47,7 @@ def test_what_a_collection_remembers_is_read_anew_where_it_is_a_bomb(
     monkeypatch.setattr(references, "MOST_BYTES", MIB)
     backend, packed = PosixBackend(tmp_path), bomb(2)
     backend.put(layout.references_key("team-a"), blake3(packed).digest() + packed)
-    assert references._recall(backend, "team-a") == {}
+    assert references._read_cache(backend, "team-a") == {}
 
 
 @pytest.mark.parametrize(("sealed", "length"), [(0, manifest_format.head_length), (SEALED, sealed_head_length)])

@@ -12,13 +12,13 @@ from cedana_sched.model.errors import SealedError, StoreDeniedError, UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.collection_turns import collect_if_due
 from cedana_sched.store.garbage import GarbageReport, collect_garbage
 from cedana_sched.store.intents import Intent
 from cedana_sched.store.posix import PosixBackend
 from cedana_sched.store.sealing.key_file import KeyFile
-from cedana_sched.store.sealing.seals import Seals
-from cedana_sched.store.session_policy import LONGEST_POLICY, collecting_policy
-from cedana_sched.store.turns import take_turn
+from cedana_sched.store.sealing.seal_selection import SealSelection
+from cedana_sched.store.session_policy import LONGEST_POLICY, garbage_collection_policy
 from tests.servers.granted import GrantedBackend
 from tests.servers.sealing import new_keys, sealed_store
 from tests.servers.snapshots import take
@@ -43,18 +43,18 @@ def keys(tmp_path: Path) -> Path:
 
 
 def granted(place: PosixBackend) -> GrantedBackend:
-    return GrantedBackend(place, collecting_policy("bucket", "", MINE), FOLDER)
+    return GrantedBackend(place, garbage_collection_policy("bucket", "", MINE), FOLDER)
 
 
 def collect(backend: GrantedBackend, keys: Path | None) -> GarbageReport:
     """As the node does whose turn it is, and as if the grace period were over."""
-    seals = Seals(backend, KeyFile(keys) if keys is not None else None)
+    seals = SealSelection(backend, KeyFile(keys) if keys is not None else None)
 
     def run() -> GarbageReport:
         catalogue = Catalogue(backend, seals)
         return collect_garbage(backend, catalogue, MINE, grace_seconds=0, time_to_live_seconds=0)
 
-    report = take_turn(backend, MINE, 0, run).report
+    report = collect_if_due(backend, MINE, 0, run).report
     assert report is not None
     return report
 
@@ -85,7 +85,7 @@ def test_an_erased_namespace_is_collected_by_who_has_no_key_of_it(
 ) -> None:
     store = sealed_store(place, keys)
     take(store, MD, {"pages-1.img": MEMORY})
-    store.erase(MINE)
+    store.erase_sealed_snapshots(MINE)
     others = new_keys(tmp_path, "others")
     assert [collect(granted(place), others).removed_packs for _ in range(2)] == [0, 1]
 
@@ -139,6 +139,6 @@ def test_other_namespaces_are_out_of_reach(place: PosixBackend, action: str) -> 
 
 def test_long_names_fit_in_what_sts_takes() -> None:
     longest = "n" * 63 + f".{UID}"
-    assert len(collecting_policy("b" * 40, "p" * 20, longest)) < LONGEST_POLICY
+    assert len(garbage_collection_policy("b" * 40, "p" * 20, longest)) < LONGEST_POLICY
     with pytest.raises(UsageError, match="too long"):
-        collecting_policy("b" * 63, "p" * 300, longest)
+        garbage_collection_policy("b" * 63, "p" * 300, longest)

@@ -10,11 +10,11 @@ import pytest
 
 from cedana_sched.model.errors import StoreUnavailableError
 from cedana_sched.model.identity import Identity
-from cedana_sched.store import layout, turns
+from cedana_sched.store import collection_turns, layout
 from cedana_sched.store.catalogue import Catalogue
+from cedana_sched.store.collection_turns import RUN_SECONDS, collect_if_due
 from cedana_sched.store.garbage import GarbageReport, collect_garbage
-from cedana_sched.store.snapshots import SnapshotStore
-from cedana_sched.store.turns import RUN_SECONDS, take_turn
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.servers.counting import CountingBackend
 from tests.servers.simulated import SimulatedBackend
 from tests.servers.snapshots import take
@@ -86,7 +86,7 @@ def test_a_turn_of_the_future_is_nobodys(tmp_path: Path, moments: dict[str, floa
     """One bit of a time that is stored makes it so; nothing would be collected any more, and the store fill up."""
     backend = filled(tmp_path, 1)
     backend.put(layout.collector_key(NAMESPACE), msgspec.msgpack.encode({"collector": "x", "began": 1.0, **moments}))
-    assert take_turn(backend, NAMESPACE, 300.0, lambda: RAN).report is RAN
+    assert collect_if_due(backend, NAMESPACE, 300.0, lambda: RAN).report is RAN
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"damaged", bytes(100)])
@@ -108,8 +108,8 @@ class Nodes:
         self.backend = SimulatedBackend()
         self.ran = 0
 
-    def take(self, every_seconds: float = 300.0) -> turns.Turn:
-        return take_turn(self.backend, NAMESPACE, every_seconds, self.run)
+    def take(self, every_seconds: float = 300.0) -> collection_turns.TurnResult:
+        return collect_if_due(self.backend, NAMESPACE, every_seconds, self.run)
 
     def run(self) -> GarbageReport:
         self.ran += 1
@@ -153,9 +153,9 @@ def test_nobody_begins_while_another_collects_and_one_that_died_is_passed_over()
         raise Killed
 
     with pytest.raises(Killed):
-        take_turn(nodes.backend, NAMESPACE, 300.0, dies)
+        collect_if_due(nodes.backend, NAMESPACE, 300.0, dies)
     del nodes.backend.put
-    assert nodes.take() == turns.Turn(None, None)
+    assert nodes.take() == collection_turns.TurnResult(None, None)
     nodes.backend.time += RUN_SECONDS
     assert nodes.take().report == RAN
 
@@ -167,7 +167,7 @@ def test_a_run_that_failed_may_be_made_at_once_by_another() -> None:
         raise StoreUnavailableError("no good answer came")
 
     with pytest.raises(StoreUnavailableError):
-        take_turn(nodes.backend, NAMESPACE, 300.0, fails)
+        collect_if_due(nodes.backend, NAMESPACE, 300.0, fails)
 
     assert nodes.take().report == RAN
 
@@ -193,7 +193,7 @@ def test_two_that_begin_at_the_same_moment_do_not_both_collect() -> None:
         ran.append(1)
         return RAN
 
-    threads = [threading.Thread(target=take_turn, args=(nodes.backend, NAMESPACE, 300.0, run)) for _ in range(2)]
+    threads = [threading.Thread(target=collect_if_due, args=(nodes.backend, NAMESPACE, 300.0, run)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

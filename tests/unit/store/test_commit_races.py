@@ -14,8 +14,8 @@ from cedana_sched.model.errors import CommitConflictError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store import commit, layout
 from cedana_sched.store.catalogue import Catalogue
-from cedana_sched.store.format import encode_manifest
 from cedana_sched.store.intents import Intent
+from cedana_sched.store.manifest_format import encode_manifest
 from tests.servers.simulated import Interleaving, SimulatedBackend
 from tests.unit.store.test_garbage_races import manifest_of
 
@@ -50,9 +50,9 @@ class Race:
 
     def look(self) -> None:
         catalogue = Catalogue(self.backend)
-        entry = catalogue.of(REF.identity).committed.get(REF)
+        entry = catalogue.newest_generations_of(REF.identity).committed.get(REF)
         if entry is not None:
-            self.seen.append(catalogue.summary(REF, entry).writer)
+            self.seen.append(catalogue.read_summary(REF, entry).writer)
 
     @property
     def broken(self) -> bool:
@@ -74,6 +74,6 @@ def test_exactly_one_writer_is_told_that_it_committed(conditional: bool) -> None
 
 
 def test_the_check_can_fail_without_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "_others_claim", lambda *_: False)
+    monkeypatch.setattr(commit, "_has_other_claim", lambda *_: False)
 
     assert any(Race(conditional=False).run(seed).broken for seed in range(200))

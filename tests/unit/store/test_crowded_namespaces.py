@@ -11,15 +11,15 @@ import pytest
 
 from cedana_sched.model.errors import CommitConflictError
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.store import bounded, garbage, intents, layout, references, turns
+from cedana_sched.store import bounded_listing, collection_turns, garbage, intents, layout, references
 from cedana_sched.store.backend import Entry
-from cedana_sched.store.bounded import CrowdedNamespaceError
+from cedana_sched.store.bounded_listing import CrowdedNamespaceError
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.commit import commit_manifest
 from cedana_sched.store.garbage import collect_garbage, condemned_packs
 from cedana_sched.store.intents import Intent
 from cedana_sched.store.posix import PosixBackend
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
 
@@ -44,9 +44,9 @@ class Crowded(PosixBackend):
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "MOST_LISTED", 100)
-    monkeypatch.setattr(bounded, "MOST_SAMPLED", 100)
-    monkeypatch.setattr(bounded, "PART", 30)
+    monkeypatch.setattr(bounded_listing, "MOST_LISTED", 100)
+    monkeypatch.setattr(bounded_listing, "MOST_SAMPLED", 100)
+    monkeypatch.setattr(bounded_listing, "PART", 30)
 
 
 class Counted(PosixBackend):
@@ -119,7 +119,7 @@ def test_packs_that_are_needed_stay_though_they_are_more_than_a_sample(
     store = SnapshotStore(PosixBackend(tmp_path))
     kept = [take(store, Identity(NAMESPACE, "job", index), {"core.img": b"%d" % index}) for index in range(100)]
     lay(tmp_path, *LAID["packs"][:50])
-    monkeypatch.setattr(bounded, "MOST_SAMPLED", 20)
+    monkeypatch.setattr(bounded_listing, "MOST_SAMPLED", 20)
     backend = PosixBackend(tmp_path)
 
     reports = [collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0) for _ in range(200)]
@@ -133,7 +133,7 @@ def test_packs_that_are_needed_stay_though_they_are_more_than_a_sample(
 def test_a_collector_that_has_seen_a_share_alone_does_not_call_the_namespace_empty(
     tmp_path: Path, shares: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "MOST_SAMPLED", 100 // shares)
+    monkeypatch.setattr(bounded_listing, "MOST_SAMPLED", 100 // shares)
     lay(tmp_path, *LAID["packs"][:100])
     backend = PosixBackend(tmp_path)
     collect_garbage(backend, Catalogue(backend), NAMESPACE, grace_seconds=0)
@@ -287,7 +287,7 @@ def test_intents_are_read_as_far_as_they_fit_memory(tmp_path: Path, monkeypatch:
     ("module", "bound", "key"),
     [
         (references, "MOST_BYTES", layout.references_key(NAMESPACE)),
-        (turns, "_MOST_BYTES", layout.collector_key(NAMESPACE)),
+        (collection_turns, "_MOST_BYTES", layout.collector_key(NAMESPACE)),
     ],
 )
 def test_what_is_larger_than_anything_of_ours_is_not_read(

@@ -13,12 +13,11 @@ from structlog.testing import capture_logs
 from cedana_sched.model.errors import NotFoundError, StoreDeniedError
 from cedana_sched.model.identity import LARGEST_GENERATION, Identity, SnapshotRef
 from cedana_sched.model.policy import Retention
-from cedana_sched.store import catalogue, generations, layout
-from cedana_sched.store import format as manifest_format
+from cedana_sched.store import catalogue, generation_names, layout, manifest_format
 from cedana_sched.store.backend import Entry
 from cedana_sched.store.catalogue import Catalogue
-from cedana_sched.store.generations import newest_generations
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.generation_names import newest_generations
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
 
@@ -50,7 +49,7 @@ class Crowded(CountingBackend):
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generations, "MOST_GENERATIONS", MOST)
+    monkeypatch.setattr(generation_names, "MOST_GENERATIONS", MOST)
 
 
 def manifests(first: int, count: int) -> list[str]:
@@ -129,11 +128,11 @@ def test_long_headers_are_read_as_far_as_they_fit_memory(tmp_path: Path, monkeyp
     monkeypatch.setattr(catalogue, "_READERS", 2)
     fresh = Catalogue(backend)
 
-    found = [one.ref.generation for one in fresh.newest_readable(fresh.of(WORKLOAD))]
+    found = [one.ref.generation for one in fresh.newest_readable_summaries(fresh.newest_generations_of(WORKLOAD))]
 
     assert found == list(range(20, 20 - len(found), -1))
     assert 1 <= len(found) < 4
-    assert len(fresh.readable(fresh.of(WORKLOAD))) == 20
+    assert len(fresh.readable_summaries(fresh.newest_generations_of(WORKLOAD))) == 20
     assert sum(read.length for read in fresh._summaries.values()) <= 1000
 
 
@@ -152,9 +151,9 @@ class Together(CountingBackend):
 def test_a_header_that_two_have_read_at_once_counts_once(tmp_path: Path) -> None:
     take(SnapshotStore(CountingBackend(tmp_path)), WORKLOAD, STREAMS)
     fresh = Catalogue(Together(tmp_path))
-    found = fresh.of(WORKLOAD)
+    found = fresh.newest_generations_of(WORKLOAD)
     with ThreadPoolExecutor(2) as pool:
-        read = [pool.submit(fresh.readable, found) for _ in range(2)]
+        read = [pool.submit(fresh.readable_summaries, found) for _ in range(2)]
     assert read[0].result() == read[1].result()
     assert fresh._remembered_bytes == sum(read.length for read in fresh._summaries.values())
 
@@ -163,7 +162,7 @@ def test_retention_removes_what_can_be_read_and_leaves_the_rest(tmp_path: Path) 
     store, _ = crowded(tmp_path, *manifests(2, 5))
     last = [take(store, WORKLOAD, STREAMS).ref for _ in range(2)][-1]
     assert [ref.generation for ref in store.apply_retention(WORKLOAD, Retention(keep_last=1))] == [1, 7]
-    latest = store.latest(WORKLOAD)
+    latest = store.latest_snapshot_of(WORKLOAD)
     assert latest is not None
     assert latest.ref == last
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.manifest import Chunks
-from cedana_sched.store.pages import KnownPages, Places
+from cedana_sched.store.page_classification import KnownPages, PageSegmentLookup
 from cedana_sched.store.posix import PosixBackend
-from cedana_sched.store.previous import Previous
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.previous_generation import PreviousGeneration
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.servers.snapshots import take
 from tests.unit.store.test_restore_memory import scattered
 
@@ -40,13 +40,13 @@ def test_chunks_that_must_not_be_named_again_are_not_found() -> None:
         summary=replace(manifest.summary, packs=("w-000000",)),
         chunks=replace(manifest.chunks, digests=digests),
     )
-    previous = Previous(named, KnownPages(b"", Places([], (), [])), [True, False])
+    previous = PreviousGeneration(named, KnownPages(b"", PageSegmentLookup([], (), [])), [True, False])
 
-    found = previous.chunk_of(digests[:32])
+    found = previous.find_reusable_chunk(digests[:32])
     assert found is not None
     assert (found.pack, found.chunk.digest) == ("w-000000", digests[:32])
-    assert previous.chunk_of(digests[32:]) is None
-    assert previous.chunk_of(digests[:8] + bytes(24)) is None, "another chunk that begins alike"
+    assert previous.find_reusable_chunk(digests[32:]) is None
+    assert previous.find_reusable_chunk(digests[:8] + bytes(24)) is None, "another chunk that begins alike"
 
 
 def test_the_chunks_of_a_large_generation_take_few_bytes_each() -> None:
@@ -55,11 +55,11 @@ def test_the_chunks_of_a_large_generation_take_few_bytes_each() -> None:
     digests = random.Random(1).randbytes(32 * count)
     columns = Chunks(digests, bytes(4 * count), bytes(8 * count), bytes(4 * count), bytes(4 * count), bytes(count))
     large = replace(manifest, streams=(), chunks=columns)
-    pages = KnownPages(b"", Places([], (), []))
+    pages = KnownPages(b"", PageSegmentLookup([], (), []))
     reusable = [True] * count
     tracemalloc.start()
     try:
-        previous = Previous(large, pages, reusable)
+        previous = PreviousGeneration(large, pages, reusable)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

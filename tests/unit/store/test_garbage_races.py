@@ -16,10 +16,9 @@ from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.errors import CommitConflictError, NotFoundError, StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import Chunks, Manifest, SnapshotMetadata, SnapshotSummary, TransferStats
-from cedana_sched.store import bounded, layout
+from cedana_sched.store import bounded_listing, layout
 from cedana_sched.store.catalogue import Catalogue
 from cedana_sched.store.commit import commit_manifest
-from cedana_sched.store.format import encode_manifest
 from cedana_sched.store.garbage import (
     COMMIT_WINDOW_SECONDS,
     GRACE_SECONDS,
@@ -28,7 +27,8 @@ from cedana_sched.store.garbage import (
     require_packs,
 )
 from cedana_sched.store.intents import TIME_TO_LIVE_SECONDS, Intent
-from cedana_sched.store.previous import load_previous_manifest
+from cedana_sched.store.manifest_format import encode_manifest
+from cedana_sched.store.previous_generation import load_previous_manifest
 from cedana_sched.store.retention import remove_snapshot
 from tests.servers.simulated import Interleaving, SimulatedBackend
 
@@ -94,9 +94,9 @@ class World:
         intent = f"{layout.intents_folder(namespace)}/{name}"
         backend.give_up_writes_after(None)
         backend.put(intent, msgspec.msgpack.encode(Intent(name, WORKLOAD)))
-        generations = catalogue.of(WORKLOAD)
+        generations = catalogue.newest_generations_of(WORKLOAD)
         base: tuple[str, ...] = ()
-        if (latest := generations.latest(WORKLOAD)) is not None:
+        if (latest := generations.latest_committed_of(WORKLOAD)) is not None:
             previous = load_previous_manifest(catalogue, latest)
             base = previous.summary.packs if previous else ()
             backend.put(intent, msgspec.msgpack.encode(Intent(name, WORKLOAD, base)))
@@ -128,7 +128,7 @@ class World:
     def remover(self) -> None:
         catalogue = Catalogue(self.backend)
         for _ in range(6):
-            latest = catalogue.of(WORKLOAD).latest(WORKLOAD)
+            latest = catalogue.newest_generations_of(WORKLOAD).latest_committed_of(WORKLOAD)
             if latest is not None:
                 try:
                     remove_snapshot(self.backend, catalogue, latest)
@@ -138,8 +138,8 @@ class World:
     def look(self) -> None:
         """The invariant: whatever a committed manifest names is there."""
         catalogue = Catalogue(self.backend)
-        for ref, entry in catalogue.of(WORKLOAD).committed.items():
-            for pack in catalogue.summary(ref, entry).packs:
+        for ref, entry in catalogue.newest_generations_of(WORKLOAD).committed.items():
+            for pack in catalogue.read_summary(ref, entry).packs:
                 if layout.pack_key(WORKLOAD.namespace, pack) not in self.backend.objects:
                     self.lost.add(f"{ref}: {pack}")
 
@@ -150,9 +150,9 @@ class World:
         return self
 
 
-@pytest.mark.parametrize("sampled", [bounded.MOST_SAMPLED, 2], ids=["whole", "in samples"])
+@pytest.mark.parametrize("sampled", [bounded_listing.MOST_SAMPLED, 2], ids=["whole", "in samples"])
 def test_no_order_loses_a_pack(sampled: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded, "MOST_SAMPLED", sampled)
+    monkeypatch.setattr(bounded_listing, "MOST_SAMPLED", sampled)
     worlds = [World().run(seed) for seed in range(100)]
 
     assert [world.lost for world in worlds if world.lost] == []

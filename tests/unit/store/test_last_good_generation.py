@@ -9,9 +9,9 @@ import pytest
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import Retention
 from cedana_sched.store import layout
-from cedana_sched.store.location import StorageConfig
 from cedana_sched.store.posix import PosixBackend
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 from tests.servers.snapshots import take
 
 WORKLOAD = Identity("team-a", "gromacs")
@@ -41,7 +41,7 @@ def damage(tmp_path: Path, generation: int, part: str) -> None:
 
 def left(tmp_path: Path) -> list[int]:
     fresh = SnapshotStore.open(StorageConfig(path=tmp_path))
-    return sorted(ref.generation for ref in fresh._catalogue.of(WORKLOAD).committed)
+    return sorted(ref.generation for ref in fresh._catalogue.newest_generations_of(WORKLOAD).committed)
 
 
 @pytest.mark.parametrize("part", ["header", "body", "packs"])

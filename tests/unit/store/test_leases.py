@@ -10,7 +10,7 @@ import pytest
 from cedana_sched.model.errors import RetryableError, StoreUnavailableError
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
-from cedana_sched.store.intents import TIME_TO_LIVE_SECONDS, Lease
+from cedana_sched.store.intents import TIME_TO_LIVE_SECONDS, IntentLease
 from tests.servers.simulated import SimulatedBackend
 
 WORKLOAD = Identity("team-a", "job")
@@ -22,8 +22,8 @@ def backend() -> SimulatedBackend:
 
 
 @pytest.fixture
-def lease(backend: SimulatedBackend) -> Iterator[Lease]:
-    lease = Lease(backend, "f" * 32, WORKLOAD)
+def lease(backend: SimulatedBackend) -> Iterator[IntentLease]:
+    lease = IntentLease(backend, "f" * 32, WORKLOAD)
     yield lease
     lease.release()
 
@@ -37,49 +37,51 @@ def sleep_until_later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     )
 
 
-def test_a_heartbeat_after_a_lapse_does_not_mend_it(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_after_a_lapse_does_not_mend_it(lease: IntentLease, monkeypatch: pytest.MonkeyPatch) -> None:
     sleep_until_later(monkeypatch, TIME_TO_LIVE_SECONDS + 1)
-    lease.protect(())
+    lease.announce_packs(())
 
-    assert not lease.alive
+    assert not lease.is_valid
     with pytest.raises(StoreUnavailableError, match="take the snapshot again") as refused:
-        lease.require()
+        lease.require_valid()
     assert isinstance(refused.value, RetryableError)
 
 
-def test_a_suspended_machine_counts_as_away(lease: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_machine_counts_as_away(lease: IntentLease, monkeypatch: pytest.MonkeyPatch) -> None:
     sleep_until_later(monkeypatch, TIME_TO_LIVE_SECONDS + 1)
 
     with pytest.raises(StoreUnavailableError, match="for 180 s"):
-        lease.require()
+        lease.require_valid()
 
 
 def test_a_virtual_machine_that_was_paused_sees_it_by_the_dates_of_the_store(
-    lease: Lease, backend: SimulatedBackend
+    lease: IntentLease, backend: SimulatedBackend
 ) -> None:
     backend.time += TIME_TO_LIVE_SECONDS + 1
 
     with pytest.raises(StoreUnavailableError, match="for 180 s"):
-        lease.require()
+        lease.require_valid()
 
 
-def test_heartbeats_in_time_keep_a_lease_for_as_long_as_the_dump_lasts(lease: Lease, backend: SimulatedBackend) -> None:
+def test_heartbeats_in_time_keep_a_lease_for_as_long_as_the_dump_lasts(
+    lease: IntentLease, backend: SimulatedBackend
+) -> None:
     for _ in range(20):
         backend.time += TIME_TO_LIVE_SECONDS / 4
-        lease.protect(())
+        lease.announce_packs(())
 
-    lease.require()
+    lease.require_valid()
 
 
-def test_a_store_whose_clock_was_set_back_ends_no_lease(lease: Lease, backend: SimulatedBackend) -> None:
+def test_a_store_whose_clock_was_set_back_ends_no_lease(lease: IntentLease, backend: SimulatedBackend) -> None:
     backend.time -= 3600
 
-    lease.require()
+    lease.require_valid()
 
 
-def test_an_intent_is_announced_anew_right_before_the_commit(lease: Lease, backend: SimulatedBackend) -> None:
+def test_an_intent_is_announced_anew_right_before_the_commit(lease: IntentLease, backend: SimulatedBackend) -> None:
     backend.time += TIME_TO_LIVE_SECONDS / 2
-    lease.require()
+    lease.require_valid()
 
     (entry,) = backend.list(layout.intents_folder("team-a"))
     assert entry.modified == backend.time

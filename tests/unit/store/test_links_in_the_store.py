@@ -13,10 +13,10 @@ from cedana_sched.model.errors import StoreDeniedError, StoreError
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.backend import Backend
-from cedana_sched.store.mark import NAME
+from cedana_sched.store.link_safe_folders import DEEPEST
 from cedana_sched.store.posix import PosixBackend
-from cedana_sched.store.snapshots import SnapshotStore
-from cedana_sched.store.tree import DEEPEST
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.store_presence import NAME
 from tests.servers.snapshots import take
 
 SECRET = b"what only root of this machine reads"
@@ -63,7 +63,7 @@ CALLS: dict[str, Callable[[Backend], object]] = {
     "get_range": lambda backend: backend.get_range(KEY, 0, 100),
     "stat": lambda backend: backend.stat(KEY),
     "list": lambda backend: list(backend.list(FOLDER)),
-    "folders": lambda backend: backend.folders(FOLDER),
+    "folders": lambda backend: backend.folder_names(FOLDER),
     "put": lambda backend: backend.put(KEY, b"ours"),
     "put_if_absent": lambda backend: backend.put_if_absent(KEY, b"ours"),
     "sink": lambda backend: written(backend, KEY),

@@ -25,15 +25,15 @@ from cedana_sched.model.manifest import (
     StreamEntry,
     TransferStats,
 )
-from cedana_sched.store import format as manifest_format
-from cedana_sched.store.format import (
+from cedana_sched.store import manifest_format
+from cedana_sched.store.layout import parse_generation_key
+from cedana_sched.store.manifest_format import (
     PREAMBLE_BYTES,
     decode_manifest,
     decode_summary,
     encode_manifest,
     head_length,
 )
-from cedana_sched.store.layout import parse_generation_key
 
 
 def u32(*values: int) -> bytes:

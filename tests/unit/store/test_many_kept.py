@@ -8,8 +8,8 @@ import pytest
 from annotated_types import Le
 
 from cedana_sched.model.policy import Retention
-from cedana_sched.store import generations
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store import generation_names
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.servers.counting import CountingBackend
 from tests.servers.snapshots import take
 from tests.unit.store.test_crowded_workloads import STREAMS, WORKLOAD
@@ -17,11 +17,11 @@ from tests.unit.store.test_crowded_workloads import STREAMS, WORKLOAD
 
 def test_a_policy_may_keep_half_of_what_is_read_at_most() -> None:
     limits = [one.le for one in Retention.model_fields["keep_last"].metadata if isinstance(one, Le)]
-    assert limits == [generations.MOST_GENERATIONS // 2], "as many are kept that were left behind"
+    assert limits == [generation_names.MOST_GENERATIONS // 2], "as many are kept that were left behind"
 
 
 def test_what_the_retention_gives_up_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generations, "MOST_GENERATIONS", 6)
+    monkeypatch.setattr(generation_names, "MOST_GENERATIONS", 6)
     store = SnapshotStore(CountingBackend(tmp_path))
     for _ in range(20):
         take(store, WORKLOAD, STREAMS)

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from cedana_sched.model.errors import IntegrityError, StoreError
 from cedana_sched.model.lineage import Abandoned
 from cedana_sched.model.manifest import MOST_ABANDONED, MOST_LABELS, MOST_PACKS, Chunks, Segments, StreamEntry
-from cedana_sched.store import format as manifest_format
-from cedana_sched.store.format import decode_manifest, decode_summary, encode_manifest
-from cedana_sched.store.outline import MOST_METADATA_BYTES, MOST_STREAMS
+from cedana_sched.store import manifest_format
+from cedana_sched.store.decoding import MOST_METADATA_BYTES, MOST_STREAMS
+from cedana_sched.store.manifest_format import decode_manifest, decode_summary, encode_manifest
 from tests.unit.store.test_any_bytes_in_the_store import Plain
 from tests.unit.store.test_manifest_format import MANIFEST, file_of
 

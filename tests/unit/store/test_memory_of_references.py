@@ -16,7 +16,7 @@ from blake3 import blake3
 from cedana_sched.store import layout, references
 from cedana_sched.store.backend import Entry
 from cedana_sched.store.posix import PosixBackend
-from cedana_sched.store.references import Named
+from cedana_sched.store.references import ManifestReferences
 
 NAMESPACE = "team-a"
 MIB = 1 << 20
@@ -37,7 +37,7 @@ def peak(backend: PosixBackend) -> int:
     """MiB that reading takes, where nothing of it is believed."""
     tracemalloc.start()
     try:
-        assert references._recall(backend, NAMESPACE) == {}
+        assert references._read_cache(backend, NAMESPACE) == {}
         return tracemalloc.get_traced_memory()[1] // MIB
     finally:
         tracemalloc.stop()
@@ -69,12 +69,12 @@ def test_what_nobody_of_us_writes_is_not_decoded(tmp_path: Path, content: Any) -
 def test_numbers_of_no_pack_are_damage(tmp_path: Path, numbers: bytes) -> None:
     backend = PosixBackend(tmp_path)
     lay(backend, [[pack(1)], [[LONG, 1, 0.0, numbers, None]]])
-    assert references._recall(backend, NAMESPACE) == {}
+    assert references._read_cache(backend, NAMESPACE) == {}
 
 
-def remembered(backend: PosixBackend, needed: dict[Entry, Named]) -> dict[Entry, Named]:
-    references._remember(backend, NAMESPACE, needed)
-    return references._recall(backend, NAMESPACE)
+def remembered(backend: PosixBackend, needed: dict[Entry, ManifestReferences]) -> dict[Entry, ManifestReferences]:
+    references._write_cache(backend, NAMESPACE, needed)
+    return references._read_cache(backend, NAMESPACE)
 
 
 def entry(number: int) -> Entry:
@@ -88,7 +88,9 @@ def test_generations_of_a_large_workload_are_remembered(tmp_path: Path) -> None:
     count = (512 << 30) // (64 << 20)
     names = [pack(number % count, number // count) for number in range(count + 500 * count // 20)]
     needed = {
-        entry(number): Named(tuple(names[number * count // 20 :][:count]), f"v1/{NAMESPACE}/pages/{number}")
+        entry(number): ManifestReferences(
+            tuple(names[number * count // 20 :][:count]), f"v1/{NAMESPACE}/pages/{number}"
+        )
         for number in range(500)
     }
     assert remembered(PosixBackend(tmp_path), needed) == needed
@@ -96,7 +98,7 @@ def test_generations_of_a_large_workload_are_remembered(tmp_path: Path) -> None:
 
 def test_as_many_small_ones_as_are_counted_are_remembered(tmp_path: Path) -> None:
     needed = {
-        entry(number): Named((pack(0, number),), f"v1/{NAMESPACE}/pages/{number}")
+        entry(number): ManifestReferences((pack(0, number),), f"v1/{NAMESPACE}/pages/{number}")
         for number in range(references.MOST_REMEMBERED)
     }
     assert remembered(PosixBackend(tmp_path), needed) == needed
@@ -104,12 +106,12 @@ def test_as_many_small_ones_as_are_counted_are_remembered(tmp_path: Path) -> Non
 
 def test_what_does_not_fit_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = PosixBackend(tmp_path)
-    fits = {entry(number): Named((pack(number),), None) for number in range(1, 10)}
+    fits = {entry(number): ManifestReferences((pack(number),), None) for number in range(1, 10)}
     others = {
-        entry(0): Named(tuple(pack(number) for number in range(200)), None),
-        entry(20): Named(("of-no-writer",), None),
-        entry(21): Named(tuple(pack(1) for _ in range(3_000)), None),
-        entry(22): Named((), "a" * 1025),
+        entry(0): ManifestReferences(tuple(pack(number) for number in range(200)), None),
+        entry(20): ManifestReferences(("of-no-writer",), None),
+        entry(21): ManifestReferences(tuple(pack(1) for _ in range(3_000)), None),
+        entry(22): ManifestReferences((), "a" * 1025),
     }
     monkeypatch.setattr(references, "MOST_BYTES", 8_000)
     monkeypatch.setattr(references, "MOST_PACKS", 100)
@@ -120,12 +122,12 @@ def test_manifests_that_are_read_share_the_names_of_their_packs() -> None:
     rows = [(cast("Any", number), Entry(f"m{number}", 1, 0.0)) for number in range(20)]
 
     class Catalogue:
-        def summary(self, _ref: object, _entry: Entry) -> Any:
+        def read_summary(self, _ref: object, _entry: Entry) -> Any:
             return SimpleNamespace(packs=tuple(pack(number) for number in range(20_000)), page_index=None)
 
     tracemalloc.start()
     try:
-        found = references._read(cast("Any", Catalogue()), rows)
+        found = references._read_manifests(cast("Any", Catalogue()), rows)
         kept = tracemalloc.get_traced_memory()[0] // MIB
     finally:
         tracemalloc.stop()

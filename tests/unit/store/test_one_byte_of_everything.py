@@ -13,9 +13,9 @@ from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store import layout
 from cedana_sched.store.intents import Intent
-from cedana_sched.store.mark import NAME
 from cedana_sched.store.posix import PosixBackend
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.store_presence import NAME
 from tests.servers.sealing import new_keys, sealed_store
 from tests.servers.snapshots import take
 

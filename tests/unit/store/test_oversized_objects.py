@@ -20,15 +20,14 @@ from structlog.testing import capture_logs
 
 from cedana_sched.model.errors import IntegrityError, UnsealedError
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.store import catalogue, layout
-from cedana_sched.store import format as manifest_format
+from cedana_sched.store import catalogue, layout, manifest_format
 from cedana_sched.store.backend import Backend
-from cedana_sched.store.location import S3Location
 from cedana_sched.store.posix import PosixBackend
 from cedana_sched.store.s3 import S3Backend
 from cedana_sched.store.scoped import ScopedBackend
 from cedana_sched.store.sealing import data_keys
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import S3Location
 from tests.servers.counting import CountingBackend
 from tests.servers.loopback import QuietHandler, serving
 from tests.servers.sealing import new_keys, sealed_store
@@ -94,7 +93,7 @@ def test_a_manifest_that_says_that_it_is_larger_than_any_is_damaged(
     with pytest.raises(IntegrityError, match=f"says that it is {says:,} bytes long"):
         opened.open_snapshot(newest())
 
-    latest = opened.latest(WORKLOAD)
+    latest = opened.latest_snapshot_of(WORKLOAD)
     assert latest is not None
     assert latest.ref == newest(1)
     assert take(opened, WORKLOAD, STREAMS).ref.generation == 3

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from cedana_sched.model.errors import IncompatibleError, IntegrityError
 from cedana_sched.model.manifest import ZERO_CHUNK, Chunks, Manifest, PageIndex, Segments, StreamEntry
-from cedana_sched.store.format import decode_manifest, encode_manifest
-from cedana_sched.store.pages import FINGERPRINT_BYTES, PAGE_BYTES, Fingerprints, KnownPages, PageClassifier, Places
-from cedana_sched.store.previous import reusable_chunks
+from cedana_sched.store.manifest_format import decode_manifest, encode_manifest
+from cedana_sched.store.page_classification import (
+    FINGERPRINT_BYTES,
+    PAGE_BYTES,
+    Fingerprinter,
+    KnownPages,
+    PageClassifier,
+    PageSegmentLookup,
+)
+from cedana_sched.store.previous_generation import reusable_chunks
 from tests.unit.store.test_any_bytes_in_the_store import VALUES, places, replaced
 from tests.unit.store.test_manifest_format import MANIFEST, file_of
 
@@ -55,17 +62,17 @@ COLUMNS = (
 def use(manifest: Manifest) -> None:
     """All that the next generation asks of it."""
     index = manifest.page_index
-    prints = Fingerprints(manifest.seed)
+    prints = Fingerprinter(manifest.seed)
     if index is None:
         return
     blocks = memoryview(index.blocks).cast("I")
-    where = Places([one.segments for one in manifest.streams], blocks, reusable_chunks(manifest, set()))
+    where = PageSegmentLookup([one.segments for one in manifest.streams], blocks, reusable_chunks(manifest, set()))
     pages = index.length // FINGERPRINT_BYTES
     if pages > 100:
         return  # as many fingerprints would have to be in the store
     for position in range(pages):
         for count in (1, pages - position):
-            assert sum(segment.length for segment in where.of(position, count)) == count * PAGE_BYTES
+            assert sum(segment.length for segment in where.segments_of(position, count)) == count * PAGE_BYTES
     PageClassifier(prints, KnownPages(b"\1" * index.length, where)).classify(memoryview(bytes(3 * PAGE_BYTES)))
 
 

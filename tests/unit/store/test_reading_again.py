@@ -10,10 +10,10 @@ import pytest
 
 from cedana_sched.model.errors import IntegrityError, StoreDeniedError, StoreUnavailableError
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.store import layout, outages
+from cedana_sched.store import layout, reader
 from cedana_sched.store.backend import MissingObjectError
 from cedana_sched.store.posix import PosixBackend
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.servers.snapshots import take
 
 WORKLOAD = Identity("team-a", "gromacs")
@@ -56,7 +56,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     made: list[float] = []
-    monkeypatch.setattr(outages, "pause", made.append)
+    monkeypatch.setattr(reader, "pause", made.append)
     return made
 
 
@@ -78,7 +78,7 @@ def test_an_outage_pauses_a_restore_and_throws_nothing_away(place: Path, pauses:
 def test_an_outage_that_lasts_is_an_error_that_may_be_tried_again(
     place: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outages, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(reader, "PATIENCE_SECONDS", 0.0)
     backend = Faulty(place / "store", "packs", StoreUnavailableError("no good answer came"), times=10**9)
 
     with pytest.raises(StoreUnavailableError, match="no good answer came"):
@@ -110,7 +110,7 @@ def test_bytes_that_are_wrong_once_are_no_damage(place: Path, folder: str, fault
     backend = Faulty(place / "store", folder, fault, times=1)
 
     assert stage(place, backend) == MEMORY
-    found = SnapshotStore(Faulty(place / "store", folder, fault, times=1)).latest(WORKLOAD)
+    found = SnapshotStore(Faulty(place / "store", folder, fault, times=1)).latest_snapshot_of(WORKLOAD)
     assert found is not None
 
 

@@ -71,7 +71,7 @@ def test_other_keys_are_refused_where_they_would_have_to_write(folder: Path, tmp
 def test_a_store_whose_namespaces_were_erased_needs_none(folder: Path, keys: Path) -> None:
     take(sealed_store(folder, keys), Identity("team-a", "md"), STREAMS)
     store = sealed_store(folder, None)
-    store.erase("team-a")
+    store.erase_sealed_snapshots("team-a")
     store.require_keys(NAMESPACES)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import ZERO_CHUNK, Chunks, Manifest, Segments, StreamEntry
-from cedana_sched.store.reader import THREADS, ChunkReader, Read, _Placement, in_parallel
+from cedana_sched.store.reader import THREADS, ChunkReader, ReadRequest, _SegmentPlacement, read_in_parallel
 from tests.servers.counting import CountingBackend
 from tests.unit.store.test_garbage_races import manifest_of
 
@@ -51,8 +51,8 @@ def test_the_plan_of_a_scattered_snapshot_takes_a_few_bytes_for_each_segment(tmp
     backend = CountingBackend(tmp_path)
     tracemalloc.start()
     try:
-        placement = _Placement(manifest, tmp_path)
-        requests = sum(1 for _ in ChunkReader(backend, manifest).plan(placement.chunks))
+        placement = _SegmentPlacement(manifest, tmp_path)
+        requests = sum(1 for _ in ChunkReader(backend, manifest).plan_reads(placement.placed_chunks))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -65,18 +65,18 @@ def test_requests_are_made_as_they_are_needed_and_each_once() -> None:
     lock = threading.Lock()
     ahead: list[int] = []
 
-    def reads() -> Iterator[Read]:
+    def reads() -> Iterator[ReadRequest]:
         nonlocal taken
         for number in range(500):
             taken += 1
-            yield Read(0, number, 1, (number,))
+            yield ReadRequest(0, number, 1, (number,))
 
-    def act(read: Read) -> None:
+    def act(read: ReadRequest) -> None:
         with lock:
             done.append(read.offset)
             ahead.append(taken - len(done))
 
-    in_parallel(act, reads())
+    read_in_parallel(act, reads())
 
     assert sorted(done) == list(range(500))
     assert max(ahead) <= 2 * THREADS + 1
@@ -85,13 +85,13 @@ def test_requests_are_made_as_they_are_needed_and_each_once() -> None:
 def test_the_first_failure_stops_the_rest() -> None:
     done: list[int] = []
 
-    def act(read: Read) -> None:
+    def act(read: ReadRequest) -> None:
         if read.offset == 3:
             raise ValueError("the fourth")
         done.append(read.offset)
 
     with pytest.raises(ValueError, match="the fourth"):
-        in_parallel(act, (Read(0, number, 1, (number,)) for number in range(10_000)))
+        read_in_parallel(act, (ReadRequest(0, number, 1, (number,)) for number in range(10_000)))
     assert len(done) < 10_000
 
 
@@ -116,10 +116,10 @@ def test_zeros_and_several_streams_of_one_chunk_are_written_where_they_belong(tm
     )
     empty = scattered(2 * CHUNK_PAGES)
     manifest = Manifest(summary=empty.summary, metadata=empty.metadata, streams=streams, chunks=empty.chunks, seed=1)
-    placement = _Placement(manifest, tmp_path)
+    placement = _SegmentPlacement(manifest, tmp_path)
     placement.create_files()
 
-    assert list(placement.chunks) == [0, 1]
+    assert list(placement.placed_chunks) == [0, 1]
     placement.write(1, b"XY")
     placement.write(0, b"01234567")
 

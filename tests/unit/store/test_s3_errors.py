@@ -6,7 +6,7 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
-from cedana_sched.store.s3 import explain
+from cedana_sched.store.s3 import translate_error
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,6 @@ from cedana_sched.store.s3 import explain
     ids=["full", "quota", "keys", "bucket", "away"],
 )
 def test_refusals_are_told_apart(error: Exception, kind: type[StoreError], said: str) -> None:
-    explained = explain(error, "write", "the bucket lab")
+    explained = translate_error(error, "write", "the bucket lab")
     assert type(explained) is kind
     assert said in explained.message

@@ -12,18 +12,18 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from cedana_sched.model.errors import StoreDeniedError, StoreError, StoreUnavailableError
-from cedana_sched.store import scoped, session_credentials
+from cedana_sched.store import credential_renewal, scoped
 from cedana_sched.store.backend import MissingObjectError
-from cedana_sched.store.location import S3Location, StorageConfig
-from cedana_sched.store.s3 import PART_BYTES
-from cedana_sched.store.scoped import ScopedBackend
-from cedana_sched.store.session_credentials import (
+from cedana_sched.store.credential_renewal import (
     AGAIN_SECONDS,
     REFUSED_AGAIN_SECONDS,
     CredentialsRefusedError,
     SessionCredentials,
 )
-from cedana_sched.store.snapshots import open_backend
+from cedana_sched.store.s3 import PART_BYTES
+from cedana_sched.store.scoped import ScopedBackend
+from cedana_sched.store.snapshot_store import open_backend
+from cedana_sched.store.storage_config import S3Location, StorageConfig
 from tests.servers.loopback import QuietHandler, serving
 
 UID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
@@ -123,8 +123,8 @@ class Coordinator:
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
     there = Coordinator()
 
-    def renewed(fetch: Callable[[], SessionCredentials]) -> session_credentials.RenewedCredentials:
-        return session_credentials.RenewedCredentials(fetch, lambda: there.now)
+    def renewed(fetch: Callable[[], SessionCredentials]) -> credential_renewal.RenewedCredentials:
+        return credential_renewal.RenewedCredentials(fetch, lambda: there.now)
 
     monkeypatch.setattr(scoped, "RenewedCredentials", renewed)
     return there
@@ -154,10 +154,10 @@ def test_deletions_of_several_namespaces_go_each_by_its_own(backend: ScopedBacke
 
 def test_what_is_tried_is_tried_within_the_namespace(backend: ScopedBackend, store: Store) -> None:
     with contextlib.suppress(StoreUnavailableError):
-        backend.within(f"v1/{BIO}").now()
+        backend.restricted_to_folder(f"v1/{BIO}").store_time()
     assert store.asked
     assert all(key.startswith(f"lab/v1/{BIO}/probe/") for _, key in store.asked)
-    assert backend.within(f"v1/{BIO}").trials == f"v1/{BIO}/probe"
+    assert backend.restricted_to_folder(f"v1/{BIO}").trials_folder == f"v1/{BIO}/probe"
 
 
 def put_until(backend: ScopedBackend, store: Store, token: str) -> None:
@@ -304,7 +304,7 @@ def test_what_is_refused_and_not_listed_is_not_there(backend: ScopedBackend, sto
 
 def test_few_namespaces_are_kept_open(backend: ScopedBackend, coordinator: Coordinator, store: Store) -> None:
     for number in range(scoped.MOST_OPEN + 1):
-        backend.within(f"v1/n{number}.{UID}")
+        backend.restricted_to_folder(f"v1/n{number}.{UID}")
     assert len(backend._open) == scoped.MOST_OPEN
     assert not store.asked
 
@@ -313,13 +313,13 @@ def test_credentials_are_kept_as_long_as_they_are_valid(backend: ScopedBackend, 
     """Whoever gives them may be away when the namespace is asked for again."""
     everybody = [f"v1/n{number}.{UID}" for number in range(2 * scoped.MOST_OPEN)]
     for namespace in everybody:
-        backend.within(namespace)
+        backend.restricted_to_folder(namespace)
     coordinator.is_away = True
     for namespace in everybody:
-        backend.within(namespace)
+        backend.restricted_to_folder(namespace)
     coordinator.now += LIFE
     coordinator.is_away = False
-    backend.within(f"v1/{BIO}")
+    backend.restricted_to_folder(f"v1/{BIO}")
     assert len(backend._credentials) <= scoped.MOST_OPEN, "what has expired is not kept for ever"
 
 
@@ -328,11 +328,11 @@ def test_a_capture_gets_the_same_place_by_its_pipe_and_no_key(monkeypatch: pytes
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the whole bucket")
     service = {"url": "https://c.ours.example/credentials", "tokenFile": "/t/token", "authorities": "/t/ca.crt"}
     config = StorageConfig.load({"s3": {"bucket": "snapshots", "credentials": service}})
-    assert StorageConfig.load(config.reveal()) == config
+    assert StorageConfig.load(config.dump_with_secrets()) == config
     assert config.s3 is not None
     assert config.s3.credentials is not None
     assert config.s3.credentials.token_file == Path("/t/token")
-    assert config.s3.keys() is None
+    assert config.s3.bucket_keys() is None
     assert isinstance(open_backend(config), ScopedBackend)
 
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from cedana_sched.model.identity import Identity
 from cedana_sched.store import layout
 from cedana_sched.store.catalogue import Catalogue
-from cedana_sched.store.generations import generations_of
+from cedana_sched.store.generation_names import parse_generations
 from cedana_sched.store.intents import Intent, read_intents
 from cedana_sched.store.posix import PosixBackend
 from cedana_sched.store.references import read_references
@@ -26,7 +26,7 @@ def test_intents_of_short_names_are_not_decoded(tmp_path: Path) -> None:
     laid = msgspec.msgpack.encode(Intent("a" * 32, Identity(NAMESPACE, "job"), SHORT))
     backend.put(f"{layout.intents_folder(NAMESPACE)}/{'a' * 32}", laid)
     with capture_logs() as logs:
-        assert read_intents(backend, NAMESPACE, now=0.0).packs == frozenset()
+        assert read_intents(backend, NAMESPACE, now=0.0).announced_packs == frozenset()
     assert [one["event"] for one in logs] == ["intent_unreadable"]
 
 
@@ -36,5 +36,5 @@ def test_references_of_short_names_are_not_decoded(tmp_path: Path) -> None:
         body = zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(rows))
         backend.put(layout.references_key(NAMESPACE), blake3(body).digest() + body)
         with capture_logs() as logs:
-            assert read_references(backend, Catalogue(backend), NAMESPACE, generations_of(())).packs == set()
+            assert read_references(backend, Catalogue(backend), NAMESPACE, parse_generations(())).packs == set()
         assert [one["event"] for one in logs] == ["references_read_anew"]

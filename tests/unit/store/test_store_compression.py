@@ -50,11 +50,11 @@ def test_memory_that_alternates_between_noise_and_text_is_compressed(period: int
 
 def test_a_slow_store_makes_it_compress_more_and_a_fast_one_less() -> None:
     compressor = Compressor(Compression.AUTO)
-    efforts = [compressor.effort]
+    efforts = [compressor.next_effort]
     for working, waiting in ((0.001, 0.010), (0.001, 0.010), (0.010, 0.003), (0.010, 0.0), (0.010, 0.0), (0.010, 0.0)):
         for _ in range(16):
-            compressor.observe(working, waiting)
-        efforts.append(compressor.effort)
+            compressor.record_chunk_times(working, waiting)
+        efforts.append(compressor.next_effort)
 
     assert efforts == [(LZ4, 0), (ZSTD, 1), (ZSTD, 3), (ZSTD, 3), (ZSTD, 1), (LZ4, 0), (RAW, 0)]
 
@@ -62,9 +62,9 @@ def test_a_slow_store_makes_it_compress_more_and_a_fast_one_less() -> None:
 def test_a_named_codec_does_not_follow_the_store() -> None:
     compressor = Compressor(Compression.LZ4)
     for _ in range(100):
-        compressor.observe(0.0, 1.0)
+        compressor.record_chunk_times(0.0, 1.0)
 
-    assert compressor.effort == (LZ4, 0)
+    assert compressor.next_effort == (LZ4, 0)
 
 
 @given(codec=st.sampled_from([RAW, LZ4, ZSTD, 9]), payload=st.binary(max_size=200), size=st.integers(300, 1 << 20))

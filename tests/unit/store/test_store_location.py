@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cedana_sched.model.errors import UsageError
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 
 S3 = {"endpoint": "https://s3.example", "bucket": "snapshots", "access_key": "key", "secret_key": "hidden-secret"}
 
@@ -69,7 +69,7 @@ def test_secrets_are_hidden_but_for_the_one_who_asks() -> None:
     config = StorageConfig.load({"s3": S3})
 
     assert "hidden-secret" not in f"{config!r} {config} {config.model_dump_json()}"
-    assert StorageConfig.load(config.reveal()) == config
+    assert StorageConfig.load(config.dump_with_secrets()) == config
     with pytest.raises(UsageError) as caught:
         StorageConfig.load({"s3": {**S3, "secret_key": ["hidden-secret"]}})
     assert "hidden-secret" not in str(caught.value)
@@ -80,10 +80,10 @@ def test_keys_come_from_the_environment_where_none_are_written(monkeypatch: pyte
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
     config = StorageConfig.parse("s3://snapshots").s3
     assert config is not None
-    assert config.keys() is None
+    assert config.bucket_keys() is None
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    assert config.keys() == ("a", "b")
+    assert config.bucket_keys() == ("a", "b")
 
 
 WORDS = st.text(max_size=6) | st.sampled_from(

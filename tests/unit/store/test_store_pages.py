@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedana_sched.model.manifest import ZERO_CHUNK, Segment, Segments
-from cedana_sched.store.pages import (
+from cedana_sched.store.page_classification import (
     FINGERPRINT_BYTES,
     KNOWN,
     NEW,
     NOWHERE,
     PAGE_BYTES,
     ZERO,
-    Fingerprints,
+    Fingerprinter,
     KnownPages,
     PageClassifier,
-    Places,
+    PageSegmentLookup,
 )
 
-PRINTS = Fingerprints(42)
+PRINTS = Fingerprinter(42)
 
 
 def page(number: int) -> bytes:
@@ -35,7 +35,7 @@ def page(number: int) -> bytes:
 
 def known(numbers: list[int], *, table_pages: int = 1 << 19, per_chunk: int = 7) -> KnownPages:
     """An index of these pages, stored tight in chunks of so many pages; chunk numbers begin at 100."""
-    flat = b"".join(PRINTS.of(memoryview(page(number)))[0] for number in numbers)
+    flat = b"".join(PRINTS.fingerprint_pages(memoryview(page(number)))[0] for number in numbers)
     rows = [
         Segment(100 + first // per_chunk, 0, min(per_chunk, len(numbers) - first) * PAGE_BYTES)
         for first in range(0, len(numbers), per_chunk)
@@ -43,7 +43,9 @@ def known(numbers: list[int], *, table_pages: int = 1 << 19, per_chunk: int = 7)
     return KnownPages(flat, places_of([rows], (0, len(numbers))), table_pages)
 
 
-def places_of(streams: list[list[Segment]], blocks: tuple[int, ...], unusable: tuple[int, ...] = ()) -> Places:
+def places_of(
+    streams: list[list[Segment]], blocks: tuple[int, ...], unusable: tuple[int, ...] = ()
+) -> PageSegmentLookup:
     """Places of these segments, but for chunks that are not to be used again."""
     columns = [
         Segments(
@@ -53,7 +55,7 @@ def places_of(streams: list[list[Segment]], blocks: tuple[int, ...], unusable: t
         )
         for rows in streams
     ]
-    return Places(columns, blocks, [number not in unusable for number in range(10_000)])
+    return PageSegmentLookup(columns, blocks, [number not in unusable for number in range(10_000)])
 
 
 def sort_all(numbers: list[int], pages: KnownPages | None, batch: int) -> list[tuple[int, int | None]]:
@@ -64,7 +66,7 @@ def sort_all(numbers: list[int], pages: KnownPages | None, batch: int) -> list[t
         data = memoryview(b"".join(page(number) for number in numbers[first : first + batch]))
         runs, prints = classifier.classify(data)
         assert [run.first for run in runs] == [sum(r.pages for r in runs[:n]) for n in range(len(runs))]
-        assert prints == b"".join(one for one in PRINTS.of(data) if one != PRINTS.zero)
+        assert prints == b"".join(one for one in PRINTS.fingerprint_pages(data) if one != PRINTS.zero)
         for run in runs:
             result += [(run.kind, run.position + n if run.kind == KNOWN else None) for n in range(run.pages)]
     assert len(result) == len(numbers)
@@ -121,7 +123,7 @@ def test_places_cover_exactly_the_pages_asked_for(count: int, data: st.DataObjec
 
     found = [
         (place.chunk, place.offset // PAGE_BYTES + n)
-        for place in pages.places.of(first, wanted)
+        for place in pages.places.segments_of(first, wanted)
         for n in range(place.length // PAGE_BYTES)
     ]
 
@@ -129,7 +131,9 @@ def test_places_cover_exactly_the_pages_asked_for(count: int, data: st.DataObjec
 
 
 def test_another_seed_gives_other_fingerprints() -> None:
-    assert Fingerprints(1).of(memoryview(page(9))) != Fingerprints(2).of(memoryview(page(9)))
+    assert Fingerprinter(1).fingerprint_pages(memoryview(page(9))) != Fingerprinter(2).fingerprint_pages(
+        memoryview(page(9))
+    )
 
 
 @pytest.mark.parametrize("kind", [ZERO, NEW])
@@ -140,7 +144,7 @@ def test_without_an_earlier_generation_nothing_is_known(kind: int) -> None:
 def test_pages_that_must_not_be_reused_are_marked() -> None:
     pages = places_of([[Segment(7, 0, PAGE_BYTES), Segment(8, 0, PAGE_BYTES)]], (0, 2), unusable=(7,))
 
-    assert [place.chunk for place in pages.of(0, 2)] == [NOWHERE, 8]
+    assert [place.chunk for place in pages.segments_of(0, 2)] == [NOWHERE, 8]
 
 
 def naive_places(streams: list[list[Segment]], blocks: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -183,7 +187,7 @@ def test_places_of_interleaved_streams_with_zeros_are_those_of_the_pages_one_by_
     places = places_of(rows, tuple(number for block in blocks for number in block))
     found = [
         (place.chunk, place.offset + at)
-        for place in places.of(first, count)
+        for place in places.segments_of(first, count)
         for at in range(0, place.length, PAGE_BYTES)
     ]
 
@@ -219,10 +223,10 @@ def test_the_places_of_scattered_pages_take_eight_bytes_each() -> None:
     reusable = [True] * count
     tracemalloc.start()
     try:
-        places = Places([columns], (0, count), reusable)
+        places = PageSegmentLookup([columns], (0, count), reusable)
         kept, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 12 * count
     assert kept < 12 * count
-    assert next(places.of(count - 1, 1)).chunk == count - 1
+    assert next(places.segments_of(count - 1, 1)).chunk == count - 1

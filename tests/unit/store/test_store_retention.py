@@ -8,7 +8,7 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import SnapshotSummary, TransferStats
 from cedana_sched.model.policy import Retention
 from cedana_sched.store import layout
-from cedana_sched.store.retention import expired
+from cedana_sched.store.retention import expired_snapshots
 
 WORKLOAD = Identity("team-a", "job.with.dots", 2, "side_car")
 
@@ -46,7 +46,7 @@ def test_the_policy_gives_up_what_is_too_old_or_too_many_but_never_the_newest(
 ) -> None:
     summaries = [summary(number, 1000.0 - age) for number, age in enumerate(ages, 1)]
 
-    gone = expired(list(reversed(summaries)), policy, 1000.0)
+    gone = expired_snapshots(list(reversed(summaries)), policy, 1000.0)
 
     assert [ref.generation for ref in gone] == want
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cedana_sched.store.streams import is_stream_name
+from cedana_sched.store.stream_writer import is_stream_name
 
 
 @pytest.mark.parametrize("name", ["pages-1.img", "main/pages-1.img", "volumes/scratch.tar", ".hidden", "a/..."])

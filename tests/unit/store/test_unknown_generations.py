@@ -7,7 +7,7 @@ import pytest
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.store.backend import Entry
 from cedana_sched.store.catalogue import _not_found
-from cedana_sched.store.generations import Generations
+from cedana_sched.store.generation_names import Generations
 
 MD = Identity("bio", "md")
 

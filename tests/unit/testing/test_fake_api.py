@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import (
     AbsentError,
@@ -18,7 +19,6 @@ from cedana_sched.kube.errors import (
     ConflictError,
     RefusedByServerError,
 )
-from cedana_sched.kube.objects import PartialObject
 from cedana_sched.kube.resources import CONFIG_MAPS, NODES, PODS, Resource
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.testing import FakeApi

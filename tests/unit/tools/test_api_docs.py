@@ -16,7 +16,7 @@ def test_every_public_name_of_the_contract_has_a_docstring() -> None:
 
 def test_the_contract_and_its_conformance_are_looked_at() -> None:
     package = doc.Module.from_name(CONTRACT)
-    assert {"contract", "cluster", "conformance"} <= {one.name for one in package.submodules}
+    assert {"contract", "cluster_contract", "conformance"} <= {one.name for one in package.submodules}
     assert "AdapterConformance" in doc.Module.from_name(f"{CONTRACT}.conformance").members
 
 

@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.objects import Metadata, PartialObject
-from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec, CheckpointStatus
-from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
+from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint, CheckpointSpec, CheckpointStatus
+from cedana_sched.kube.own_kinds.cached_hold import HeldObject, HoldSpec, HoldStatus, PreemptionHold, VictimStatus
+from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef, SnapshotName
-from cedana_sched.kube.own_kinds.preemption_hold import HeldObject, HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.watching import HasMetadata
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
@@ -22,8 +22,8 @@ from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
 from cedana_sched_kueue.webhooks import KueueWebhooks
 from cedana_sched_webhooks.admission import Request, UserInfo
+from cedana_sched_webhooks.caches import AdmissionCaches
 from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
-from cedana_sched_webhooks.knowledge import Knowledge
 from cedana_sched_webhooks.schedulers import Handler, ReplicaAccess
 
 T = TypeVar("T", bound=HasMetadata)
@@ -55,17 +55,17 @@ def knowledge(
     holds: Iterable[PreemptionHold] = (),
     namespaces: Iterable[PartialObject] = (),
     nodes: Iterable[PartialObject] = (),
-    policies: Iterable[PolicyObject] = (),
-) -> Knowledge:
-    known = Knowledge(Shelf(namespaces), Shelf(nodes), Shelf(policies))
+    policies: Iterable[CachedPolicy] = (),
+) -> AdmissionCaches:
+    known = AdmissionCaches(Shelf(namespaces), Shelf(nodes), Shelf(policies))
     for checkpoint in checkpoints:
-        known.note_checkpoint(None, checkpoint)
+        known.on_checkpoint_change(None, checkpoint)
     for hold in holds:
-        known.note_hold(None, hold)
+        known.on_hold_change(None, hold)
     return known
 
 
-def kueue_handlers(known: Knowledge) -> Mapping[str, Handler]:
+def kueue_handlers(known: AdmissionCaches) -> Mapping[str, Handler]:
     """What Kueue's adapter answers beside our own handlers."""
     return KueueWebhooks.connect(ReplicaAccess(cast("Api", None), known)).handlers()
 
@@ -128,8 +128,8 @@ def namespace(name: str = "lab", **labels: str) -> PartialObject:
     return PartialObject(Metadata(name=name, labels=labels))
 
 
-def policy(name: str, **spec: Any) -> PolicyObject:
-    return PolicyObject(Metadata(name=name), spec)
+def policy(name: str, **spec: Any) -> CachedPolicy:
+    return CachedPolicy(Metadata(name=name), spec)
 
 
 def pod(

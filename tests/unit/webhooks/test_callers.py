@@ -19,26 +19,26 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from cedana_sched.component.callers import FORMER_SECONDS, SETTLE_SECONDS, Callers, secret_segment_of
+from cedana_sched.component.http_server import serve_http
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import Metadata
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.service.callers import FORMER_SECONDS, SETTLE_SECONDS, Callers, segment_of
-from cedana_sched.service.listening import listening
 from cedana_sched_kueue.webhooks import JOBS
-from cedana_sched_webhooks.certificates import Issued, plan
-from cedana_sched_webhooks.main import handlers
+from cedana_sched_webhooks.certificates import IssuedCertificates, plan_next_step
+from cedana_sched_webhooks.main import create_handlers
 from cedana_sched_webhooks.metrics import Metrics
-from cedana_sched_webhooks.registrations import PODS, STATUSES, hooks
+from cedana_sched_webhooks.registrations import PODS, STATUSES, paths_by_hook_name
+from cedana_sched_webhooks.replica_numbers import ReplicaNumbers
 from cedana_sched_webhooks.server import admission_application
-from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.webhooks.admission_builders import configuration, knowledge
 
 SCHEDULER = "system:serviceaccount:volcano-system:volcano-scheduler"
 SECRET, OTHER_SECRET = "5e" * 32, "0f" * 32
-SEGMENT = segment_of(SECRET, STATUSES)
+SEGMENT = secret_segment_of(SECRET, STATUSES)
 
 
 class Marks:
@@ -47,7 +47,7 @@ class Marks:
     def __init__(self) -> None:
         self.marked: list[str] = []
 
-    def asked(self, pod: Metadata, by: str) -> None:
+    def enqueue_mark(self, pod: Metadata, by: str) -> None:
         self.marked.append(f"{pod.namespace}/{pod.name} by {by}")
 
 
@@ -72,17 +72,17 @@ async def replica(
 ) -> AsyncIterator[str]:
     """Its address."""
     told = configuration(scheduler_users=frozenset({SCHEDULER}))
-    answers = handlers(knowledge(), told, Siblings(cast("Api", api)), marks)
+    answers = create_handlers(knowledge(), told, ReplicaNumbers(cast("Api", api)), marks)
     metrics = Metrics()
     application = admission_application(answers, asyncio.Event(), metrics, callers)
     context = serving.context if serving is not None else None
-    async with listening(application, 0, context, host="127.0.0.1") as port:
+    async with serve_http(application, 0, context, host="127.0.0.1") as port:
         yield f"http{'s' if serving is not None else ''}://localhost:{port}"
 
 
 def knowing(secret: str = SECRET) -> Callers:
     callers = Callers()
-    callers.learn(secret)
+    callers.set_secret(secret)
     return callers
 
 
@@ -92,8 +92,8 @@ def knowing(secret: str = SECRET) -> Callers:
         STATUSES,
         f"/{OTHER_SECRET}{STATUSES}",
         f"/{SECRET}{STATUSES}",
-        f"/{segment_of(SECRET, PODS)}{STATUSES}",
-        f"/{segment_of(SECRET, JOBS)}{STATUSES}",
+        f"/{secret_segment_of(SECRET, PODS)}{STATUSES}",
+        f"/{secret_segment_of(SECRET, JOBS)}{STATUSES}",
         f"/{SEGMENT[:-1]}{STATUSES}",
         f"//{STATUSES}",
         f"/%00{STATUSES}",
@@ -131,10 +131,10 @@ async def test_whoever_knows_the_segment_of_pods_reads_and_writes_nothing() -> N
     created = {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}}
     review = {"request": {"uid": "1", "namespace": "tenant-b", "object": created}}
     async with replica(marks, knowing(), api=jobs) as address, aiohttp.ClientSession() as client:
-        async with client.post(f"{address}/{segment_of(SECRET, PODS)}{PODS}", json=review) as answer:
+        async with client.post(f"{address}/{secret_segment_of(SECRET, PODS)}{PODS}", json=review) as answer:
             assert (await answer.json())["response"]["allowed"]
         for path in (STATUSES, JOBS, "/validate/checkpointpolicies"):
-            async with client.post(f"{address}/{segment_of(SECRET, PODS)}{path}", data=forged()) as answer:
+            async with client.post(f"{address}/{secret_segment_of(SECRET, PODS)}{path}", data=forged()) as answer:
                 assert answer.status == 404
     assert jobs.read == ["/apis/batch/v1/namespaces/tenant-b/jobs/theirs"]
     assert marks.marked == []
@@ -176,15 +176,15 @@ async def test_what_a_stranger_sends_is_not_read() -> None:
 def test_a_former_segment_counts_for_a_while() -> None:
     now = [1000.0]
     callers = Callers(lambda: now[0])
-    callers.learn("a" * 32)
-    settled = [callers.is_settled]
-    callers.learn("b" * 32)
-    settled.append(callers.is_settled)
-    before, now_ = (segment_of(one * 32, PODS) for one in "ab")
+    callers.set_secret("a" * 32)
+    settled = [callers.has_reached_all_replicas]
+    callers.set_secret("b" * 32)
+    settled.append(callers.has_reached_all_replicas)
+    before, now_ = (secret_segment_of(one * 32, PODS) for one in "ab")
     assert callers.is_known(before, PODS)
     assert callers.is_known(now_, PODS)
     now[0] += SETTLE_SECONDS
-    settled.append(callers.is_settled)
+    settled.append(callers.has_reached_all_replicas)
     assert settled == [True, False, True]
     now[0] += FORMER_SECONDS
     assert not callers.is_known(before, PODS)
@@ -198,15 +198,15 @@ def test_how_long_a_comparison_takes_shows_nothing(monkeypatch: pytest.MonkeyPat
         return known == given
 
     callers = Callers()
-    callers.learn("a" * 32)
-    callers.learn("b" * 32)
+    callers.set_secret("a" * 32)
+    callers.set_secret("b" * 32)
     monkeypatch.setattr("hmac.compare_digest", compare)
-    assert callers.is_known(segment_of("b" * 32, PODS), PODS)
+    assert callers.is_known(secret_segment_of("b" * 32, PODS), PODS)
     assert len(compared) == 2, "all of them, also when the first one fits"
 
 
 def test_each_webhook_has_a_path() -> None:
-    found = hooks([PODS, JOBS, STATUSES, "/validate/checkpointpolicies", "/volcano/pods", "/armada/pods"])
+    found = paths_by_hook_name([PODS, JOBS, STATUSES, "/validate/checkpointpolicies", "/volcano/pods", "/armada/pods"])
     assert found == {
         "pods.sched.cedana.ai": PODS,
         "jobs.sched.cedana.ai": JOBS,
@@ -253,8 +253,8 @@ class Authority:
         return made.public_bytes(serialization.Encoding.PEM)
 
 
-def own() -> Issued:
-    issued = plan(None, ("localhost",), trusted=False, now=dt.datetime.now(tz=dt.UTC)).issued
+def own() -> IssuedCertificates:
+    issued = plan_next_step(None, ("localhost",), trusted=False, now=dt.datetime.now(tz=dt.UTC)).issued
     assert issued is not None
     return issued
 
@@ -275,7 +275,7 @@ async def test_a_certificate_is_asked_for_where_the_api_server_has_one(
     issued, serving = own(), ServingCertificate(Metrics(), authorities["cluster"].file)
     serving.load(issued.certificate, issued.key)
     callers = Callers(certificate_names=frozenset({"kube-apiserver"}))
-    callers.learn(SECRET)
+    callers.set_secret(SECRET)
     trusting = ssl.create_default_context(cadata=issued.authorities.decode())
     if shown is not None:
         trusting.load_cert_chain(*authorities[shown[0]].client(shown[1]))

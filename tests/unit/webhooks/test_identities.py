@@ -15,9 +15,9 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.objects import names
-from cedana_sched.testing.patches import patched
-from cedana_sched_webhooks import pods
-from cedana_sched_webhooks.siblings import Apart, Siblings
+from cedana_sched.testing.patches import apply_json_patch
+from cedana_sched_webhooks import pod_admission
+from cedana_sched_webhooks.replica_numbers import Distinction, ReplicaNumbers
 from tests.unit.webhooks.admission_builders import configuration, creation, knowledge, pod
 
 SCALES: dict[str, str] = {
@@ -62,9 +62,11 @@ def of(api_version: str, kind: str, name: str = "train", identifier: str | None 
 
 async def created(body: Object, server: Server | None = None) -> Object:
     """The pod as it is, asked for twice, as the API server does when another webhook changes the pod."""
-    admission = pods.PodAdmission(knowledge(), configuration(), Siblings(cast("Api", server or Server())))
-    once = patched(body, (await admission.answer(creation(body))).patch)
-    again = patched(once, (await admission.answer(creation(once))).patch)
+    admission = pod_admission.PodAdmission(
+        knowledge(), configuration(), ReplicaNumbers(cast("Api", server or Server()))
+    )
+    once = apply_json_patch(body, (await admission.answer(creation(body))).patch)
+    again = apply_json_patch(once, (await admission.answer(creation(once))).patch)
     assert identity(again) == identity(once)
     return again
 
@@ -126,8 +128,8 @@ async def test_labels_tell_replicas_apart(replicas: list[Object], expected: list
 
 async def test_pods_of_a_controller_that_numbers_none_are_refused_in_words() -> None:
     body = of("example.com/v1", "Solver")
-    answer = pods.answer(creation(body), knowledge(), configuration())
-    after = patched(body, answer.patch)
+    answer = pod_admission.admit_pod(creation(body), knowledge(), configuration())
+    after = apply_json_patch(body, answer.patch)
     assert identity(after) is None
     told = after["metadata"]["annotations"][names.NOT_PROTECTED]
     assert "Solver/train" in told
@@ -164,18 +166,18 @@ async def test_a_pod_that_names_another_s_job_changes_nothing_for_its_pods(uid: 
         "sweep-a": {"metadata": {"name": "sweep-a", "uid": "uid-of-sweep-a", "ownerReferences": [made_by]}},
         "mine": {"metadata": {"name": "mine", "uid": "uid-of-mine"}},
     }
-    siblings = Siblings(cast("Api", Server(**jobs)))
+    siblings = ReplicaNumbers(cast("Api", Server(**jobs)))
     strange = of(*JOBSET_JOB, "mine", completion="0")
     strange["metadata"]["ownerReferences"][0]["uid"] = uid
-    assert await siblings.told_apart(strange, "lab") == Apart()
-    assert await siblings.told_apart(of(*JOBSET_JOB, "sweep-a", completion="0"), "lab") == Apart(job="sweep-a")
+    assert await siblings.distinguish(strange, "lab") == Distinction()
+    assert await siblings.distinguish(of(*JOBSET_JOB, "sweep-a", completion="0"), "lab") == Distinction(job="sweep-a")
     assert max(map(len, siblings._named)) < 100
 
 
 @pytest.mark.parametrize("name", ["../../secrets/mine", "a?watch=true", "A", "x" * 254, ""])
 async def test_a_name_that_no_job_has_is_not_asked_for(name: str) -> None:
-    siblings = Siblings(cast("Api", None))
-    assert (await siblings.told_apart(of(*JOBSET_JOB, name), "lab")).by_chance is not None
+    siblings = ReplicaNumbers(cast("Api", None))
+    assert (await siblings.distinguish(of(*JOBSET_JOB, name), "lab")).by_chance is not None
 
 
 async def test_jobs_of_a_cronjob_go_on_with_each_others_work() -> None:

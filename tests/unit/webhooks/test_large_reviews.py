@@ -15,24 +15,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cedana_sched.component.http_server import serve_http
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
-from cedana_sched.service.listening import listening
-from cedana_sched.testing.patches import patched
+from cedana_sched.testing.patches import apply_json_patch
 from cedana_sched_kueue.webhooks import JOBS
-from cedana_sched_volcano.jobs import HARMLESS, VCJOB, JobAdmission
 from cedana_sched_volcano.objects import SCHEDULER_NAME
-from cedana_sched_webhooks import admission, pods, server, shapes
+from cedana_sched_volcano.vcjob_admission import HARMLESS, VCJOB, VcjobAdmission
+from cedana_sched_webhooks import admission, admission_types, pod_admission, server
 from cedana_sched_webhooks.admission import LARGEST_BYTES, Answer, Request, Shape
-from cedana_sched_webhooks.knowledge import Knowledge
-from cedana_sched_webhooks.main import handlers
+from cedana_sched_webhooks.caches import AdmissionCaches
+from cedana_sched_webhooks.main import create_handlers
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.registrations import PODS, STATUSES
+from cedana_sched_webhooks.replica_numbers import Job, ReplicaNumbers
 from cedana_sched_webhooks.schedulers import Endpoint, Handler
 from cedana_sched_webhooks.server import LARGE_AT_ONCE, admission_application
-from cedana_sched_webhooks.siblings import Job, Siblings
 from tests.unit.webhooks.admission_builders import (
     KUEUE,
     checkpoint,
@@ -75,7 +75,7 @@ class Nobody:
     def __init__(self) -> None:
         self.wanted: list[str] = []
 
-    def asked(self, pod: Metadata, by: str) -> None:
+    def enqueue_mark(self, pod: Metadata, by: str) -> None:
         del by
         self.wanted.append(pod.uid)
 
@@ -119,13 +119,15 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-def answers(known: Knowledge | None = None, marker: Nobody | None = None, api: object = None) -> dict[str, Handler]:
+def answers(
+    known: AdmissionCaches | None = None, marker: Nobody | None = None, api: object = None
+) -> dict[str, Handler]:
     known = known or knowledge()
-    own = handlers(known, configuration(), Siblings(cast("Api", api)), marker or Nobody())
+    own = create_handlers(known, configuration(), ReplicaNumbers(cast("Api", api)), marker or Nobody())
     return {**own, **kueue_handlers(known)}
 
 
-def told(path: str, body: bytes, known: Knowledge | None = None, marker: Nobody | None = None) -> Answer:
+def told(path: str, body: bytes, known: AdmissionCaches | None = None, marker: Nobody | None = None) -> Answer:
     """What a handler says, as the server asks it."""
     endpoint = answers(known, marker)[path]
     assert isinstance(endpoint, Endpoint)
@@ -136,16 +138,17 @@ def told(path: str, body: bytes, known: Knowledge | None = None, marker: Nobody 
 @settings(deadline=None, max_examples=200)
 @given(any_pod(), anything_known(), st.sets(st.sampled_from(sorted(RESERVED))))
 def test_what_is_looked_at_is_changed_as_the_whole_pod_would_be(
-    body: Object, known: Knowledge, reserved: set[str]
+    body: Object, known: AdmissionCaches, reserved: set[str]
 ) -> None:
     for name in sorted(reserved):
         kind, value = RESERVED[name]
         body["spec"][kind] = [*(body["spec"].get(kind) or ()), value] if isinstance(value, dict) else value
     body["metadata"].setdefault("annotations", {})[names.PRESTOP_TOKEN] = TOKEN
     whole, part = (
-        pods.answer(admission.read(review(body), shape), known, configuration()) for shape in (Shape(dict), shapes.POD)
+        pod_admission.admit_pod(admission.read(review(body), shape), known, configuration())
+        for shape in (Shape(dict), admission_types.POD)
     )
-    assert patched(body, part.patch) == patched(body, whole.patch)
+    assert apply_json_patch(body, part.patch) == apply_json_patch(body, whole.patch)
     assert (part.decision, part.warnings) == (whole.decision, whole.warnings)
 
 
@@ -176,7 +179,7 @@ def test_a_large_pod_is_let_in_unprotected_and_told_so_at_once(body: Object) -> 
     answer = told(PODS, review(body))
     assert (answer.decision, answer.refusal) == ("large", None)
     assert "not protected" in answer.warnings[0]
-    after = patched(body, answer.patch)
+    after = apply_json_patch(body, answer.patch)
     assert after["metadata"]["labels"] == {names.PROTECTED: "false"}
     assert "512 KiB" in after["metadata"]["annotations"][names.NOT_PROTECTED]
     assert after["spec"] == body["spec"]
@@ -199,9 +202,9 @@ def test_what_only_we_write_is_taken_from_a_large_pod(gates: list[str]) -> None:
 
 
 def patched_lists(body: Object, patch: Any) -> Object:
-    """`patched` knows no removal from a list; this one's is the last operation."""
+    """`apply_json_patch` knows no removal from a list; this one's is the last operation."""
     *first, last = patch
-    after = patched(body, first)
+    after = apply_json_patch(body, first)
     head, _, index = last["path"].rpartition("/")
     assert (last["op"], head) == ("remove", "/spec/schedulingGates")
     del after["spec"]["schedulingGates"][int(index)]
@@ -209,14 +212,14 @@ def patched_lists(body: Object, patch: Any) -> Object:
 
 
 def test_a_mirror_pod_is_left_alone_also_when_it_is_large() -> None:
-    assert told(PODS, review(large(pod(annotations={shapes.MIRROR: "x"})))) == Answer("not-ours")
+    assert told(PODS, review(large(pod(annotations={admission_types.MIRROR: "x"})))) == Answer("not-ours")
 
 
 def test_a_reason_is_no_longer_than_the_api_server_takes_it() -> None:
     body = pod("x" * 300_000)
     answer = told(PODS, review(body))
     assert answer.decision == "unclear"
-    assert len(patched(body, answer.patch)["metadata"]["annotations"][names.NOT_PROTECTED]) <= 1024
+    assert len(apply_json_patch(body, answer.patch)["metadata"]["annotations"][names.NOT_PROTECTED]) <= 1024
 
 
 def test_the_eviction_of_a_large_job_is_held_as_that_of_a_small_one() -> None:
@@ -245,7 +248,7 @@ def test_the_eviction_of_a_large_pod_is_held_as_that_of_a_small_one(kind: str) -
     many = review({**wanted.object, **filler}, {**wanted.old_object, **filler}, user=SCHEDULER, dry_run=False)
     for body in (small, many):
         settings = configuration(scheduler_users=[SCHEDULER])
-        endpoint = handlers(knowledge(), settings, Siblings(cast("Api", None)), marker)[STATUSES]
+        endpoint = create_handlers(knowledge(), settings, ReplicaNumbers(cast("Api", None)), marker)[STATUSES]
         assert isinstance(endpoint, Endpoint)
         answer = asyncio.run(cast("Any", endpoint(admission.read(body, endpoint.shape))))
         assert answer.decision == "not-yet-held"
@@ -274,7 +277,7 @@ def test_what_a_vcjob_costs_is_bounded(filler: str, annotations: dict[str, str])
         return review({"metadata": {"annotations": annotations}, "spec": {**spec, "tasks": tasks}})
 
     def ask(body: bytes) -> Answer:
-        return asyncio.run(JobAdmission(queues.get).answer(admission.read(body, VCJOB)))
+        return asyncio.run(VcjobAdmission(queues.get).answer(admission.read(body, VCJOB)))
 
     few, many = vcjob(0), vcjob(MANY)
     assert len(many) < LARGEST_BYTES
@@ -323,7 +326,7 @@ async def _served(
     application = admission_application(endpoints, asyncio.Event(), Metrics())
     connector = aiohttp.TCPConnector(limit=0)
     async with (
-        listening(application, 0, host="127.0.0.1") as port,
+        serve_http(application, 0, host="127.0.0.1") as port,
         aiohttp.ClientSession(connector=connector) as client,
     ):
 
@@ -400,7 +403,7 @@ async def test_a_body_is_read_to_its_bound_and_no_further() -> None:
 
 def test_pods_of_volcano_s_queues_are_looked_at_in_the_same_bounds() -> None:
     body = pod(None, schedulerName=SCHEDULER_NAME)
-    request = admission.read(review(large(body)), shapes.UNMARKED_POD)
+    request = admission.read(review(large(body)), admission_types.UNMARKED_POD)
     assert request.is_large
     assert request.object is None
-    assert admission.read(review(body), shapes.UNMARKED_POD).object is not None
+    assert admission.read(review(body), admission_types.UNMARKED_POD).object is not None

@@ -8,12 +8,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.eviction_holds import pods
+from cedana_sched.eviction_holds import pod_eviction_rule
 from cedana_sched.eviction_holds.decision import UNANNOUNCED_SECONDS
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
-from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
-from cedana_sched.kube.own_kinds.preemption_hold import (
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.cached_hold import (
     CLOCKS_DIFFER,
     HeldObject,
     HoldSpec,
@@ -21,12 +20,13 @@ from cedana_sched.kube.own_kinds.preemption_hold import (
     PreemptionHold,
     VictimStatus,
 )
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
-from cedana_sched_kueue import suspensions
-from cedana_sched_volcano.extender.holding import Holding
+from cedana_sched_kueue import suspension_decision
+from cedana_sched_volcano.extender.cached_pod_states import CachedPodStates
 from cedana_sched_webhooks import validation
-from cedana_sched_webhooks.knowledge import Knowledge
+from cedana_sched_webhooks.caches import AdmissionCaches
 from tests.unit.webhooks.admission_builders import Shelf, creation, policy
 
 LONGEST = 600.0
@@ -35,8 +35,8 @@ WITHIN, AFTER = NOON + timedelta(seconds=LONGEST), NOON + timedelta(seconds=LONG
 FOR_EVER = "2999-01-01T00:00:00Z"
 
 
-def known() -> Knowledge:
-    return Knowledge(Shelf(), Shelf(), Shelf([policy("long", deadlineSeconds=86_400)]), LONGEST)
+def known() -> AdmissionCaches:
+    return AdmissionCaches(Shelf(), Shelf(), Shelf([policy("long", deadlineSeconds=86_400)]), LONGEST)
 
 
 def forged(step: HoldStep = HoldStep.HOLDING, *victims: VictimStatus) -> PreemptionHold:
@@ -46,45 +46,47 @@ def forged(step: HoldStep = HoldStep.HOLDING, *victims: VictimStatus) -> Preempt
     return PreemptionHold(metadata, spec, HoldStatus(step, FOR_EVER, None, victims))
 
 
-def of_pod(hold: PreemptionHold) -> Knowledge:
+def of_pod(hold: PreemptionHold) -> AdmissionCaches:
     found = known()
-    found.note_checkpoint(
+    found.on_checkpoint_change(
         None,
         Checkpoint(
             Metadata("c", "lab"), CheckpointSpec(IdentitySpec("md"), PodRef("pod-uid", node_name="node1"), "signal-1")
         ),
     )
-    found.note_hold(None, hold)
+    found.on_hold_change(None, hold)
     return found
 
 
 def test_a_policy_that_asks_for_more_is_refused() -> None:
-    check = validation.checks(LONGEST)["checkpointpolicies"]
+    check = validation.checks_by_kind(LONGEST)["checkpointpolicies"]
     spec = {"deadlineSeconds": 86_400, "onCheckpointFailure": "KeepRunning"}
-    answer = validation.answer(creation({"metadata": {"name": "x"}, "spec": spec}), check)
+    answer = validation.validate_write(creation({"metadata": {"name": "x"}, "spec": spec}), check)
     assert answer.refusal is not None
     assert "spec.deadlineSeconds: 86400.0 is longer than this installation allows" in answer.refusal.message
     assert (
-        validation.answer(creation({"metadata": {"name": "x"}, "spec": {"deadlineSeconds": 600}}), check).refusal
+        validation.validate_write(
+            creation({"metadata": {"name": "x"}, "spec": {"deadlineSeconds": 600}}), check
+        ).refusal
         is None
     )
 
 
 def test_a_policy_that_is_there_already_counts_for_so_much() -> None:
-    assert known().policy("long", "lab").policy.deadline_seconds == LONGEST
+    assert known().policy_for_pods("long", "lab").policy.deadline_seconds == LONGEST
 
 
 @pytest.mark.parametrize(("now", "word"), [(WITHIN, "held"), (AFTER, "past-deadline")])
 def test_no_hold_of_a_pod_lasts_longer(now: datetime, word: str) -> None:
     holds = of_pod(forged()).holds_of_pod("lab", "pod-uid")
-    assert pods.decide("pod-uid", None, holds, now, told_seconds=1e6).word == word
+    assert pod_eviction_rule.decide("pod-uid", None, holds, now, told_seconds=1e6).word == word
 
 
-@pytest.mark.parametrize(("now", "word"), [(WITHIN, pods.KEPT), (AFTER, "nobody-holds")])
+@pytest.mark.parametrize(("now", "word"), [(WITHIN, pod_eviction_rule.KEPT), (AFTER, "nobody-holds")])
 def test_nobody_is_kept_running_for_longer_by_a_hold_that_is_never_released(now: datetime, word: str) -> None:
     hold = forged(HoldStep.RELEASING, VictimStatus("pod-uid", Verdict.KEEP_RUNNING))
     holds = of_pod(hold).holds_of_pod("lab", "pod-uid")
-    assert pods.decide("pod-uid", None, holds, now, told_seconds=1e6).word == word
+    assert pod_eviction_rule.decide("pod-uid", None, holds, now, told_seconds=1e6).word == word
 
 
 def test_a_wish_is_not_new_for_ever_because_a_hold_was_taken_back() -> None:
@@ -92,24 +94,24 @@ def test_a_wish_is_not_new_for_ever_because_a_hold_was_taken_back() -> None:
     hold = forged(HoldStep.RELEASING, VictimStatus("pod-uid", Verdict.NOT_NEEDED))
     holds = of_pod(hold).holds_of_pod("lab", "pod-uid")
     after = AFTER + timedelta(seconds=UNANNOUNCED_SECONDS)
-    assert pods.decide("pod-uid", None, holds, after, told_seconds=LONGEST).word == "nobody-holds"
+    assert pod_eviction_rule.decide("pod-uid", None, holds, after, told_seconds=LONGEST).word == "nobody-holds"
 
 
 @pytest.mark.parametrize(("now", "word"), [(WITHIN, "held"), (AFTER, "past-deadline")])
 def test_no_hold_of_a_job_lasts_longer(now: datetime, word: str) -> None:
     holds = of_pod(forged()).holds_of("lab", "job-uid")
-    suspension = suspensions.Suspension("job-uid", None, None)
-    assert suspensions.decide(suspension, holds, waited_seconds=1e6, now=now).word == word
+    suspension = suspension_decision.Suspension("job-uid", None, None)
+    assert suspension_decision.decide_suspension(suspension, holds, waited_seconds=1e6, now=now).word == word
 
 
 def test_pods_are_not_being_saved_for_longer() -> None:
     hold = forged()
     found = known()
-    found.note_hold(None, msgspec.structs.replace(hold, spec=HoldSpec("Preempted", None, "s", NOON.isoformat())))
-    assert found.saves_pods(WITHIN, timedelta(seconds=1))
-    assert not found.saves_pods(AFTER, timedelta(seconds=1))
+    found.on_hold_change(None, msgspec.structs.replace(hold, spec=HoldSpec("Preempted", None, "s", NOON.isoformat())))
+    assert found.is_saving_pods(WITHIN, timedelta(seconds=1))
+    assert not found.is_saving_pods(AFTER, timedelta(seconds=1))
 
 
 def test_volcanos_extender_is_bound_by_the_same() -> None:
-    holding = Holding(cast("Any", None), longest_deadline_seconds=LONGEST)
+    holding = CachedPodStates(cast("Any", None), longest_deadline_seconds=LONGEST)
     assert holding._preemptions.longest_seconds == LONGEST

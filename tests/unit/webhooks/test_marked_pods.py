@@ -6,8 +6,8 @@ import pytest
 
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
-from cedana_sched.testing.patches import patched
-from cedana_sched_webhooks.pods import answer
+from cedana_sched.testing.patches import apply_json_patch
+from cedana_sched_webhooks.pod_admission import admit_pod
 from tests.unit.webhooks.admission_builders import configuration, creation, knowledge, pod
 
 
@@ -30,10 +30,10 @@ def _marked(annotations: dict[str, str]) -> Object:
 )
 def test_a_pod_that_nobody_can_read_starts_without_our_gate_and_is_warned_of(annotations: dict[str, str]) -> None:
     body = _marked(annotations)
-    told = answer(creation(body), knowledge(), configuration())
+    told = admit_pod(creation(body), knowledge(), configuration())
     assert told.refusal is None
     assert "scheduling gate" in told.warnings[-1]
-    now = patched(body, list(told.patch))
+    now = apply_json_patch(body, list(told.patch))
     assert now["spec"]["schedulingGates"] == [{"name": "somebody/else"}]
     assert now["metadata"]["labels"] in ({"app": "x"}, {"app": "x", names.PROTECTED: "false"})
     assert names.RESTORE_IDENTITY not in (now["metadata"].get("annotations") or {})
@@ -41,5 +41,5 @@ def test_a_pod_that_nobody_can_read_starts_without_our_gate_and_is_warned_of(ann
 
 def test_a_pod_that_says_who_it_is_keeps_its_gate() -> None:
     body = _marked({names.ID: "md", names.INDEX: "3"})
-    now = patched(body, list(answer(creation(body), knowledge(), configuration()).patch))
+    now = apply_json_patch(body, list(admit_pod(creation(body), knowledge(), configuration()).patch))
     assert {"name": names.RESTORE_GATE} in now["spec"]["schedulingGates"]

@@ -12,5 +12,5 @@ TREE = (WEBHOOKS / "README.md").read_text().split("cedana_sched_webhooks/\n")[1]
 
 def test_the_page_names_every_module() -> None:
     modules = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if not path.name.startswith("__")}
-    assert {"pods.py", "holds/pods.py"} <= modules
+    assert {"pod_admission.py", "holds/pod_eviction_hold.py"} <= modules
     assert set(re.findall(r"[\w/]+\.py", TREE)) == modules

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.component import callers, secret_reconciler
+from cedana_sched.component.callers import FORMER_SECONDS, Callers, secret_segment_of
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
-from cedana_sched.service import callers, secret_turns
-from cedana_sched.service.callers import FORMER_SECONDS, Callers, segment_of
 from cedana_sched.testing import FakeApi
 from cedana_sched_webhooks import own_certificates
-from cedana_sched_webhooks.certificates import AUTHORITY_LIFE, CERTIFICATE_LIFE, expiry
+from cedana_sched_webhooks.certificates import AUTHORITY_LIFE, CERTIFICATE_LIFE, expiry_of_certificate
 from cedana_sched_webhooks.configuration import OwnCertificates
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.own_certificates import OwnCertificateKeeper
@@ -105,7 +105,7 @@ class Installation:
 
     def path(self) -> str:
         """At which pods are to be reviewed."""
-        return f"/{segment_of(self.word(), PATH)}{PATH}"
+        return f"/{secret_segment_of(self.word(), PATH)}{PATH}"
 
     def trusts(self) -> bool:
         return self.bundles() == {self.secret().get("ca.crt", b"-")} and self.paths() <= {self.path()}
@@ -120,7 +120,7 @@ class Installation:
     def pass_time(self, by: dt.timedelta) -> None:
         """And make the replicas look, as their timers would."""
         self.time[0] += by
-        self.api.repeat()
+        self.api.repeat_current_state()
 
 
 def _written(there: Installation) -> list[tuple[str, Resource]]:
@@ -132,8 +132,8 @@ async def test_the_first_replica_makes_them_and_all_serve_them() -> None:
     there = Installation()
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(there.replica()) for _ in range(3)]
-        await there.until(lambda: all(one.serving.loaded for one in replicas) and there.trusts())
-        until = expiry(there.secret()["tls.crt"]).timestamp()
+        await there.until(lambda: all(one.serving.is_loaded for one in replicas) and there.trusts())
+        until = expiry_of_certificate(there.secret()["tls.crt"]).timestamp()
         assert {one.expires for one in replicas} == {until}
     assert _written(there).count(("create", SECRETS)) == 1
     assert ("patch", SECRETS) not in _written(there)
@@ -145,18 +145,18 @@ async def test_a_replica_that_comes_later_changes_nothing() -> None:
         await there.until(there.trusts)
     before = list(there.api.traffic.writes)
     async with there.replica() as late:
-        await there.until(lambda: late.serving.loaded)
+        await there.until(lambda: late.serving.is_loaded)
     assert there.api.traffic.writes == before
 
 
 async def test_a_certificate_is_renewed_while_it_is_served() -> None:
     there = Installation()
     async with there.replica() as first, there.replica() as second:
-        await there.until(lambda: there.trusts() and second.serving.loaded)
+        await there.until(lambda: there.trusts() and second.serving.is_loaded)
         before, authority = there.secret()["tls.crt"], there.secret()["ca.crt"]
         there.pass_time(CERTIFICATE_LIFE * 0.7)
         await there.until(lambda: there.secret()["tls.crt"] != before)
-        until = expiry(there.secret()["tls.crt"]).timestamp()
+        until = expiry_of_certificate(there.secret()["tls.crt"]).timestamp()
         await there.until(lambda: first.expires == second.expires == until)
         assert there.secret()["ca.crt"] == authority
     assert _written(there).count(("patch", SECRETS)) == 1
@@ -174,7 +174,7 @@ async def test_a_new_authority_is_in_every_bundle_before_it_issues() -> None:
         there.pass_time(dt.timedelta(minutes=11))
         await there.until(lambda: there.secret()["tls.crt"] != both["tls.crt"])
         assert there.bundles() == {both["ca.crt"]}
-        until = expiry(there.secret()["tls.crt"]).timestamp()
+        until = expiry_of_certificate(there.secret()["tls.crt"]).timestamp()
         await there.until(lambda: replica.expires == until)
 
 
@@ -191,7 +191,7 @@ async def test_what_somebody_emptied_is_filled_again() -> None:
         there.api.put(SECRETS, {"metadata": metadata})
         await there.until(lambda: there.secret() and there.trusts())
         assert there.api.stored(SECRETS, "certificates", "ours")["metadata"]["labels"] == {"the": "chart's"}
-        until = expiry(there.secret()["tls.crt"]).timestamp()
+        until = expiry_of_certificate(there.secret()["tls.crt"]).timestamp()
         await there.until(lambda: replica.expires == until)
 
 
@@ -200,7 +200,7 @@ async def test_configurations_that_are_not_installed_are_no_obstacle() -> None:
     for resource in CONFIGURATIONS:
         there.api.remove(resource, "cedana-sched")
     async with there.replica() as replica:
-        await there.until(lambda: replica.serving.loaded)
+        await there.until(lambda: replica.serving.is_loaded)
     assert _written(there) == [("create", SECRETS)]
 
 
@@ -209,7 +209,7 @@ async def test_a_write_that_is_refused_is_counted_and_tried_again(
     refused: Resource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shorten_pauses(monkeypatch)
-    monkeypatch.setattr(secret_turns, "SHORTEST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(secret_reconciler, "SHORTEST_WAIT_SECONDS", 0.001)
     there = Installation()
     there.api.traffic.refusing[refused] = 403
     async with there.replica() as replica:
@@ -225,7 +225,7 @@ async def test_a_damaged_secret_is_said_and_what_is_served_stays() -> None:
         good = there.api.stored(SECRETS, "certificates", "ours")
         there.api.put(SECRETS, {**good, "data": {**good["data"], "tls.key": base64.b64encode(b"x").decode()}})
         await there.until(lambda: replica.problems >= 1)
-        assert replica.serving.loaded
+        assert replica.serving.is_loaded
         there.api.put(SECRETS, {**good, "data": {**good["data"], "tls.key": "%"}})
         await there.until(lambda: replica.problems >= 2)
 
@@ -234,7 +234,7 @@ async def test_all_replicas_know_the_segment_by_which_they_are_called() -> None:
     there = Installation()
     async with there.replica() as first, there.replica() as second:
         await there.until(there.trusts)
-        segment = segment_of(there.word(), PATH)
+        segment = secret_segment_of(there.word(), PATH)
         await there.until(lambda: first.callers.is_known(segment, PATH) and second.callers.is_known(segment, PATH))
         assert len(there.word()) >= 43
         assert there.word() not in str(there.paths()), "the API server may tell a tenant what it calls"
@@ -276,7 +276,7 @@ async def test_a_path_that_somebody_else_has_written_is_replaced_and_never_belie
         there.api.put(resource, configuration)
     async with there.replica() as replica:
         await there.until(there.trusts)
-        assert replica.callers.is_told
+        assert replica.callers.has_secret
         assert not replica.callers.is_known(other, PATH)
 
 
@@ -289,7 +289,7 @@ async def test_what_cannot_be_a_secret_is_replaced(written: bytes) -> None:
         data = {**stored["data"], "callers.key": base64.b64encode(written).decode()}
         there.api.put(SECRETS, {**stored, "data": data})
         await there.until(lambda: there.secret()["callers.key"] != written)
-        await there.until(lambda: replica.callers.is_known(segment_of(there.word(), PATH), PATH))
+        await there.until(lambda: replica.callers.is_known(secret_segment_of(there.word(), PATH), PATH))
 
 
 async def test_a_new_segment_is_known_to_all_before_it_is_used_and_the_old_one_for_a_while(
@@ -297,7 +297,7 @@ async def test_a_new_segment_is_known_to_all_before_it_is_used_and_the_old_one_f
 ) -> None:
     monkeypatch.setattr(own_certificates, "LONGEST_SETTLING", dt.timedelta(0))
     shorten_pauses(monkeypatch)
-    monkeypatch.setattr(secret_turns, "SHORTEST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(secret_reconciler, "SHORTEST_WAIT_SECONDS", 0.001)
     there, seconds = Installation(), [1000.0]
     async with there.replica() as replica:
         replica.callers._clock = lambda: seconds[0]
@@ -305,7 +305,7 @@ async def test_a_new_segment_is_known_to_all_before_it_is_used_and_the_old_one_f
         word, former, stored = there.word(), there.path(), there.api.stored(SECRETS, "certificates", "ours")
         there.api.put(SECRETS, {**stored, "data": {**stored["data"], "callers.key": ""}})
         await there.until(lambda: there.word() not in {"", word})
-        before, segment = segment_of(word, PATH), segment_of(there.word(), PATH)
+        before, segment = secret_segment_of(word, PATH), secret_segment_of(there.word(), PATH)
         await there.until(lambda: replica.callers.is_known(segment, PATH))
         for _ in range(100):
             await asyncio.sleep(0.001)

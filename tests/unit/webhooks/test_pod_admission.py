@@ -8,16 +8,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
-from cedana_sched.runtime import wait
-from cedana_sched.testing.patches import patched
-from cedana_sched_webhooks import admission, injection, pods, restore_container, shapes
+from cedana_sched.runtime_handler import wait
+from cedana_sched.testing.patches import apply_json_patch
+from cedana_sched_webhooks import admission, admission_types, pod_admission, pod_mutations, restore_container
 from cedana_sched_webhooks.admission import Answer
+from cedana_sched_webhooks.caches import AdmissionCaches
 from cedana_sched_webhooks.configuration import RestoreContainer
-from cedana_sched_webhooks.knowledge import Knowledge
 from tests.unit.webhooks.admission_builders import (
     checkpoint,
     configuration,
@@ -32,16 +32,16 @@ from tests.unit.webhooks.admission_builders import (
 CONFIGURATION = configuration(excluded_namespaces={"monitoring"})
 
 
-def ask(body: Object, known: Knowledge | None = None, where: str = "lab") -> Answer:
+def ask(body: Object, known: AdmissionCaches | None = None, where: str = "lab") -> Answer:
     """Of a pod, as much as a replica decodes of it."""
-    seen = msgspec.json.decode(msgspec.json.encode(body), type=shapes.Pod)
-    return pods.answer(creation(cast("Object", seen), where), known or knowledge(), CONFIGURATION)
+    seen = msgspec.json.decode(msgspec.json.encode(body), type=admission_types.Pod)
+    return pod_admission.admit_pod(creation(cast("Object", seen), where), known or knowledge(), CONFIGURATION)
 
 
-def mutated(body: Object, known: Knowledge | None = None) -> Object:
+def mutated(body: Object, known: AdmissionCaches | None = None) -> Object:
     answer = ask(body, known)
     assert answer.refusal is None
-    return patched(body, answer.patch)
+    return apply_json_patch(body, answer.patch)
 
 
 def pre_stop(body: Object, container: int = 0) -> Any:
@@ -83,8 +83,10 @@ def test_a_pod_is_of_the_very_namespace_unless_its_name_is_shared(
     """What somebody else has written there goes, also where the namespace is not seen yet."""
     before = pod(annotations={names.NAMESPACE_UID: "0a1b2c3d-0000-4000-8000-00000000dead"})
     there = [] if known is None else [PartialObject(Metadata(name="lab", uid=known))]
-    answer = pods.answer(creation(before), knowledge(namespaces=there), configuration(shared_namespaces=shared))
-    assert patched(before, answer.patch)["metadata"]["annotations"].get(names.NAMESPACE_UID) == noted
+    answer = pod_admission.admit_pod(
+        creation(before), knowledge(namespaces=there), configuration(shared_namespaces=shared)
+    )
+    assert apply_json_patch(before, answer.patch)["metadata"]["annotations"].get(names.NAMESPACE_UID) == noted
 
 
 def test_tokens_differ() -> None:
@@ -186,7 +188,7 @@ def test_a_committed_snapshot_is_continued() -> None:
     known = knowledge(checkpoints=[checkpoint(6), checkpoint(7), checkpoint(None, step=CheckpointStep.FAILED)])
     body = pod(initContainers=[{"name": "prepare"}], volumes=[{"name": "data", "emptyDir": {}}])
     answer = ask(body, known)
-    after = patched(body, answer.patch)
+    after = apply_json_patch(body, answer.patch)
     assert answer.decision == "restores"
     assert after["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0@7"
     spec = after["spec"]
@@ -202,7 +204,7 @@ def test_a_snapshot_in_flight_wins_and_gates() -> None:
     known = knowledge(checkpoints=[checkpoint(7), checkpoint(None, step=CheckpointStep.DUMPING)])
     body = pod(schedulingGates=[{"name": "other"}])
     answer = ask(body, known)
-    after = patched(body, answer.patch)
+    after = apply_json_patch(body, answer.patch)
     assert answer.decision == "gated"
     assert after["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0"
     assert after["spec"]["schedulingGates"] == [{"name": "other"}, {"name": names.RESTORE_GATE}]
@@ -245,11 +247,11 @@ def test_a_checkpoint_that_has_changed_or_is_gone_counts_as_it_is_now() -> None:
     known = knowledge()
     flying = checkpoint(None, step=CheckpointStep.DUMPING)
     ready = msgspec.structs.replace(checkpoint(3), metadata=flying.metadata)
-    known.note_checkpoint(None, flying)
+    known.on_checkpoint_change(None, flying)
     assert mutated(pod(), known)["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0"
-    known.note_checkpoint(flying, ready)
+    known.on_checkpoint_change(flying, ready)
     assert mutated(pod(), known)["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0@3"
-    known.note_checkpoint(ready, None)
+    known.on_checkpoint_change(ready, None)
     assert names.RESTORE_IDENTITY not in mutated(pod(), known)["metadata"]["annotations"]
 
 
@@ -271,7 +273,7 @@ def test_who_asks_for_what_can_be_no_snapshot_returns_and_is_warned_of(asked: st
     body = pod(annotations={names.RESTORE_FROM: asked})
     answer = ask(body, knowledge(checkpoints=[checkpoint(7)]))
     assert answer.decision == "gated"
-    after = patched(body, answer.patch)
+    after = apply_json_patch(body, answer.patch)
     assert after["metadata"]["labels"][names.PROTECTED] == "true"
     assert after["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0"
     assert after["spec"]["runtimeClassName"] == "cedana"
@@ -332,7 +334,7 @@ def test_restart_rules_stand_nowhere_else(has_restart_rules: bool, policy: str |
 
 def test_the_restore_container_has_a_user_of_its_own() -> None:
     """What the kernel counts per user of the node is shared with all pods of that user."""
-    made = restore_container.container(RestoreContainer(image="i", user=1234), pod()["spec"])
+    made = restore_container.build_restore_container(RestoreContainer(image="i", user=1234), pod()["spec"])
     assert made["securityContext"]["runAsUser"] == 1234
 
 
@@ -344,14 +346,14 @@ def test_a_pod_with_users_of_its_own_is_told_at_once_that_no_snapshot_of_it_woul
     body["spec"]["hostUsers"] = False
     answer = ask(body, knowledge(checkpoints=[checkpoint(1)]))
     assert answer.decision == "unclear"
-    metadata = patched(body, answer.patch)["metadata"]
+    metadata = apply_json_patch(body, answer.patch)["metadata"]
     assert metadata["labels"][names.PROTECTED] == "false"
     assert names.RESTORE_IDENTITY not in metadata["annotations"]
     assert metadata["annotations"][names.NOT_PROTECTED] == (
         "spec.hostUsers: False gives each pod other users of the node, so that no snapshot continues in another pod "
         "(leave it out)"
     )
-    assert "initContainers" not in patched(body, answer.patch)["spec"]
+    assert "initContainers" not in apply_json_patch(body, answer.patch)["spec"]
 
 
 def test_a_pod_with_users_of_its_own_that_nobody_wants_protected_is_left_alone() -> None:
@@ -429,7 +431,7 @@ def test_of_a_node_that_is_gone_nothing_is_known_and_nothing_asked() -> None:
     known = knowledge(checkpoints=[checkpoint(1, node="gone")], nodes=[node("node9", cpu="aaa")])
     answer = ask(pod(), known)
     assert answer.warnings == ()
-    assert "affinity" not in patched(pod(), answer.patch)["spec"]
+    assert "affinity" not in apply_json_patch(pod(), answer.patch)["spec"]
 
 
 def test_no_affinity_and_a_warning_when_no_node_can() -> None:
@@ -437,7 +439,7 @@ def test_no_affinity_and_a_warning_when_no_node_can() -> None:
     nodes = [msgspec.structs.replace(node("node1", cpu="aaa"), metadata=strange), node("node2", cpu="bbb")]
     answer = ask(pod(), knowledge(checkpoints=[checkpoint(1)], nodes=nodes))
     assert answer.warnings == ("cedana: no node of this cluster has the CPU features that sim/0@1 needs",)
-    assert "affinity" not in patched(pod(), answer.patch)["spec"]
+    assert "affinity" not in apply_json_patch(pod(), answer.patch)["spec"]
 
 
 # -- what is not clear
@@ -451,7 +453,7 @@ def test_our_runtime_class_may_be_named_by_the_user() -> None:
 
 def test_another_runtime_class_is_warned_of_and_never_continued() -> None:
     answer = ask(pod(runtimeClassName="gvisor"), knowledge(checkpoints=[checkpoint(1)]))
-    after = patched(pod(runtimeClassName="gvisor"), answer.patch)
+    after = apply_json_patch(pod(runtimeClassName="gvisor"), answer.patch)
     assert after["spec"]["runtimeClassName"] == "gvisor"
     assert "initContainers" not in after["spec"]
     assert after["metadata"]["annotations"][names.ID] == "sim"
@@ -494,10 +496,10 @@ def test_what_is_unclear_is_never_refused_only_warned_of(body: Object, parts: tu
     answer = ask(body, knowledge(policies=[policy("broken", deadlineSeconds=-1)], checkpoints=checkpoints))
     assert answer.decision == "unclear"
     assert answer.refusal is None
-    metadata = patched(body, answer.patch)["metadata"]
+    metadata = apply_json_patch(body, answer.patch)["metadata"]
     assert metadata["labels"][names.PROTECTED] == "false"
     assert answer.warnings[0].startswith(f"cedana: not protected: {metadata['annotations'][names.NOT_PROTECTED]}"[:200])
-    assert "lifecycle" not in patched(body, answer.patch)["spec"]["containers"][0]
+    assert "lifecycle" not in apply_json_patch(body, answer.patch)["spec"]["containers"][0]
     (warning,) = answer.warnings
     assert warning.startswith("cedana: not protected: ")
     assert len(warning) <= 256
@@ -506,9 +508,9 @@ def test_what_is_unclear_is_never_refused_only_warned_of(body: Object, parts: tu
 
 
 def test_a_refused_pod_keeps_nothing_that_ours_write_on_one() -> None:
-    forged = dict.fromkeys(injection.SAID_LATER, "forged")
+    forged = dict.fromkeys(pod_mutations.SAID_LATER, "forged")
     body = pod("no spaces", annotations={**forged, "a": "b"})
-    annotations = patched(body, ask(body).patch)["metadata"]["annotations"]
+    annotations = apply_json_patch(body, ask(body).patch)["metadata"]["annotations"]
     assert annotations.pop(names.NOT_PROTECTED) != "forged"
     assert annotations == {"a": "b"}
 
@@ -529,6 +531,6 @@ def test_the_answer_on_the_wire() -> None:
     assert (written["apiVersion"], written["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     assert (response["uid"], response["allowed"], response["patchType"]) == ("request", True, "JSONPatch")
     patch = msgspec.json.decode(base64.b64decode(response["patch"]))
-    assert patched(pod(), patch)["metadata"]["annotations"][names.ID] == "sim"
+    assert apply_json_patch(pod(), patch)["metadata"]["annotations"][names.ID] == "sim"
     nothing = msgspec.json.decode(admission.write(request, Answer("not-ours")))
     assert nothing["response"] == {"uid": "request", "allowed": True}

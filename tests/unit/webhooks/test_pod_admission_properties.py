@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
-from cedana_sched.testing.patches import patched
-from cedana_sched_webhooks import pods
-from cedana_sched_webhooks.json_patch import difference
-from cedana_sched_webhooks.knowledge import Knowledge
+from cedana_sched.testing.patches import apply_json_patch
+from cedana_sched_webhooks import pod_admission
+from cedana_sched_webhooks.caches import AdmissionCaches
+from cedana_sched_webhooks.json_patch import patch_operations
 from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, namespace, node, pod
 
 JSON = st.recursive(
@@ -72,7 +72,7 @@ def any_pod(draw: st.DrawFn) -> Object:
 
 
 @st.composite
-def anything_known(draw: st.DrawFn) -> Knowledge:
+def anything_known(draw: st.DrawFn) -> AdmissionCaches:
     likely = [CheckpointStep.READY, CheckpointStep.READY, CheckpointStep.DUMPING, CheckpointStep.FAILED]
     steps = draw(st.lists(st.sampled_from(likely), max_size=3))
     generations = draw(st.lists(st.integers(1, 9), min_size=len(steps), max_size=len(steps)))
@@ -87,15 +87,15 @@ def anything_known(draw: st.DrawFn) -> Knowledge:
     )
 
 
-def mutated(body: Object, known: Knowledge) -> Object:
-    answer = pods.answer(creation(body), known, configuration())
+def mutated(body: Object, known: AdmissionCaches) -> Object:
+    answer = pod_admission.admit_pod(creation(body), known, configuration())
     assert answer.refusal is None
-    return patched(body, answer.patch)
+    return apply_json_patch(body, answer.patch)
 
 
 @settings(deadline=None)
 @given(any_pod(), anything_known())
-def test_what_was_there_stays(before: Object, known: Knowledge) -> None:
+def test_what_was_there_stays(before: Object, known: AdmissionCaches) -> None:
     untouched = copy.deepcopy(before)
     after = mutated(before, known)
     assert before == untouched, "the request is not changed"
@@ -149,16 +149,18 @@ def assert_terms_kept(old: Any, new: Any) -> None:
 
 @settings(deadline=None)
 @given(any_pod(), anything_known())
-def test_asking_again_changes_nothing(before: Object, known: Knowledge) -> None:
+def test_asking_again_changes_nothing(before: Object, known: AdmissionCaches) -> None:
     after = mutated(before, known)
-    again = pods.answer(creation(after), known, configuration())
+    again = pod_admission.admit_pod(creation(after), known, configuration())
     assert again.patch == ()
     assert again.decision == "unchanged"
 
 
 @settings(deadline=None)
 @given(any_pod(), anything_known())
-def test_a_foreign_runtime_class_is_never_changed_and_never_with_a_restore(before: Object, known: Knowledge) -> None:
+def test_a_foreign_runtime_class_is_never_changed_and_never_with_a_restore(
+    before: Object, known: AdmissionCaches
+) -> None:
     before["spec"]["runtimeClassName"] = "other"
     after = mutated(before, known)
     assert after["spec"]["runtimeClassName"] == "other"
@@ -168,7 +170,7 @@ def test_a_foreign_runtime_class_is_never_changed_and_never_with_a_restore(befor
 @settings(deadline=None)
 @given(JSON, JSON)
 def test_the_difference_of_any_two_values_turns_one_into_the_other(before: Any, after: Any) -> None:
-    wrapped = patched({"value": before}, difference({"value": before}, {"value": after}))
+    wrapped = apply_json_patch({"value": before}, patch_operations({"value": before}, {"value": after}))
     assert repr(wrapped["value"]) == repr_of(after, wrapped["value"])
 
 

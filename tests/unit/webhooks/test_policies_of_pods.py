@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
+from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
 from cedana_sched.model.objects import names
-from cedana_sched.testing.patches import patched
-from cedana_sched_webhooks import pods
+from cedana_sched.testing.patches import apply_json_patch
+from cedana_sched_webhooks import pod_admission
 from cedana_sched_webhooks.admission import Answer
 from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, pod, policy
 
@@ -26,8 +26,8 @@ POLICIES = (
 )
 
 
-def ask(body: Object, namespace: str = "lab", policies: tuple[PolicyObject, ...] = POLICIES) -> Answer:
-    return pods.answer(creation(body, namespace), knowledge(policies=policies), configuration())
+def ask(body: Object, namespace: str = "lab", policies: tuple[CachedPolicy, ...] = POLICIES) -> Answer:
+    return pod_admission.admit_pod(creation(body, namespace), knowledge(policies=policies), configuration())
 
 
 def named(own: str | None = None, of_queue: str | None = None) -> Object:
@@ -36,7 +36,7 @@ def named(own: str | None = None, of_queue: str | None = None) -> Object:
 
 
 def written(body: Object, answer: Answer) -> Any:
-    return patched(body, answer.patch)["metadata"]["annotations"]
+    return apply_json_patch(body, answer.patch)["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize(("name", "namespace"), [("stays", "lab"), ("nobody", "bio"), ("nobody", "lab")])
@@ -54,12 +54,12 @@ def test_a_pod_that_names_a_policy_of_others_is_not_protected(name: str, namespa
 @pytest.mark.parametrize(
     "default", [policy("default"), policy("default", deadlineSeconds=-1)], ids=["", "broken default"]
 )
-def test_a_pod_that_has_a_snapshot_continues_all_the_same(name: str, default: PolicyObject) -> None:
+def test_a_pod_that_has_a_snapshot_continues_all_the_same(name: str, default: CachedPolicy) -> None:
     known = knowledge(
         policies=(*POLICIES[:-1], policy("broken", deadlineSeconds=-1), default), checkpoints=[checkpoint(1)]
     )
     for body in (named(name), named(of_queue=name)):
-        answer = pods.answer(creation(body), known, configuration())
+        answer = pod_admission.admit_pod(creation(body), known, configuration())
         assert answer.decision == "restores"
         assert written(body, answer)[names.RESTORE_IDENTITY].endswith("@1")
         assert answer.warnings[0].startswith("cedana: the policy 'default' counts: metadata.annotations[")
@@ -74,12 +74,12 @@ def test_a_pod_that_continues_by_the_default_has_no_policy_that_would_go_before_
     """Whoever looks at the pod later goes by the name that stands on it."""
     known = knowledge(policies=(*POLICIES, policy("broken", deadlineSeconds=-1)), checkpoints=[checkpoint(1)])
     body = named("nobody" if of_queue == "open" else "all", of_queue)
-    answer = pods.answer(creation(body), known, configuration())
+    answer = pod_admission.admit_pod(creation(body), known, configuration())
     assert answer.decision == "restores"
-    once = patched(body, answer.patch)
+    once = apply_json_patch(body, answer.patch)
     assert once["metadata"]["annotations"][names.POLICY] == counts
-    again = pods.answer(creation(once), known, configuration())
-    assert patched(once, again.patch)["metadata"]["annotations"][names.POLICY] == counts
+    again = pod_admission.admit_pod(creation(once), known, configuration())
+    assert apply_json_patch(once, again.patch)["metadata"]["annotations"][names.POLICY] == counts
 
 
 @pytest.mark.parametrize(("name", "namespace"), [("stays", "bio"), ("all", "lab"), ("default", "lab")])
@@ -94,7 +94,9 @@ def test_what_a_policy_would_weaken_and_does_not_say_for_whom_is_said_to_count_f
     (warning,) = answer.warnings
     assert "'unlisted' says spec.onCheckpointFailure, spec.imageMayChange, which applies to no pod" in warning
     assert "spec.allowedNamespaces" in warning
-    assert patched(named("unlisted"), answer.patch)["spec"]["terminationGracePeriodSeconds"] == 75, "all else counts"
+    assert apply_json_patch(named("unlisted"), answer.patch)["spec"]["terminationGracePeriodSeconds"] == 75, (
+        "all else counts"
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_the_queues_policy_counts_unless_it_lets_pods_choose(
         [True] if is_overruled else []
     )
     deadline = {"all": 45, "strict": 60}[counts]
-    assert patched(body, answer.patch)["spec"]["terminationGracePeriodSeconds"] == deadline + 30
+    assert apply_json_patch(body, answer.patch)["spec"]["terminationGracePeriodSeconds"] == deadline + 30
 
 
 def test_default_of_a_queue_goes_first_where_it_says_so() -> None:
@@ -142,5 +144,5 @@ def test_a_policy_of_a_queue_that_does_not_exist_is_not_replaced_by_the_pods_own
 
 def test_called_again_it_finds_its_own() -> None:
     body = named("all", "strict")
-    once = patched(body, ask(body).patch)
+    once = apply_json_patch(body, ask(body).patch)
     assert ask(once).decision == "unchanged"

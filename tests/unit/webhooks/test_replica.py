@@ -17,12 +17,12 @@ import aiohttp
 import pytest
 from cryptography import x509
 
+from cedana_sched.component.callers import secret_segment_of
 from cedana_sched.kube.resources import CHECKPOINTS, MUTATING_WEBHOOKS, NODES, PREEMPTION_HOLDS, SECRETS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
-from cedana_sched.service.callers import segment_of
 from cedana_sched.testing import FakeApi
-from cedana_sched.testing.patches import patched
+from cedana_sched.testing.patches import apply_json_patch
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.main import serve
 from cedana_sched_webhooks.registrations import PODS
@@ -93,16 +93,16 @@ async def test_from_the_start_to_the_end() -> None:
             secret = base64.b64decode(data["callers.key"]).decode()
 
             async def ask(path: str, request: Any) -> Any:
-                url = f"https://127.0.0.1:{settings.port}/{segment_of(secret, path)}{path}"
+                url = f"https://127.0.0.1:{settings.port}/{secret_segment_of(secret, path)}{path}"
                 async with client.post(url, json={"request": request}, server_hostname=HOST) as answer:
                     return (await answer.json())["response"]
 
             async with asyncio.timeout(60):
                 while not (path := called_at(api)):  # noqa: ASYNC110  # all is in memory: each turn is progress
                     await asyncio.sleep(0)
-            assert path == f"/{segment_of(secret, PODS)}{PODS}"
+            assert path == f"/{secret_segment_of(secret, PODS)}{PODS}"
             created = await ask("/mutate/pods", {"uid": "1", "namespace": "lab", "object": pod()})
-            made = patched(pod(), json.loads(base64.b64decode(created["patch"])))
+            made = apply_json_patch(pod(), json.loads(base64.b64decode(created["patch"])))
             assert made["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0@3"
             assert "affinity" in made["spec"]
             wanted = suspension()

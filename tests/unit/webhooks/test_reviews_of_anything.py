@@ -10,15 +10,15 @@ import aiohttp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cedana_sched.component.http_server import serve_http
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.objects import names
-from cedana_sched.service.listening import listening
-from cedana_sched_webhooks.main import handlers
+from cedana_sched_webhooks.main import create_handlers
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.registrations import PODS
+from cedana_sched_webhooks.replica_numbers import ReplicaNumbers
 from cedana_sched_webhooks.server import admission_application
-from cedana_sched_webhooks.siblings import Siblings
 from tests.unit.webhooks.admission_builders import configuration, knowledge, kueue_handlers, pod
 
 KEYS = (
@@ -46,7 +46,7 @@ fuzz = settings(max_examples=15, deadline=None, suppress_health_check=list(Healt
 
 
 class _Nobody:
-    def asked(self, pod: Metadata, by: str) -> None: ...
+    def enqueue_mark(self, pod: Metadata, by: str) -> None: ...
 
 
 def _review(body: Any, before: Any = None) -> bytes:
@@ -56,9 +56,11 @@ def _review(body: Any, before: Any = None) -> bytes:
 
 async def _asked(bodies: list[tuple[str, bytes]]) -> list[tuple[int, Any]]:
     known = knowledge()
-    answers = handlers(known, configuration(), Siblings(cast("Api", None)), _Nobody()) | dict(kueue_handlers(known))
+    answers = create_handlers(known, configuration(), ReplicaNumbers(cast("Api", None)), _Nobody()) | dict(
+        kueue_handlers(known)
+    )
     application, found = admission_application(answers, asyncio.Event(), Metrics()), []
-    async with listening(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
+    async with serve_http(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
         for path, body in ((known, body) for known in answers for path, body in bodies if path in {known, ""}):
             async with client.post(f"http://127.0.0.1:{port}{path}", data=body) as answer:
                 found.append((answer.status, await answer.json() if answer.status == 200 else None))

@@ -19,39 +19,44 @@ import pytest
 import structlog
 from asyncinotify import Inotify
 
+from cedana_sched.component import folder_watches
+from cedana_sched.component.configuration import NEVER_TOUCHED, load
+from cedana_sched.component.http_server import serve_http
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.objects import Metadata
 from cedana_sched.model.errors import UsageError
-from cedana_sched.service import watches
-from cedana_sched.service.configuration import NEVER_TOUCHED, load
-from cedana_sched.service.listening import listening
 from cedana_sched_webhooks import server
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
 from cedana_sched_webhooks.certificate_files import CertificateFileKeeper
-from cedana_sched_webhooks.certificates import Issued, UnreadableCertificatesError, expiry, plan
+from cedana_sched_webhooks.certificates import (
+    IssuedCertificates,
+    UnreadableCertificatesError,
+    expiry_of_certificate,
+    plan_next_step,
+)
 from cedana_sched_webhooks.configuration import CertificateFiles, Configuration
-from cedana_sched_webhooks.main import handlers
+from cedana_sched_webhooks.main import create_handlers
 from cedana_sched_webhooks.metrics import Metrics
+from cedana_sched_webhooks.replica_numbers import ReplicaNumbers
 from cedana_sched_webhooks.schedulers import Handler
 from cedana_sched_webhooks.server import admission_application
-from cedana_sched_webhooks.siblings import Siblings
 from cedana_sched_webhooks.tls import ServingCertificate
 from tests.unit.webhooks.admission_builders import configuration, knowledge, pod
 
 NAMES = ("localhost",)
-NOBODY_ASKED = Siblings(cast("Api", None))
+NOBODY_ASKED = ReplicaNumbers(cast("Api", None))
 
 
 class Nobody:
-    def asked(self, pod: Metadata, by: str) -> None: ...
+    def enqueue_mark(self, pod: Metadata, by: str) -> None: ...
 
 
 def answers() -> dict[str, Handler]:
-    return handlers(knowledge(), configuration(), NOBODY_ASKED, Nobody())
+    return create_handlers(knowledge(), configuration(), NOBODY_ASKED, Nobody())
 
 
-def issue() -> Issued:
-    issued = plan(None, NAMES, trusted=False, now=dt.datetime.now(tz=dt.UTC)).issued
+def issue() -> IssuedCertificates:
+    issued = plan_next_step(None, NAMES, trusted=False, now=dt.datetime.now(tz=dt.UTC)).issued
     assert issued is not None
     return issued
 
@@ -69,14 +74,14 @@ def review(body: Any) -> bytes:
 @asynccontextmanager
 async def replica(serving: ServingCertificate, metrics: Metrics) -> AsyncIterator[int]:
     application = admission_application(answers(), asyncio.Event(), metrics)
-    async with listening(application, 0, serving.context, host="127.0.0.1") as port:
+    async with serve_http(application, 0, serving.context, host="127.0.0.1") as port:
         yield port
 
 
 async def test_a_review_over_tls_and_what_is_counted() -> None:
     metrics, issued = Metrics(), issue()
     serving = ServingCertificate(metrics)
-    assert not serving.loaded
+    assert not serving.is_loaded
     serving.load(issued.certificate, issued.key)
     async with replica(serving, metrics) as port, trusting(issued.authorities) as client:
         async with client.post(f"https://localhost:{port}/mutate/pods?timeout=5s", data=review(pod())) as answer:
@@ -101,7 +106,7 @@ async def test_a_review_over_tls_and_what_is_counted() -> None:
     assert value("cedana_sched_webhook_warnings_total", {"webhook": "/mutate/pods"}) == 2
     assert value("cedana_sched_webhook_duration_seconds_count", {"webhook": "/mutate/pods"}) == 3
     expires = value("cedana_sched_webhook_certificate_expiry_timestamp_seconds")
-    assert expires == expiry(issued.certificate).timestamp()
+    assert expires == expiry_of_certificate(issued.certificate).timestamp()
 
 
 async def test_a_handler_that_fails_is_an_error_of_the_server_and_counted() -> None:
@@ -110,7 +115,7 @@ async def test_a_handler_that_fails_is_an_error_of_the_server_and_counted() -> N
 
     metrics = Metrics()
     async with (
-        listening(admission_application({"/x": fails}, asyncio.Event(), metrics), 0, host="127.0.0.1") as port,
+        serve_http(admission_application({"/x": fails}, asyncio.Event(), metrics), 0, host="127.0.0.1") as port,
         aiohttp.ClientSession() as client,
         client.post(f"http://localhost:{port}/x", data=review(pod())) as answer,
     ):
@@ -124,7 +129,7 @@ async def test_a_review_that_is_too_long_is_counted(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(server, "LONGEST_REQUEST_BYTES", len(body) - 1)
     metrics = Metrics()
     async with (
-        listening(admission_application(answers(), asyncio.Event(), metrics), 0, host="127.0.0.1") as port,
+        serve_http(admission_application(answers(), asyncio.Event(), metrics), 0, host="127.0.0.1") as port,
         aiohttp.ClientSession() as client,
         client.post(f"http://localhost:{port}/mutate/pods", data=body) as answer,
     ):
@@ -142,7 +147,7 @@ async def test_a_review_that_does_not_come_to_its_end_is_counted(monkeypatch: py
         await asyncio.Event().wait()
 
     async with (
-        listening(admission_application(answers(), asyncio.Event(), metrics), 0, host="127.0.0.1") as port,
+        serve_http(admission_application(answers(), asyncio.Event(), metrics), 0, host="127.0.0.1") as port,
         aiohttp.ClientSession() as client,
         client.post(f"http://localhost:{port}/mutate/pods", data=unfinished()) as answer,
     ):
@@ -162,7 +167,7 @@ async def test_the_same_refusal_again_is_told_of_at_debug() -> None:
     body = json.loads(review(pod()))
     application = admission_application({"/x": holds}, asyncio.Event(), Metrics())
     with structlog.testing.capture_logs() as logs:
-        async with listening(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
+        async with serve_http(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
             for uid in ("a", "a", "b", "a", "a", "a"):
                 body["request"]["oldObject"] = {"metadata": {"uid": uid}}
                 async with client.post(f"http://localhost:{port}/x", json=body) as answer:
@@ -217,7 +222,7 @@ async def test_a_pair_that_does_not_fit_leaves_what_is_in_use() -> None:
 async def test_near_its_end_a_replica_answers_and_sends_connections_elsewhere() -> None:
     ending = asyncio.Event()
     application = admission_application(answers(), ending, Metrics())
-    async with listening(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
+    async with serve_http(application, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
         connections = []
         for ends in (False, True):
             if ends:
@@ -238,11 +243,11 @@ async def test_files_are_read_again_when_the_folder_changes(
 ) -> None:
     if not is_told:  # pods of the same user have all that the node has for it
         monkeypatch.setattr(Inotify, "__init__", _spent)
-        monkeypatch.setattr(watches, "LOOK_SECONDS", 0.05)
+        monkeypatch.setattr(folder_watches, "LOOK_SECONDS", 0.05)
     metrics, old, new = Metrics(), issue(), issue()
     serving = ServingCertificate(metrics)
 
-    def mount(issued: Issued, number: int) -> None:
+    def mount(issued: IssuedCertificates, number: int) -> None:
         """As the kubelet changes a Secret's volume: by one rename of a link."""
         folder = tmp_path / f"..{number}"
         folder.mkdir()
@@ -265,7 +270,7 @@ async def test_files_are_read_again_when_the_folder_changes(
     await asyncio.wait([keeping])
 
 
-async def _until_trusted(url: str, issued: Issued) -> None:
+async def _until_trusted(url: str, issued: IssuedCertificates) -> None:
     async with asyncio.timeout(60):
         while True:
             try:

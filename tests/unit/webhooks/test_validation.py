@@ -13,8 +13,8 @@ from tests.unit.webhooks.admission_builders import creation
 
 
 def ask(plural: str, spec: Any, longest_seconds: float = LONGEST_DEADLINE_SECONDS) -> Answer:
-    check = validation.checks(longest_seconds)[plural]
-    return validation.answer(creation({"metadata": {"name": "x"}, "spec": spec}), check)
+    check = validation.checks_by_kind(longest_seconds)[plural]
+    return validation.validate_write(creation({"metadata": {"name": "x"}, "spec": spec}), check)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_what_is_refused_names_field_value_and_remedy(plural: str, spec: Any, pa
     ],
 )
 def test_what_counts_for_nobody_is_warned_of(name: str, spec: Any, warned: tuple[str, ...]) -> None:
-    check = validation.checks(3_600)["checkpointpolicies"]
-    answer = validation.answer(creation({"metadata": {"name": name}, "spec": spec}), check)
+    check = validation.checks_by_kind(3_600)["checkpointpolicies"]
+    answer = validation.validate_write(creation({"metadata": {"name": name}, "spec": spec}), check)
     assert answer.refusal is None
     assert len(answer.warnings) == len(warned)
     for warning, part in zip(answer.warnings, warned, strict=True):
@@ -100,4 +100,4 @@ def test_what_counts_for_nobody_is_warned_of(name: str, spec: Any, warned: tuple
 def test_a_deletion_is_not_looked_at() -> None:
     request = creation({"spec": {"posix": "x"}})
     gone = type(request)(uid="1", old_object=request.object)
-    assert validation.answer(gone, validation.check_storage) == Answer("not-ours")
+    assert validation.validate_write(gone, validation.check_storage) == Answer("not-ours")

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
+from cedana_sched.model.diagnostic_findings import Finding, Level
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.findings import Finding, Level
 from cedana_sched_volcano.doctor import extender, preemption
-from cedana_sched_volcano.doctor.scheduler import EXTENDER, VERBS, SchedulerConfiguration, read
+from cedana_sched_volcano.doctor.scheduler_conf import EXTENDER, VERBS, SchedulerConfiguration, read
 
 CHECK: Final = "volcano configuration"
 WAYS: Final = "volcano holds"
@@ -49,19 +49,19 @@ def examine(data: Mapping[str, str], queues: Sequence[dict[str, Any]], installat
             says = f"{name} cannot be read, and Volcano keeps the previous one: {error.message}"
             found.append(Finding(CHECK, Level.FAIL, says, error.remedy))
             continue
-        found += preemption.actions(configuration)
-        found += preemption.plugins(configuration)
-        found += preemption.queues(configuration, queues)
+        found += preemption.check_actions(configuration)
+        found += preemption.check_plugins(configuration)
+        found += preemption.check_queues(configuration, queues)
         held = installation.status_hold
-        found += extender.findings(configuration, otherwise_held=held, urls=installation.extender_urls)
-        found += _ways(configuration, installation)
+        found += extender.check_extender(configuration, otherwise_held=held, urls=installation.extender_urls)
+        found += _report_effective_holds(configuration, installation)
     return found
 
 
-def _ways(configuration: SchedulerConfiguration, installation: Installation) -> Iterator[Finding]:
+def _report_effective_holds(configuration: SchedulerConfiguration, installation: Installation) -> Iterator[Finding]:
     """Yield which of our holds are effective."""
     evicting = [way for way in VERBS if way in configuration.actions]
-    by_extender = [way for way in evicting if extender.holds(configuration, way)]
+    by_extender = [way for way in evicting if extender.is_extender_in_control(configuration, way)]
     ways = [f"the extender ({' and '.join(by_extender)})"] if by_extender else []
     ways += ["refused writes of pods/status"] if installation.status_hold else []
     ways += ["preStop"] if installation.pre_stop else []
@@ -77,7 +77,7 @@ def _ways(configuration: SchedulerConfiguration, installation: Installation) -> 
         yield Finding(
             WAYS, Level.WARN, f"{says}: its victims are killed at that time, with or without a snapshot", remedy
         )
-    if installation.extender_urls and configuration.plugin(EXTENDER) is None:
+    if installation.extender_urls and configuration.find_plugin(EXTENDER) is None:
         says = "our extender runs, but Volcano does not call it: its configuration lacks the plugin"
         remedy = f"add it, last in the only tier, at {installation.extender_urls[0]}/SEGMENT: see helm get notes"
         yield Finding(WAYS, Level.WARN, says, remedy)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from cedana_sched.model.findings import Finding, Level
-from cedana_sched_volcano.doctor.scheduler import EXTENDER, VERBS, Plugin, SchedulerConfiguration, seconds
-from cedana_sched_volcano.extender.holder import Way
+from cedana_sched.model.diagnostic_findings import Finding, Level
+from cedana_sched_volcano.doctor.scheduler_conf import EXTENDER, VERBS, Plugin, SchedulerConfiguration, parse_duration
+from cedana_sched_volcano.extender.pod_states_interface import Way
 
 CHECK: Final = "volcano extender"
 PATHS: Final[dict[Way, str]] = {"preempt": "preemptable", "reclaim": "reclaimable"}
@@ -26,12 +26,12 @@ _BESIDE: Final = ("gangpreempt", "gangreclaim", "shuffle")
 """Actions that evict without calling the extender."""
 
 
-def holds(configuration: SchedulerConfiguration, way: Way) -> bool:
+def is_extender_in_control(configuration: SchedulerConfiguration, way: Way) -> bool:
     """Whether our extender controls all evictions of this kind."""
-    return not list(_bypassed(configuration, way))
+    return not list(_find_bypasses(configuration, way))
 
 
-def findings(
+def check_extender(
     configuration: SchedulerConfiguration, *, otherwise_held: bool, urls: tuple[str, ...]
 ) -> Iterator[Finding]:
     """Yield problems of the extender's configuration, if there is one.
@@ -41,13 +41,13 @@ def findings(
         otherwise_held: evictions that bypass the extender are held in another way.
         urls: of our extender; empty if unknown.
     """
-    extender = configuration.plugin(EXTENDER)
+    extender = configuration.find_plugin(EXTENDER)
     if extender is None:
         return
-    yield from _arguments(extender, urls)
+    yield from _check_arguments(extender, urls)
     level = Level.WARN if otherwise_held else Level.FAIL
     for way in (way for way in VERBS if way in configuration.actions):
-        problems = list(_bypassed(configuration, way))
+        problems = list(_find_bypasses(configuration, way))
         for says, remedy in problems:
             yield Finding(CHECK, level, f"'{way}': {says}", remedy)
         if not problems:
@@ -58,7 +58,7 @@ def findings(
         )
 
 
-def _bypassed(configuration: SchedulerConfiguration, way: Way) -> Iterator[tuple[str, str]]:
+def _find_bypasses(configuration: SchedulerConfiguration, way: Way) -> Iterator[tuple[str, str]]:
     """Yield ways to bypass the extender, with a remedy each."""
     at = [
         (tier, place)
@@ -71,12 +71,12 @@ def _bypassed(configuration: SchedulerConfiguration, way: Way) -> Iterator[tuple
         return
     number, place = at[0]
     extender = configuration.tiers[number][place]
-    if not extender.text("extender.urlPrefix"):
+    if not extender.text_argument("extender.urlPrefix"):
         yield "extender.urlPrefix is not set, so it cannot be reached", "name our Service there"
-    if not extender.text(VERBS[way]):
+    if not extender.text_argument(VERBS[way]):
         yield f"{VERBS[way]} is not set, so it is not called", f"set it to {PATHS[way]!r}"
         return
-    if not extender.enabled(way):
+    if not extender.is_enabled_for(way):
         switch = "enablePreemptable" if way == "preempt" else "enableReclaimable"
         yield f"{switch} of the extender is false, so it is not called", "leave it out"
         return
@@ -84,25 +84,25 @@ def _bypassed(configuration: SchedulerConfiguration, way: Way) -> Iterator[tuple
         says = "it is called only for jobs that request extender.managedResources"
         yield says, "leave extender.managedResources out"
     for other, plugins in enumerate(configuration.tiers):
-        voters = ", ".join(plugin.name for plugin in plugins if plugin.votes(way) and plugin.name != EXTENDER)
+        voters = ", ".join(plugin.name for plugin in plugins if plugin.is_voting_on(way) and plugin.name != EXTENDER)
         if voters and other < number:
             yield f"an earlier tier ({voters}) decides without it wherever it finds a victim", _ONE_TIER
         if voters and other > number:
             yield f"if it allows no victim, a later tier ({voters}) decides instead", _ONE_TIER
-    later = ", ".join(plugin.name for plugin in configuration.tiers[number][place + 1 :] if plugin.votes(way))
+    later = ", ".join(plugin.name for plugin in configuration.tiers[number][place + 1 :] if plugin.is_voting_on(way))
     if later:
         yield f"plugins behind it ({later}) start over if no victim is left, against its answer", _ONE_TIER
 
 
-def _arguments(extender: Plugin, urls: tuple[str, ...]) -> Iterator[Finding]:
-    prefix = extender.text("extender.urlPrefix")
+def _check_arguments(extender: Plugin, urls: tuple[str, ...]) -> Iterator[Finding]:
+    prefix = extender.text_argument("extender.urlPrefix")
     if urls and prefix:
-        yield from _address(prefix, urls)
+        yield from _check_address(prefix, urls)
     if prefix.startswith("https:"):
         says = "extender.urlPrefix is https, and the plugin trusts only the authorities of its own image"
         yield Finding(CHECK, Level.WARN, says, "use http inside the cluster")
     for way, verb in VERBS.items():
-        said = extender.text(verb)
+        said = extender.text_argument(verb)
         if said and said.strip("/") != PATHS[way]:
             yield Finding(CHECK, Level.FAIL, f"{verb} is {said!r}, where nothing answers", f"set it to {PATHS[way]!r}")
     ours = set(VERBS.values())
@@ -113,10 +113,10 @@ def _arguments(extender: Plugin, urls: tuple[str, ...]) -> Iterator[Finding]:
     if extender.arguments.get("extender.ignorable") in (True, "true"):
         says = "extender.ignorable does not let preemptions proceed when it is down: they stop either way"
         yield Finding(CHECK, Level.WARN, says, "run two replicas, or do without the extender")
-    yield from _timeout(extender)
+    yield from _check_timeout(extender)
 
 
-def _address(prefix: str, urls: tuple[str, ...]) -> Iterator[Finding]:
+def _check_address(prefix: str, urls: tuple[str, ...]) -> Iterator[Finding]:
     """Check that the address is ours; its path may be secret, and is not repeated."""
     try:
         found = urlsplit(prefix)
@@ -131,18 +131,20 @@ def _address(prefix: str, urls: tuple[str, ...]) -> Iterator[Finding]:
         yield Finding(CHECK, Level.FAIL, says, _WHERE_IT_STANDS)
 
 
-def _timeout(extender: Plugin) -> Iterator[Finding]:
+def _check_timeout(extender: Plugin) -> Iterator[Finding]:
     name = "extender.httpTimeout"
     if name not in extender.arguments:
         yield Finding(CHECK, Level.WARN, f"{name} is not set: {_STOCK_TIMEOUT}", "set it to 500ms")
         return
-    duration = seconds(extender.text(name))
+    duration = parse_duration(extender.text_argument(name))
     if duration is None or duration == 0:
         says = f"{name} {extender.arguments[name]!r} is no duration: {_STOCK_TIMEOUT}"
         yield Finding(CHECK, Level.WARN, says, "write it as in 500ms")
     elif duration > LONGEST_TIMEOUT_SECONDS:
-        says = f"{name} is {extender.text(name)}: a slow extender stops the whole scheduler that long, call by call"
+        says = (
+            f"{name} is {extender.text_argument(name)}: a slow extender stops the whole scheduler that long, each call"
+        )
         yield Finding(CHECK, Level.WARN, says, "set it to 500ms")
     elif duration < SHORTEST_TIMEOUT_SECONDS:
-        says = f"{name} is {extender.text(name)}: calls that take longer, as for full nodes, allow no eviction"
+        says = f"{name} is {extender.text_argument(name)}: calls that take longer, as for full nodes, allow no eviction"
         yield Finding(CHECK, Level.WARN, says, "set it to 500ms")

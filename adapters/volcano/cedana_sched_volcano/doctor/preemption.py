@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from cedana_sched.model.findings import Finding, Level
-from cedana_sched_volcano.doctor.scheduler import SchedulerConfiguration
-from cedana_sched_volcano.extender.holder import Way
+from cedana_sched.model.diagnostic_findings import Finding, Level
+from cedana_sched_volcano.doctor.scheduler_conf import SchedulerConfiguration
+from cedana_sched_volcano.extender.pod_states_interface import Way
 
 CHECK: Final = "volcano preemption"
 QUEUES: Final = "volcano queues"
@@ -22,7 +22,7 @@ _WITHOUT: Final[dict[Way, str]] = {
 _SWITCHES: Final[dict[Way, str]] = {"preempt": "enablePreemptable", "reclaim": "enableReclaimable"}
 
 
-def actions(configuration: SchedulerConfiguration) -> Iterator[Finding]:
+def check_actions(configuration: SchedulerConfiguration) -> Iterator[Finding]:
     """Yield which kinds of preemption the scheduler performs."""
     for unknown in (action for action in configuration.actions if action not in _KNOWN):
         says = f"action {unknown!r} is unknown to us; Volcano refuses the whole file if it does not support it"
@@ -35,7 +35,7 @@ def actions(configuration: SchedulerConfiguration) -> Iterator[Finding]:
             yield Finding(CHECK, Level.WARN, f"actions lack '{way}': {without}", remedy)
 
 
-def plugins(configuration: SchedulerConfiguration) -> Iterator[Finding]:
+def check_plugins(configuration: SchedulerConfiguration) -> Iterator[Finding]:
     """Yield plugins that prevent preemptions, or allow too many."""
     names = {plugin.name for tier in configuration.tiers for plugin in tier}
     if "overcommit" in names:
@@ -44,27 +44,27 @@ def plugins(configuration: SchedulerConfiguration) -> Iterator[Finding]:
     if {"proportion", "capacity"} <= names:
         says = "proportion and capacity both say what a queue deserves"
         yield Finding(CHECK, Level.WARN, says, "keep one: proportion for weights, capacity for Queue.spec.deserved")
-    if any(_conflict([(one.name, one.hierarchy) for one in tier]) for tier in configuration.tiers):
+    if any(_has_share_conflict([(one.name, one.hierarchy) for one in tier]) for tier in configuration.tiers):
         says = "proportion and drf with enableHierarchy stand in one tier: Volcano refuses the file"
         yield Finding(CHECK, Level.FAIL, says, "keep one of them")
-    for way in _present(configuration):
-        yield from _gangs(configuration, way)
+    for way in _enabled_actions(configuration):
+        yield from _check_gang_votes(configuration, way)
     if "reclaim" in configuration.actions:
-        yield from _shares(configuration)
+        yield from _check_queue_shares(configuration)
 
 
-def _present(configuration: SchedulerConfiguration) -> list[Way]:
+def _enabled_actions(configuration: SchedulerConfiguration) -> list[Way]:
     return [way for way in _WITHOUT if way in configuration.actions]
 
 
-def _conflict(tier: Sequence[tuple[str, bool]]) -> bool:
+def _has_share_conflict(tier: Sequence[tuple[str, bool]]) -> bool:
     return ("drf", True) in tier and any(name == "proportion" for name, _ in tier)
 
 
-def _gangs(configuration: SchedulerConfiguration, way: Way) -> Iterator[Finding]:
-    voting = [tier for tier in configuration.tiers if any(plugin.votes(way) for plugin in tier)]
+def _check_gang_votes(configuration: SchedulerConfiguration, way: Way) -> Iterator[Finding]:
+    voting = [tier for tier in configuration.tiers if any(plugin.is_voting_on(way) for plugin in tier)]
     for number, tier in enumerate(voting):
-        if not any(plugin.name == "gang" and plugin.enabled(way) for plugin in tier):
+        if not any(plugin.name == "gang" and plugin.is_enabled_for(way) for plugin in tier):
             continue
         remedy = f"set {_SWITCHES[way]}: false on gang, so that whole gangs can make room"
         if number + 1 < len(voting):
@@ -78,23 +78,23 @@ def _gangs(configuration: SchedulerConfiguration, way: Way) -> Iterator[Finding]
             yield Finding(CHECK, Level.WARN, says, remedy)
 
 
-def _shares(configuration: SchedulerConfiguration) -> Iterator[Finding]:
-    shares = configuration.plugin("proportion") or configuration.plugin("capacity")
+def _check_queue_shares(configuration: SchedulerConfiguration) -> Iterator[Finding]:
+    shares = configuration.find_plugin("proportion") or configuration.find_plugin("capacity")
     if shares is None:
         says = "neither proportion nor capacity says what a queue deserves: 'reclaim' takes from any queue"
         yield Finding(CHECK, Level.WARN, says, "add one of them")
         return
-    voting = [tier for tier in configuration.tiers if any(plugin.votes("reclaim") for plugin in tier)]
+    voting = [tier for tier in configuration.tiers if any(plugin.is_voting_on("reclaim") for plugin in tier)]
     if shares.reclaimable and not any(one.name == shares.name for one in voting[0]):
         says = f"an earlier tier decides 'reclaim' alone wherever it finds a victim: {shares.name} is not called there"
         yield Finding(CHECK, Level.WARN, says, "put all plugins into one tier")
 
 
-def queues(configuration: SchedulerConfiguration, found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+def check_queues(configuration: SchedulerConfiguration, found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
     """Yield queues that cannot give back, or cannot reclaim. `found` are Queue objects."""
     if "reclaim" not in configuration.actions:
         return
-    by_deserved = configuration.plugin("capacity") is not None
+    by_deserved = configuration.find_plugin("capacity") is not None
     for queue in found:
         name, spec, status = queue["metadata"]["name"], queue.get("spec") or {}, queue.get("status") or {}
         if name == "root":

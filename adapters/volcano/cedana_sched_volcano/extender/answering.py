@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from cedana_sched_volcano.extender import wire
 from cedana_sched_volcano.extender.claims import Claims, Place, Preemptor, Word
-from cedana_sched_volcano.extender.holder import Holder, Wanted, Way
-from cedana_sched_volcano.extender.selection import candidate
+from cedana_sched_volcano.extender.pod_states_interface import EvictionRequester, ProtectedPodStates, Way
+from cedana_sched_volcano.extender.selection import build_candidate
 
 
 class Answer(NamedTuple):
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
     asked: tuple[str, ...]
 
 
-def answer(way: Way, body: bytes | bytearray, holder: Holder, claims: Claims) -> Answer:
+def answer_extender_call(way: Way, body: bytes | bytearray, holder: ProtectedPodStates, claims: Claims) -> Answer:
     """Decide which pods may be evicted, and mark wanted pods that may not be evicted yet through `holder`.
 
     Raises:
@@ -33,18 +33,18 @@ def answer(way: Way, body: bytes | bytearray, holder: Holder, claims: Claims) ->
     evictor = call.evictor
     if not call.evictees:
         return Answer(wire.write(()), "nothing-of-ours", evictor.job, "", 0, 0, ())
-    candidates = [candidate(one.task, holder.standing(one.task.uid)) for one in call.evictees]
+    candidates = [build_candidate(one.task, holder.state_of(one.task.uid)) for one in call.evictees]
     node = call.evictees[0].task.node
     needs = evictor.needs or evictor.requests or wire.Resources()
-    decision = claims.decide(
-        Preemptor(evictor.uid, evictor.job, needs.amounts()),
+    decision = claims.decide_evictions(
+        Preemptor(evictor.uid, evictor.job, needs.nonzero_amounts()),
         Place(way, node, all(one.job == evictor.job for one in candidates)),
         candidates,
-        holder.free(node, evictor.uid),
+        holder.free_resources(node, evictor.uid),
     )
-    wanted = Wanted(way, evictor.job, evictor.uid)
+    wanted = EvictionRequester(way, evictor.job, evictor.uid)
     for uid in decision.asked:
-        holder.asked(uid, wanted)
+        holder.record_eviction_request(uid, wanted)
     allowed = [one.raw for one in call.evictees if one.task.uid in decision.allowed]
     written = wire.write(allowed)
     return Answer(written, decision.word, evictor.job, node, len(candidates), len(allowed), decision.asked)

@@ -23,8 +23,14 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from cedana_sched_volcano.extender.holder import Way
-from cedana_sched_volcano.extender.selection import Candidate, coverage, enough, in_volcanos_order, steered
+from cedana_sched_volcano.extender.pod_states_interface import Way
+from cedana_sched_volcano.extender.selection import (
+    Candidate,
+    fraction_of_need_freed,
+    select_sufficient_candidates,
+    sort_in_volcano_order,
+    steer_among_equals,
+)
 
 FORGOTTEN_SECONDS: Final = 30.0
 """A preemptor without calls for this long is dropped; cycles take a second, and several in large clusters."""
@@ -85,7 +91,7 @@ class _Claim(msgspec.Struct):
     """What it needs of the node's free resources besides its pods."""
 
 
-class _Asking(msgspec.Struct):
+class _PendingTask(msgspec.Struct):
     """One pending task. A round ends with its second call about a place."""
 
     seen: dict[Place, float] = {}
@@ -102,8 +108,8 @@ class _Asking(msgspec.Struct):
     """Start of the previous round."""
 
 
-class _Job(msgspec.Struct):
-    tasks: dict[str, _Asking] = {}
+class _PreemptorJob(msgspec.Struct):
+    tasks: dict[str, _PendingTask] = {}
     given_up: set[str] = set()
     given_up_until: float = 0.0
     pauses: int = 0
@@ -112,16 +118,16 @@ class _Job(msgspec.Struct):
     """Time until which no insufficient place is tried."""
 
     @property
-    def waits(self) -> bool:
+    def is_waiting_for_saves(self) -> bool:
         """Whether pods are still being saved for one of its tasks: then a gang can take no other offer."""
         return any(one.claim is not None and not one.claim.offered for one in self.tasks.values())
 
     @property
-    def broken(self) -> frozenset[str]:
+    def jobs_losing_members(self) -> frozenset[str]:
         """Jobs that lose a member to it."""
         return frozenset(name for one in self.tasks.values() if one.claim is not None for name in one.claim.jobs)
 
-    def left(self, free: Mapping[str, float], asking: _Asking, node: str) -> Mapping[str, float]:
+    def resources_left(self, free: Mapping[str, float], asking: _PendingTask, node: str) -> Mapping[str, float]:
         """Return the node's free resources minus the use of its other active tasks: a gang gets them only once."""
         left = dict(free)
         others = [one for one in self.tasks.values() if one is not asking and one.at >= asking.began_before]
@@ -143,17 +149,17 @@ class Claims:
     def __init__(self, clock: Callable[[], float], *, steering: bool = False) -> None:
         self._clock = clock
         self._steering = steering
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, _PreemptorJob] = {}
         self._claimed: dict[str, set[str]] = {}
         """By pod: tasks that claim it."""
         self._swept = clock()
 
-    def count(self) -> int:
+    def count_active_preemptors(self) -> int:
         """Return the number of active preemptors."""
-        self._sweep(self._clock())
+        self._drop_inactive_preemptors(self._clock())
         return sum(len(job.tasks) for job in self._jobs.values())
 
-    def decide(
+    def decide_evictions(
         self,
         preemptor: Preemptor,
         place: Place,
@@ -162,113 +168,117 @@ class Claims:
     ) -> Decision:
         """Answer one call: which of `candidates`, all evictable pods of the place, may be evicted now."""
         now = self._clock()
-        self._sweep(now)
-        job = self._jobs.setdefault(preemptor.job, _Job())
-        asking = job.tasks.setdefault(preemptor.uid, _Asking())
+        self._drop_inactive_preemptors(now)
+        job = self._jobs.setdefault(preemptor.job, _PreemptorJob())
+        asking = job.tasks.setdefault(preemptor.uid, _PendingTask())
         asking.at = now
         self._begin_round(preemptor, asking, place)
-        going = frozenset(one.uid for one in candidates if one.may_go)
+        going = frozenset(one.uid for one in candidates if one.is_evictable)
         if now >= job.given_up_until:
             job.given_up.clear()
         if now < job.paused_until:
-            self._claim(preemptor, asking, None)
+            self._replace_claim(preemptor, asking, None)
             return Decision("paused", going)
         if asking.claim is not None and asking.claim.place != place:
             return Decision("elsewhere")
         if all(one.standing is None for one in candidates):
             return Decision("nothing-of-ours", going)
-        return self._among_ours(preemptor, job, asking, place, candidates, free)
+        return self._decide_with_protected(preemptor, job, asking, place, candidates, free)
 
-    def _among_ours(
+    def _decide_with_protected(
         self,
         preemptor: Preemptor,
-        job: _Job,
-        asking: _Asking,
+        job: _PreemptorJob,
+        asking: _PendingTask,
         place: Place,
         candidates: Sequence[Candidate],
         free: Mapping[str, float] | None,
     ) -> Decision:
         """Answer a call about a place with protected pods."""
-        going = frozenset(one.uid for one in candidates if one.may_go)
+        going = frozenset(one.uid for one in candidates if one.is_evictable)
         if free is not None:
-            free = job.left(free, asking, place.node)
-        ordered = self._ordered(preemptor, job, asking.claim, candidates)
-        chosen = enough(ordered, preemptor.need, free)
+            free = job.resources_left(free, asking, place.node)
+        ordered = self._order_candidates(preemptor, job, asking.claim, candidates)
+        chosen = select_sufficient_candidates(ordered, preemptor.need, free)
         short = chosen is None
-        if chosen is None and free is None and self._is_tried(preemptor, job, asking, place, ordered):
+        if chosen is None and free is None and self._is_worth_trying(preemptor, job, asking, place, ordered):
             chosen = tuple(ordered)
         if chosen is None:
-            self._claim(preemptor, asking, None)
+            self._replace_claim(preemptor, asking, None)
             return Decision("not-enough", going)
         if not short:
             asking.seen[place] = math.inf
-        offered = all(one.may_go for one in chosen)
+        offered = all(one.is_evictable for one in chosen)
         protected = tuple(one.uid for one in chosen if one.standing is not None)
-        self._claim(preemptor, asking, _claim_of(chosen, place, preemptor, short=short) if protected else None)
-        if offered and not job.waits and self._is_in_vain(asking, place, len(candidates)):
-            self._give_up(preemptor, job, asking, chosen)
+        self._replace_claim(
+            preemptor, asking, _build_claim(chosen, place, preemptor, short=short) if protected else None
+        )
+        if offered and not job.is_waiting_for_saves and self._is_patience_exhausted(asking, place, len(candidates)):
+            self._give_up_claim(preemptor, job, asking, chosen)
             return Decision("given-up", going)
         if not protected:
             return Decision("not-needed", going)
-        allowed = frozenset(one.uid for one in chosen if one.may_go)
+        allowed = frozenset(one.uid for one in chosen if one.is_evictable)
         return Decision("offered" if offered else "held", allowed, protected)
 
-    def _begin_round(self, preemptor: Preemptor, asking: _Asking, place: Place) -> None:
+    def _begin_round(self, preemptor: Preemptor, asking: _PendingTask, place: Place) -> None:
         if place not in asking.seen:
             asking.seen[place] = 0.0
             return
         asking.began, asking.began_before = asking.at, asking.began
         if asking.claim is not None and asking.claim.place not in asking.seen:
-            self._claim(preemptor, asking, None)  # the scheduler no longer considers that place
+            self._replace_claim(preemptor, asking, None)  # the scheduler no longer considers that place
         asking.vain = {one: rounds for one, rounds in asking.vain.items() if one in asking.seen}
         asking.barren = asking.barren + 1 if asking.claim is None else 0
         asking.closest = max(asking.seen, key=lambda one: asking.seen[one])
         asking.seen = {place: 0.0}
 
-    def _ordered(
-        self, preemptor: Preemptor, job: _Job, claim: _Claim | None, candidates: Sequence[Candidate]
+    def _order_candidates(
+        self, preemptor: Preemptor, job: _PreemptorJob, claim: _Claim | None, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
         """Order candidates: own claim first, then Volcano's order, then pods that others claim."""
         mine = frozenset(claim.uids if claim is not None else ())
-        usable = [one for one in candidates if one.uid not in job.given_up and not one.stays]
-        ordered = in_volcanos_order(usable)
+        usable = [one for one in candidates if one.uid not in job.given_up and not one.is_to_stay]
+        ordered = sort_in_volcano_order(usable)
         if self._steering:
-            ordered = steered(ordered, broken=job.broken)
+            ordered = steer_among_equals(ordered, broken=job.jobs_losing_members)
 
         def rank(one: Candidate) -> tuple[int, int, bool]:
             others = self._claimed.get(one.uid, set()) - {preemptor.uid}
-            return 0 if one.uid in mine else 2 if others else 1, one.priority, not one.saving
+            return 0 if one.uid in mine else 2 if others else 1, one.priority, not one.is_being_saved
 
         ordered.sort(key=rank)
         return ordered
 
-    def _is_tried(
-        self, preemptor: Preemptor, job: _Job, asking: _Asking, place: Place, ordered: list[Candidate]
+    def _is_worth_trying(
+        self, preemptor: Preemptor, job: _PreemptorJob, asking: _PendingTask, place: Place, ordered: list[Candidate]
     ) -> bool:
         """Whether to try all pods of the place, although they may not be enough."""
-        asking.seen[place] = covered = coverage(ordered, preemptor.need)
+        asking.seen[place] = covered = fraction_of_need_freed(ordered, preemptor.need)
         if asking.claim is not None:
             return asking.claim.short
         patient = asking.barren * covered >= BARREN_ROUNDS and self._clock() >= job.short_until
         return patient and place == asking.closest
 
-    def _is_in_vain(self, asking: _Asking, place: Place, evictees: int) -> bool:
+    def _is_patience_exhausted(self, asking: _PendingTask, place: Place, evictees: int) -> bool:
         asking.vain[place] = asking.vain.get(place, 0) + 1
         return asking.vain[place] > min(max(PATIENT_ROUNDS, 3 * evictees), LONGEST_PATIENT_ROUNDS)
 
-    def _give_up(self, preemptor: Preemptor, job: _Job, asking: _Asking, chosen: tuple[Candidate, ...]) -> None:
+    def _give_up_claim(
+        self, preemptor: Preemptor, job: _PreemptorJob, asking: _PendingTask, chosen: tuple[Candidate, ...]
+    ) -> None:
         job.given_up.update(one.uid for one in chosen)
         job.given_up_until = self._clock() + ANEW_SECONDS
         if asking.claim is not None and asking.claim.short:
             job.short_until = self._clock() + LONGEST_PAUSE_SECONDS
-        self._claim(preemptor, asking, None)
+        self._replace_claim(preemptor, asking, None)
         asking.vain.clear()
         if any(one.standing is not None for one in chosen):
             pause = min(FIRST_PAUSE_SECONDS * 2**job.pauses, LONGEST_PAUSE_SECONDS)
             job.paused_until = self._clock() + pause
             job.pauses += 1
 
-    def _claim(self, preemptor: Preemptor, asking: _Asking, claim: _Claim | None) -> None:
+    def _replace_claim(self, preemptor: Preemptor, asking: _PendingTask, claim: _Claim | None) -> None:
         for uid in asking.claim.uids if asking.claim is not None else ():
             if claimants := self._claimed.get(uid):
                 claimants.discard(preemptor.uid)
@@ -278,7 +288,7 @@ class Claims:
         for uid in claim.uids if claim is not None else ():
             self._claimed.setdefault(uid, set()).add(preemptor.uid)
 
-    def _sweep(self, now: float) -> None:
+    def _drop_inactive_preemptors(self, now: float) -> None:
         """Drop inactive preemptors; runs only every few seconds."""
         if now - self._swept < FORGOTTEN_SECONDS / 3:
             return
@@ -286,13 +296,13 @@ class Claims:
         for name, job in list(self._jobs.items()):
             for uid, asking in list(job.tasks.items()):
                 if now - asking.at > FORGOTTEN_SECONDS:
-                    self._claim(Preemptor(uid, name, {}), asking, None)
+                    self._replace_claim(Preemptor(uid, name, {}), asking, None)
                     del job.tasks[uid]
             if not job.tasks:
                 del self._jobs[name]
 
 
-def _claim_of(chosen: Sequence[Candidate], place: Place, preemptor: Preemptor, *, short: bool) -> _Claim:
+def _build_claim(chosen: Sequence[Candidate], place: Place, preemptor: Preemptor, *, short: bool) -> _Claim:
     made = Counter[str]()
     for one in chosen:
         made.update(one.amounts)
@@ -300,7 +310,7 @@ def _claim_of(chosen: Sequence[Candidate], place: Place, preemptor: Preemptor, *
         place,
         tuple(one.uid for one in chosen),
         frozenset(one.job for one in chosen),
-        all(one.may_go for one in chosen),
+        all(one.is_evictable for one in chosen),
         short,
         {name: amount - made[name] for name, amount in preemptor.need.items() if amount > made[name]},
     )

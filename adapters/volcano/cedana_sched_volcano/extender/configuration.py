@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cedana_sched.service.configuration import PodsConfiguration, Port
+from cedana_sched.component.configuration import PodsConfiguration, Port
 
 
 class Configuration(PodsConfiguration):

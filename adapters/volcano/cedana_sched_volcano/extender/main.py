@@ -12,29 +12,29 @@ from typing import Protocol
 
 import structlog
 
+from cedana_sched.component.configuration import CONFIGURATION_VARIABLE
+from cedana_sched.component.health import Readable, Ready, serve_health
+from cedana_sched.component.http_server import serve_http
+from cedana_sched.component.process import run_with_graceful_stop, start
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_access import TokenAccess
-from cedana_sched.service.configuration import CONFIGURATION_VARIABLE
-from cedana_sched.service.health import Readable, Ready, serving
-from cedana_sched.service.listening import listening
-from cedana_sched.service.process import run_in_good_order, start
-from cedana_sched_volcano.extender.address import AddressKeeper
+from cedana_sched_volcano.extender.address_secret import AddressKeeper
+from cedana_sched_volcano.extender.cached_pod_states import CachedPodStates
 from cedana_sched_volcano.extender.claims import Claims
 from cedana_sched_volcano.extender.configuration import Configuration
-from cedana_sched_volcano.extender.holder import Holder
-from cedana_sched_volcano.extender.holding import Holding
 from cedana_sched_volcano.extender.metrics import Metrics
+from cedana_sched_volcano.extender.pod_states_interface import ProtectedPodStates
 from cedana_sched_volcano.extender.server import extender_application
 
 log = structlog.get_logger(__name__)
 
 
-class RunningHolder(Holder, Protocol):
+class RunnablePodStates(ProtectedPodStates, Protocol):
     """A holder with caches to run."""
 
     @property
-    def awaited(self) -> str | None:
+    def unsynced_reason(self) -> str | None:
         """What has not synced yet, and why."""
         ...
 
@@ -45,7 +45,7 @@ class RunningHolder(Holder, Protocol):
 
 async def serve(
     configuration: Configuration,
-    holding: RunningHolder,
+    holding: RunnablePodStates,
     address: AddressKeeper,
     metrics: Metrics,
     stop: asyncio.Event,
@@ -53,16 +53,16 @@ async def serve(
 ) -> None:
     """Run one replica until `stop` is set: it becomes unready first, and closes its listener later.
 
-    `readable` authorizes access to its metrics; see `health.serving`.
+    `readable` authorizes access to its metrics; see `health.serve_health`.
     """
     claims = Claims(time.monotonic, steering=configuration.victim_steering)
-    metrics.preemptors.set_function(claims.count)
+    metrics.preemptors.set_function(claims.count_active_preemptors)
     application = extender_application(
         holding, claims, stop, metrics, address.callers, timeout_seconds=configuration.timeout_seconds
     )
     ready: dict[str, Ready] = {
-        "objects": lambda: None if holding.synced else holding.awaited,
-        "address": lambda: None if address.callers.is_told else "no caller can be authenticated yet",
+        "objects": lambda: None if holding.is_synced else holding.unsynced_reason,
+        "address": lambda: None if address.callers.has_secret else "no caller can be authenticated yet",
         "replica": lambda: "it ends" if stop.is_set() else None,
     }
     async with asyncio.TaskGroup() as tasks:
@@ -71,8 +71,8 @@ async def serve(
             tasks.create_task(address.run(), name="address keeper"),
         ]
         async with (
-            listening(application, configuration.port) as port,  # before readiness is reported
-            serving(configuration.operations_port, ready, metrics.registry, readable=readable) as operations_port,
+            serve_http(application, configuration.port) as port,  # before readiness is reported
+            serve_health(configuration.operations_port, ready, metrics.registry, readable=readable) as operations_port,
         ):
             log.info("listening", port=port, operations_port=operations_port, steering=configuration.victim_steering)
             await stop.wait()
@@ -92,8 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     async def replica(configuration: Configuration, stopping: asyncio.Event) -> None:
         async with Api.open(given.kubeconfig) as api:
-            holding = Holding(
-                api, longest_deadline_seconds=configuration.longest_deadline_seconds, served=configuration.served
+            holding = CachedPodStates(
+                api,
+                longest_deadline_seconds=configuration.longest_deadline_seconds,
+                served=configuration.served_namespaces,
             )
             metrics = Metrics()
             address = AddressKeeper(
@@ -103,6 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             await serve(configuration, holding, address, metrics, stopping, readable)
 
     def go(configuration: Configuration) -> int:
-        return run_in_good_order(functools.partial(replica, configuration))
+        return run_with_graceful_stop(functools.partial(replica, configuration))
 
     return start("volcano-extender", Configuration, go, given.config)

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from cedana_sched_volcano.extender.holder import Standing
+from cedana_sched_volcano.extender.pod_states_interface import ProtectedPodState
 from cedana_sched_volcano.extender.wire import Task
 from cedana_sched_volcano.objects import QUEUE_NAME, QUEUE_OF_JOB
 
@@ -40,27 +40,27 @@ class Candidate(msgspec.Struct, frozen=True):
     priority: int
     created: str
     amounts: Mapping[str, float]
-    standing: Standing | None
+    standing: ProtectedPodState | None
 
     @property
-    def may_go(self) -> bool:
+    def is_evictable(self) -> bool:
         return self.standing is None or self.standing.may_go
 
     @property
-    def stays(self) -> bool:
+    def is_to_stay(self) -> bool:
         return self.standing is not None and self.standing.stays
 
     @property
-    def saving(self) -> bool:
+    def is_being_saved(self) -> bool:
         return self.standing is not None and self.standing.saving
 
     @property
-    def equals(self) -> tuple[int, str, str]:
+    def equivalence_key(self) -> tuple[int, str, str]:
         """Equivalence key of pods that Volcano treats alike: one priority, and one queue or, if unknown, job."""
         return (self.priority, "queue", self.queue) if self.queue is not None else (self.priority, "job", self.job)
 
 
-def candidate(task: Task, standing: Standing | None) -> Candidate:
+def build_candidate(task: Task, standing: ProtectedPodState | None) -> Candidate:
     metadata = task.pod.metadata if task.pod is not None else None
     annotations = (metadata.annotations if metadata is not None else None) or {}
     return Candidate(
@@ -69,12 +69,12 @@ def candidate(task: Task, standing: Standing | None) -> Candidate:
         next((annotations[key] for key in _QUEUE_ANNOTATIONS if key in annotations), None),
         task.priority,
         (metadata.creation_timestamp if metadata is not None else None) or "",
-        task.requests.amounts() if task.requests is not None else {},
+        task.requests.nonzero_amounts() if task.requests is not None else {},
         standing,
     )
 
 
-def in_volcanos_order(candidates: Iterable[Candidate]) -> list[Candidate]:
+def sort_in_volcano_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Order by lowest priority, then the youngest job, then the youngest pod of a job.
 
     `BuildVictimsPriorityQueue` (pkg/scheduler/framework/session_plugins.go) also considers shares of jobs and queues,
@@ -89,7 +89,7 @@ def in_volcanos_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     return found
 
 
-def steered(ordered: Sequence[Candidate], *, broken: frozenset[str] = frozenset()) -> list[Candidate]:
+def steer_among_equals(ordered: Sequence[Candidate], *, broken: frozenset[str] = frozenset()) -> list[Candidate]:
     """Return the order with equals permuted; see above.
 
     Args:
@@ -98,20 +98,22 @@ def steered(ordered: Sequence[Candidate], *, broken: frozenset[str] = frozenset(
     """
     places: dict[tuple[int, str, str], list[int]] = {}
     for place, one in enumerate(ordered):
-        places.setdefault(one.equals, []).append(place)
+        places.setdefault(one.equivalence_key, []).append(place)
     found = list(ordered)
     for equal in places.values():
-        preferred = sorted((ordered[place] for place in equal), key=lambda one: (one.job not in broken, _at_stake(one)))
+        preferred = sorted(
+            (ordered[place] for place in equal), key=lambda one: (one.job not in broken, _seconds_at_stake(one))
+        )
         for place, one in zip(equal, preferred, strict=True):
             found[place] = one
     return found
 
 
-def _at_stake(one: Candidate) -> float:
+def _seconds_at_stake(one: Candidate) -> float:
     return math.inf if one.standing is None else one.standing.unsaved_seconds
 
 
-def enough(
+def select_sufficient_candidates(
     ordered: Iterable[Candidate], need: Mapping[str, float], free: Mapping[str, float] | None = None
 ) -> tuple[Candidate, ...] | None:
     """Return the first candidates that free `need`, besides what is free anyway; None if all together do not.
@@ -133,7 +135,7 @@ def enough(
     return tuple(chosen) if all(amount < _SMALLEST for amount in missing.values()) else None
 
 
-def coverage(candidates: Collection[Candidate], need: Mapping[str, float]) -> float:
+def fraction_of_need_freed(candidates: Collection[Candidate], need: Mapping[str, float]) -> float:
     """Return the fraction of `need` that they free, from 0 to 1, by the scarcest resource."""
     parts = [sum(one.amounts.get(name, 0.0) for one in candidates) / amount for name, amount in need.items()]
     return min([1.0, *parts]) if candidates else 0.0

@@ -19,15 +19,14 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from cedana_sched.service.bodies import read_body
-from cedana_sched.service.callers import Callers
-from cedana_sched.service.strangers import Respond, route_known
-from cedana_sched_volcano.extender.address import DERIVED_FROM
-from cedana_sched_volcano.extender.answering import Answer, answer
+from cedana_sched.component.bodies import read_body
+from cedana_sched.component.callers import Callers, Respond, route_authenticated
+from cedana_sched_volcano.extender.address_secret import DERIVED_FROM
+from cedana_sched_volcano.extender.answering import Answer, answer_extender_call
+from cedana_sched_volcano.extender.call_limit import CallLimit
 from cedana_sched_volcano.extender.claims import Claims
-from cedana_sched_volcano.extender.holder import Holder, Way
 from cedana_sched_volcano.extender.metrics import Metrics
-from cedana_sched_volcano.extender.places import Places
+from cedana_sched_volcano.extender.pod_states_interface import ProtectedPodStates, Way
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +42,7 @@ BYTES_AT_ONCE: Final = 192 << 20
 
 
 def extender_application(
-    holder: Holder,
+    holder: ProtectedPodStates,
     claims: Claims,
     ending: asyncio.Event,
     metrics: Metrics,
@@ -61,20 +60,20 @@ def extender_application(
         callers: authenticate callers.
         timeout_seconds: how long the scheduler waits; a call with an incomplete body is abandoned then.
     """
-    application, places = web.Application(), Places(AT_ONCE, BYTES_AT_ONCE)
+    application, places = web.Application(), CallLimit(AT_ONCE, BYTES_AT_ONCE)
     responding = {}
     for path, way in PATHS.items():
-        respond = _endpoint(way, holder, claims, ending, metrics, timeout_seconds)
-        responding[path] = _where_there_is_room(way, respond, places, metrics)
-    route_known(application.router, responding, callers, metrics.strangers, derived_from=DERIVED_FROM)
+        respond = _build_extender_handler(way, holder, claims, ending, metrics, timeout_seconds)
+        responding[path] = _with_call_limit(way, respond, places, metrics)
+    route_authenticated(application.router, responding, callers, metrics.strangers, derived_from=DERIVED_FROM)
     return application
 
 
-def _where_there_is_room(way: Way, respond: Respond, places: Places, metrics: Metrics) -> Respond:
+def _with_call_limit(way: Way, respond: Respond, places: CallLimit, metrics: Metrics) -> Respond:
     """Wrap `respond` with admission by the limits."""
 
     async def respond_where_there_is_room(received: web.Request) -> web.Response:
-        with places.taken(_bytes_to_read(received)) as is_taken:
+        with places.admit_call(_bytes_to_read(received)) as is_taken:
             if is_taken:
                 return await respond(received)
         metrics.calls.labels(way, "busy").inc()
@@ -93,29 +92,34 @@ def _bytes_to_read(received: web.Request) -> int:
     return said if said <= LONGEST_REQUEST_BYTES else 0  # it is refused
 
 
-def _endpoint(
-    way: Way, holder: Holder, claims: Claims, ending: asyncio.Event, metrics: Metrics, timeout_seconds: float
+def _build_extender_handler(
+    way: Way,
+    holder: ProtectedPodStates,
+    claims: Claims,
+    ending: asyncio.Event,
+    metrics: Metrics,
+    timeout_seconds: float,
 ) -> Respond:
     async def respond(received: web.Request) -> web.Response:
-        if not holder.synced:  # protected pods are unknown yet
+        if not holder.is_synced:  # protected pods are unknown yet
             metrics.calls.labels(way, "not-ready").inc()
             return web.Response(status=503, text="what is protected is still being listed")
         try:
             body = await read_body(received, LONGEST_REQUEST_BYTES, timeout_seconds)
         except (web.HTTPRequestEntityTooLarge, web.HTTPRequestTimeout) as error:
-            _tell_unreadable(way, str(error.text), metrics)
+            _record_unreadable_call(way, str(error.text), metrics)
             raise
         began = time.perf_counter()
         try:
-            answered = answer(way, body, holder, claims)
+            answered = answer_extender_call(way, body, holder, claims)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            _tell_unreadable(way, str(error), metrics)
+            _record_unreadable_call(way, str(error), metrics)
             return web.Response(status=400, text=f"no question of Volcano's extender plugin: {error}")
         except Exception:  # the scheduler evicts nothing then, and logs the error
             metrics.calls.labels(way, "failed").inc()
             log.exception("extender", action=way)
             raise
-        _tell(way, answered, metrics)
+        _record_answer(way, answered, metrics)
         metrics.duration.labels(way).observe(time.perf_counter() - began)
         response = web.Response(body=answered.body, content_type="application/json")
         if ending.is_set():  # the scheduler keeps its connection, and would use it until the end
@@ -125,12 +129,12 @@ def _endpoint(
     return respond
 
 
-def _tell_unreadable(way: Way, why: str, metrics: Metrics) -> None:
+def _record_unreadable_call(way: Way, why: str, metrics: Metrics) -> None:
     metrics.calls.labels(way, "unreadable").inc()
     log.warning("extender", action=way, decision="unreadable", why=why)
 
 
-def _tell(way: Way, answered: Answer, metrics: Metrics) -> None:
+def _record_answer(way: Way, answered: Answer, metrics: Metrics) -> None:
     metrics.calls.labels(way, answered.word).inc()
     metrics.evictees.labels(way, "true").inc(answered.victims)
     metrics.evictees.labels(way, "false").inc(answered.evictees - answered.victims)

@@ -27,7 +27,7 @@ class Resources(msgspec.Struct, frozen=True):
     memory: float = msgspec.field(name="Memory", default=0.0)
     scalars: dict[str, float] | None = msgspec.field(name="ScalarResources", default=None)
 
-    def amounts(self) -> Mapping[str, float]:
+    def nonzero_amounts(self) -> Mapping[str, float]:
         """Amounts by name, without zeros."""
         every = {"cpu": self.cpu, "memory": self.memory, **(self.scalars or {})}
         return {name: amount for name, amount in every.items() if amount > 0}

@@ -7,11 +7,11 @@ from typing import Final
 import msgspec
 
 from cedana_sched.adapter import registry
-from cedana_sched.adapter.cluster import Diagnosing
+from cedana_sched.adapter.cluster_contract import Diagnosing
+from cedana_sched.cli.doctor.check_runner import Finding, Level
+from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.cluster.installation import Installation
-from cedana_sched.cli.doctor.cluster.reads import Reads
-from cedana_sched.cli.doctor.cluster.settings import settings_of
-from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.cli.doctor.cluster.release_settings import read_settings
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.resources import DEPLOYMENTS, PODS, UNFINISHED_PODS, Resource
@@ -32,7 +32,7 @@ class _Spec(msgspec.Struct, frozen=True):
     group: str = ""
 
 
-class _Any(msgspec.Struct, frozen=True):
+class _CountedObject(msgspec.Struct, frozen=True):
     """An object of which only the count matters."""
 
 
@@ -40,34 +40,34 @@ class _ApiService(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-async def followed(reads: Reads, one: Installation) -> list[Finding]:
+async def check_enabled_adapters(reads: ClusterReader, one: Installation) -> list[Finding]:
     """Check for schedulers without an enabled adapter, and for enabled adapters without their scheduler."""
-    adapters = (await settings_of(reads, one)).adapters
+    adapters = (await read_settings(reads, one)).adapters
     if not adapters:
-        return [Finding(CHECK, Level.FAIL, "no adapter is enabled: no preemption is detected", _enable("kueue"))]
-    served = {service.spec.group for service in await reads.listed(API_SERVICES, into=_ApiService)}
+        return [Finding(CHECK, Level.FAIL, "no adapter is enabled: no preemption is detected", _enable_remedy("kueue"))]
+    served = {service.spec.group for service in await reads.read_objects(API_SERVICES, into=_ApiService)}
     found: list[Finding] = []
     for name, group in SCHEDULERS.items():
         if group in served and name not in adapters:
             says = f"{name} is here, and its adapter is not enabled: what it preempts is lost"
-            found.append(Finding(CHECK, Level.WARN, says, _enable(name)))
+            found.append(Finding(CHECK, Level.WARN, says, _enable_remedy(name)))
         if group not in served and name in adapters:
             says = f"the adapter of {name} is enabled, and no kinds of {group} are served"
             found.append(Finding(CHECK, Level.WARN, says, f"install {name}, or set {name}.enabled=false"))
     return found or [Finding(CHECK, Level.OK, f"enabled: {', '.join(sorted(adapters))}")]
 
 
-async def armada(reads: Reads, one: Installation) -> list[Finding]:
+async def check_armada_has_adapter(reads: ClusterReader, one: Installation) -> list[Finding]:
     """Check for Armada's jobs or executor without an enabled adapter; an idle Armada is not detected."""
-    if ARMADA in (await settings_of(reads, one)).adapters:
+    if ARMADA in (await read_settings(reads, one)).adapters:
         return []
-    jobs = await reads.listed(PODS, labels=ARMADA_JOB, fields=UNFINISHED_PODS, into=_Any)
-    executors = () if jobs else await reads.listed(DEPLOYMENTS, labels=ARMADA_EXECUTOR, into=_Any)
+    jobs = await reads.read_objects(PODS, labels=ARMADA_JOB, fields=UNFINISHED_PODS, into=_CountedObject)
+    executors = () if jobs else await reads.read_objects(DEPLOYMENTS, labels=ARMADA_EXECUTOR, into=_CountedObject)
     if not jobs and not executors:
         return []
     shown = f"{len(jobs)} pods of its jobs" if jobs else "its executor"
     says = f"armada is here ({shown}), and its adapter is not enabled: what it preempts is lost"
-    return [Finding(CHECK, Level.WARN, says, f"{_enable(ARMADA)} --set armada.url=HOST:PORT")]
+    return [Finding(CHECK, Level.WARN, says, f"{_enable_remedy(ARMADA)} --set armada.url=HOST:PORT")]
 
 
 async def examine(api: Api) -> list[Finding]:
@@ -76,10 +76,10 @@ async def examine(api: Api) -> list[Finding]:
     Raises:
         ApiUnavailableError: the API server is not reachable.
     """
-    return [finding for name in sorted(registry.installed()) for finding in await _of(name, api)]
+    return [finding for name in sorted(registry.installed_adapters()) for finding in await _diagnose_adapter(name, api)]
 
 
-async def _of(name: str, api: Api) -> list[Finding]:
+async def _diagnose_adapter(name: str, api: Api) -> list[Finding]:
     """Run one adapter's diagnosis; a failure to load the adapter, or a missing permission, is a finding."""
     try:
         adapter = registry.load(name)
@@ -90,5 +90,5 @@ async def _of(name: str, api: Api) -> list[Finding]:
         return [Finding(name, Level.WARN, error.message, error.remedy)]
 
 
-def _enable(name: str) -> str:
+def _enable_remedy(name: str) -> str:
     return f"upgrade the release with --set {name}.enabled=true"

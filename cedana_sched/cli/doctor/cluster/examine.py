@@ -6,47 +6,47 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from cedana_sched.cli.doctor.check_runner import Finding, Level
 from cedana_sched.cli.doctor.cluster import (
     adapters,
+    admission_policies,
     agents,
-    calls,
     checkpoint_policies,
     installation,
     network_policies,
     pod_security,
-    policies,
     runtimes,
     sealing,
     storage,
+    webhook_calls,
     webhooks,
 )
+from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.cluster.installation import Installation
-from cedana_sched.cli.doctor.cluster.reads import Reads
-from cedana_sched.cli.doctor.findings import Finding, Level
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.errors import CedanaSchedError
 
-OF_INSTALLATION: Final[tuple[tuple[str, Callable[[Reads, Installation], Awaitable[list[Finding]]]], ...]] = (
+OF_INSTALLATION: Final[tuple[tuple[str, Callable[[ClusterReader, Installation], Awaitable[list[Finding]]]], ...]] = (
     (agents.CHECK, agents.examine),
-    (pod_security.CHECK, pod_security.of_installation),
-    (pod_security.CHECK, pod_security.strangers),
-    (adapters.CHECK, adapters.followed),
-    (adapters.CHECK, adapters.armada),
-    (sealing.CHECK, sealing.key),
-    (sealing.CHECK, sealing.unsealed),
+    (pod_security.CHECK, pod_security.check_product_namespace),
+    (pod_security.CHECK, pod_security.check_foreign_pods),
+    (adapters.CHECK, adapters.check_enabled_adapters),
+    (adapters.CHECK, adapters.check_armada_has_adapter),
+    (sealing.CHECK, sealing.check_key_secret),
+    (sealing.CHECK, sealing.check_unsealed_snapshots),
     (network_policies.CHECK, network_policies.examine),
-    (webhooks.CHECK, webhooks.mutating),
-    (webhooks.CHECK, webhooks.validating),
-    (webhooks.CHECK, webhooks.ready),
-    (policies.CHECK, policies.examine),
+    (webhooks.CHECK, webhooks.check_mutating_webhooks),
+    (webhooks.CHECK, webhooks.check_validating_webhooks),
+    (webhooks.CHECK, webhooks.check_ready_endpoints),
+    (admission_policies.CHECK, admission_policies.examine),
 )
 """Checks of what was installed, each with the name of its findings where it cannot look."""
-OF_CLUSTER: Final[tuple[tuple[str, Callable[[Reads], Awaitable[list[Finding]]]], ...]] = (
+OF_CLUSTER: Final[tuple[tuple[str, Callable[[ClusterReader], Awaitable[list[Finding]]]], ...]] = (
     (storage.CHECK, storage.examine),
     (checkpoint_policies.CHECK, checkpoint_policies.examine),
     (runtimes.CHECK, runtimes.examine),
-    (pod_security.CHECK, pod_security.of_tenants),
+    (pod_security.CHECK, pod_security.check_tenant_namespaces),
 )
 """Checks of the cluster around it."""
 
@@ -59,31 +59,33 @@ async def examine(kubeconfig: Path | None, namespace: str | None = None) -> list
         ApiUnavailableError: the API server does not answer.
     """
     async with Api.open(None if kubeconfig is None else str(kubeconfig)) as api:
-        reads, there, found = Reads(api), tuple[Installation, ...](), list[Finding]()
+        reads, there, found = ClusterReader(api), tuple[Installation, ...](), list[Finding]()
         try:
-            there = await installation.locate(reads)
-            found += installation.judge(there)
+            there = await installation.find_releases(reads)
+            found += installation.check_releases(there)
         except CedanaSchedError as error:
-            found += _unknown(installation.CHECK, error)
+            found += _unknown_findings(installation.CHECK, error)
         for check, look in OF_INSTALLATION:
             for one in there:
-                found += await _guarded(check, look(reads, one))
+                found += await _findings_or_unknown(check, look(reads, one))
         for one in there:
-            found += await _guarded(calls.CHECK, calls.examine(reads, one, wanted=namespace))
+            found += await _findings_or_unknown(
+                webhook_calls.CHECK, webhook_calls.examine(reads, one, wanted=namespace)
+            )
         for check, look_around in OF_CLUSTER:
-            found += await _guarded(check, look_around(reads))
+            found += await _findings_or_unknown(check, look_around(reads))
         return found + await adapters.examine(api)
 
 
-async def _guarded(check: str, look: Awaitable[list[Finding]]) -> list[Finding]:
+async def _findings_or_unknown(check: str, look: Awaitable[list[Finding]]) -> list[Finding]:
     """Its findings; an error of ours that ends it is a finding, too."""
     try:
         return await look
     except CedanaSchedError as error:
-        return _unknown(check, error)
+        return _unknown_findings(check, error)
 
 
-def _unknown(check: str, error: CedanaSchedError) -> list[Finding]:
+def _unknown_findings(check: str, error: CedanaSchedError) -> list[Finding]:
     """What stands for a check that could not look.
 
     Raises:

@@ -6,17 +6,17 @@ from typing import Final
 
 import msgspec
 
-from cedana_sched.cli.doctor.cluster.reads import Reads, UnknownError, named
-from cedana_sched.cli.doctor.findings import Finding, Level
-from cedana_sched.kube.kept import kept
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.cli.doctor.check_runner import Finding, Level
+from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader, MissingPermissionError, summarize_names
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.kube.resources import DEPLOYMENTS
 
 CHECK: Final = "installation"
 OURS: Final = "app.kubernetes.io/part-of=cedana-sched"
 """Label selector of every object of the chart."""
-COMPONENT: Final = kept("app.kubernetes.io/component")
-VERSION: Final = kept("app.kubernetes.io/version")
+COMPONENT: Final = register_cached_key("app.kubernetes.io/component")
+VERSION: Final = register_cached_key("app.kubernetes.io/version")
 STOCK_NAMESPACE: Final = "cedana-system"
 """The namespace of the installation in docs/kubernetes.md."""
 _COORDINATOR: Final = "coordinator"
@@ -57,27 +57,27 @@ class Installation(msgspec.Struct, frozen=True):
     deployments: tuple[_Deployment, ...]
 
     @property
-    def components(self) -> frozenset[str]:
+    def deployed_components(self) -> frozenset[str]:
         """The components that are Deployments."""
         return frozenset(one.metadata.labels.get(COMPONENT, "") for one in self.deployments)
 
     @property
-    def image(self) -> str:
+    def product_image(self) -> str:
         """One that this cluster takes, for the product runs from it; empty where none can be seen."""
         containers = (container for one in self.deployments for container in one.spec.template.spec.containers)
         return next((container.image for container in containers), "")
 
 
-async def locate(reads: Reads) -> tuple[Installation, ...]:
+async def find_releases(reads: ClusterReader) -> tuple[Installation, ...]:
     """Return all releases that are visible to the user.
 
     Raises:
         UnknownError: the user may list Deployments neither cluster-wide nor in the stock namespace.
     """
     try:
-        found = await reads.listed(DEPLOYMENTS, labels=OURS, into=_Deployment)
-    except UnknownError:
-        found = await reads.listed(DEPLOYMENTS, STOCK_NAMESPACE, labels=OURS, into=_Deployment)
+        found = await reads.read_objects(DEPLOYMENTS, labels=OURS, into=_Deployment)
+    except MissingPermissionError:
+        found = await reads.read_objects(DEPLOYMENTS, STOCK_NAMESPACE, labels=OURS, into=_Deployment)
     return tuple(
         Installation(
             one.metadata.namespace,
@@ -89,31 +89,31 @@ async def locate(reads: Reads) -> tuple[Installation, ...]:
     )
 
 
-def judge(there: tuple[Installation, ...]) -> list[Finding]:
+def check_releases(there: tuple[Installation, ...]) -> list[Finding]:
     """Check that there is exactly one release, and that it is available."""
     if not there:
         says = "no coordinator of cedana-sched can be seen: preemptions lose their work"
         return [Finding(CHECK, Level.FAIL, says, "install the chart: docs/kubernetes.md")]
-    found = [finding for one in there for finding in _running(one)]
+    found = [finding for one in there for finding in _check_deployments_available(one)]
     if len(there) > 1:
-        where = named(one.namespace for one in there)
+        where = summarize_names(one.namespace for one in there)
         says = f"{len(there)} releases share the records of one cluster, in {where}"
         found.append(Finding(CHECK, Level.FAIL, says, "uninstall all but one"))
     return found
 
 
-def _running(one: Installation) -> list[Finding]:
+def _check_deployments_available(one: Installation) -> list[Finding]:
     down = [each for each in one.deployments if not each.status.available_replicas]
     fewer = [each for each in one.deployments if 0 < each.status.available_replicas < each.spec.replicas]
     found: list[Finding] = []
     if down:
-        says = f"nothing of {named(each.metadata.name for each in down)} is available"
+        says = f"nothing of {summarize_names(each.metadata.name for each in down)} is available"
         found.append(Finding(CHECK, Level.FAIL, says, f"kubectl --namespace {one.namespace} describe deployments"))
     if fewer:
-        says = f"of {named(each.metadata.name for each in fewer)} fewer replicas are available than desired"
+        says = f"of {summarize_names(each.metadata.name for each in fewer)} fewer replicas are available than desired"
         found.append(Finding(CHECK, Level.WARN, says, f"kubectl --namespace {one.namespace} describe deployments"))
     if not found:
         versions = {each.metadata.labels.get(VERSION, "unknown") for each in one.deployments}
-        says = f"version {named(versions)} runs in namespace {one.namespace}: {named(one.components)}"
-        found.append(Finding(CHECK, Level.OK, says))
+        says = f"version {summarize_names(versions)} runs in namespace {one.namespace}: "
+        found.append(Finding(CHECK, Level.OK, says + summarize_names(one.deployed_components)))
     return found

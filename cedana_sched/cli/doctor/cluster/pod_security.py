@@ -9,30 +9,30 @@ from typing import Final
 
 import msgspec
 
+from cedana_sched.cli.doctor.check_runner import Finding, Level
+from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.cluster.installation import OURS, Installation
-from cedana_sched.cli.doctor.cluster.reads import Reads, named
-from cedana_sched.cli.doctor.findings import Finding, Level
-from cedana_sched.kube.kept import kept
-from cedana_sched.kube.objects import PartialObject
+from cedana_sched.kube.builtin_kinds import PartialObject
+from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.kube.resources import NAMESPACES, PODS, UNFINISHED_PODS
 from cedana_sched.model.objects.names import PROTECTED
 
 CHECK: Final = "pod security"
-ENFORCE: Final = kept("pod-security.kubernetes.io/enforce")
+ENFORCE: Final = register_cached_key("pod-security.kubernetes.io/enforce")
 _NARROW: Final = frozenset({"baseline", "restricted"})
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _NamespaceMetadata(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
-class _Placed(msgspec.Struct, frozen=True):
+class _PodNamespace(msgspec.Struct, frozen=True):
     """A pod, decoded only as far as its namespace, because there may be many thousands."""
 
-    metadata: _Place
+    metadata: _NamespaceMetadata
 
 
-async def of_installation(reads: Reads, one: Installation) -> list[Finding]:
+async def check_product_namespace(reads: ClusterReader, one: Installation) -> list[Finding]:
     """Check that the product's namespace allows the agents."""
     found = await reads.find(NAMESPACES, one.namespace, into=PartialObject)
     level = found.metadata.labels.get(ENFORCE) if found else None
@@ -48,34 +48,34 @@ async def of_installation(reads: Reads, one: Installation) -> list[Finding]:
     return [Finding(CHECK, Level.OK, f"namespace {one.namespace} lets the agents be {level}")]
 
 
-async def strangers(reads: Reads, one: Installation) -> list[Finding]:
+async def check_foreign_pods(reads: ClusterReader, one: Installation) -> list[Finding]:
     """Check for foreign pods in the product's namespace, which allows privileged pods and has the product's Secrets."""
     selector = OURS.replace("=", "!=")
-    pods = await reads.listed(PODS, one.namespace, labels=selector, fields=UNFINISHED_PODS, into=PartialObject)
+    pods = await reads.read_objects(PODS, one.namespace, labels=selector, fields=UNFINISHED_PODS, into=PartialObject)
     if not pods:
         return [Finding(CHECK, Level.OK, f"no other pods run in namespace {one.namespace}")]
-    says = f"pods of others run in namespace {one.namespace}, which holds our Secrets: {_names(pods)}"
+    says = f"pods of others run in namespace {one.namespace}, which holds our Secrets: {_pod_names(pods)}"
     return [Finding(CHECK, Level.WARN, says, "give them a namespace of their own")]
 
 
-async def of_tenants(reads: Reads) -> list[Finding]:
+async def check_tenant_namespaces(reads: ClusterReader) -> list[Finding]:
     """Check that namespaces with protected pods do not allow privileged pods."""
     selector = f"{PROTECTED}=true"
-    pods = await reads.listed(PODS, labels=selector, fields=UNFINISHED_PODS, into=_Placed)
+    pods = await reads.read_objects(PODS, labels=selector, fields=UNFINISHED_PODS, into=_PodNamespace)
     used = {pod.metadata.namespace for pod in pods}
     if not used:
         return [Finding(CHECK, Level.OK, "no protected pods run")]
-    known = await reads.listed(NAMESPACES, into=PartialObject)
+    known = await reads.read_objects(NAMESPACES, into=PartialObject)
     wide = used - {one.metadata.name for one in known if one.metadata.labels.get(ENFORCE) in _NARROW}
     if not wide:
         return [Finding(CHECK, Level.OK, "all namespaces with protected pods enforce baseline or restricted")]
     says = (
-        f"namespaces with protected pods enforce neither baseline nor restricted: {named(wide)}; pods may use"
+        f"namespaces with protected pods enforce neither baseline nor restricted: {summarize_names(wide)}; pods may use"
         " hostNetwork and hostPath, and be privileged there, if nothing else forbids it"
     )
     remedy = f"label them {ENFORCE}=baseline; their pods get no preStop hook then: see docs/kubernetes.md#opt-in"
     return [Finding(CHECK, Level.WARN, says, remedy)]
 
 
-def _names(pods: tuple[PartialObject, ...]) -> str:
-    return named(pod.metadata.name for pod in pods)
+def _pod_names(pods: tuple[PartialObject, ...]) -> str:
+    return summarize_names(pod.metadata.name for pod in pods)

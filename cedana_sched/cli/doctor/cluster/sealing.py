@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
+from cedana_sched.cli.doctor.check_runner import Finding, Level
+from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.cluster.installation import Installation
-from cedana_sched.cli.doctor.cluster.reads import Reads
-from cedana_sched.cli.doctor.cluster.settings import settings_of
-from cedana_sched.cli.doctor.findings import Finding, Level
-from cedana_sched.kube.objects import Metadata
+from cedana_sched.cli.doctor.cluster.release_settings import read_settings
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.resources import SECRETS, Resource
 from cedana_sched.model.errors import CedanaSchedError
 
@@ -46,7 +46,7 @@ class _DaemonSet(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-async def key(reads: Reads, one: Installation) -> list[Finding]:
+async def check_key_secret(reads: ClusterReader, one: Installation) -> list[Finding]:
     """Check that the Secret of the agents' pods exists."""
     agents = await reads.find(DAEMON_SETS, f"{one.name}-agent", one.namespace, into=_DaemonSet)
     if agents is None:
@@ -65,9 +65,9 @@ async def key(reads: Reads, one: Installation) -> list[Finding]:
     return [Finding(CHECK, Level.OK, f"the key that seals snapshots is in Secret {name}; keep a copy elsewhere")]
 
 
-async def unsealed(reads: Reads, one: Installation) -> list[Finding]:
+async def check_unsealed_snapshots(reads: ClusterReader, one: Installation) -> list[Finding]:
     """Check for agents that still write unsealed snapshots, or accept them from any writer of the store."""
-    settings = await settings_of(reads, one)
+    settings = await read_settings(reads, one)
     if settings.writes_unsealed:  # such agents also accept unsealed snapshots, regardless of `accepts_unsealed`
         says = "agents have the key and seal nothing: who reads the store reads memory, and who writes it owns nodes"
         remedy = "once all agents have the key, continue with docs/operations.md#begin-to-seal-in-a-cluster"

@@ -11,12 +11,12 @@ from urllib.parse import quote, urlunsplit
 import aiohttp
 from pydantic import ValidationError
 
-from cedana_sched.cli.doctor.cluster.reads import MOST_NAMES, Reads
-from cedana_sched.cli.doctor.findings import Finding, Level
+from cedana_sched.cli.doctor.check_runner import Finding, Level
+from cedana_sched.cli.doctor.cluster.cluster_reader import MOST_NAMES, ClusterReader
 from cedana_sched.kube.errors import AbsentError
-from cedana_sched.kube.own_kinds.checkpoint_storage import StorageObject
+from cedana_sched.kube.own_kinds.cached_storage import CachedStorage
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES
-from cedana_sched.model.objects.base import read_kept
+from cedana_sched.model.objects.base import parse_stored_object
 from cedana_sched.model.objects.checkpoint_storage import CheckpointStorageSpec, S3Storage
 
 CHECK: Final = "storage"
@@ -27,10 +27,10 @@ _LONGEST_REASON: Final = 200
 """Maximum characters of an error in a finding."""
 
 
-async def examine(reads: Reads) -> list[Finding]:
+async def examine(reads: ClusterReader) -> list[Finding]:
     """Check the conditions of each CheckpointStorage, and whether its bucket is public."""
     try:
-        there = await reads.listed(CHECKPOINT_STORAGES, into=StorageObject)
+        there = await reads.read_objects(CHECKPOINT_STORAGES, into=CachedStorage)
     except AbsentError:
         there = ()
     if not there:
@@ -39,25 +39,25 @@ async def examine(reads: Reads) -> list[Finding]:
         ]
     found: list[Finding] = []
     for one in there[:MOST_NAMES]:
-        found.append(_condition(one))
+        found.append(_check_ready_condition(one))
         if (s3 := _s3_of(one)) is not None:
-            found += _scoped(one)
-            found += await _bucket(one.metadata.name, s3)
+            found += _check_scoped_condition(one)
+            found += await _check_bucket(one.metadata.name, s3)
     if len(there) > MOST_NAMES:
         says = f"{len(there) - MOST_NAMES} more CheckpointStorages were not looked at"
         found.append(Finding(CHECK, Level.WARN, says, "kubectl get cstore"))
     return found
 
 
-def _s3_of(one: StorageObject) -> S3Storage | None:
+def _s3_of(one: CachedStorage) -> S3Storage | None:
     """Return its bucket; None if it has none, or its spec is not valid, which the coordinator's condition reports."""
     try:
-        return read_kept(CheckpointStorageSpec, one.spec).s3
+        return parse_stored_object(CheckpointStorageSpec, one.spec).s3
     except ValidationError:
         return None
 
 
-def _condition(one: StorageObject) -> Finding:
+def _check_ready_condition(one: CachedStorage) -> Finding:
     """Return the storage's Ready condition; the coordinator probes buckets, while only nodes can access a folder."""
     name = one.metadata.name
     ready = next((each for each in one.status.conditions if each.type == "Ready"), None)
@@ -69,7 +69,7 @@ def _condition(one: StorageObject) -> Finding:
     return Finding(CHECK, Level.OK, f"{name}: {ready.message}")
 
 
-def _scoped(one: StorageObject) -> list[Finding]:
+def _check_scoped_condition(one: CachedStorage) -> list[Finding]:
     """Return the storage's Scoped condition: whether each node can access all snapshots; empty if not set yet."""
     name = one.metadata.name
     scoped = next((each for each in one.status.conditions if each.type == "Scoped"), None)
@@ -81,13 +81,13 @@ def _scoped(one: StorageObject) -> list[Finding]:
     return [Finding(CHECK, level, f"{name}: {scoped.message}", "docs/security.md#keys-of-one-namespace")]
 
 
-async def _bucket(name: str, s3: S3Storage) -> list[Finding]:
+async def _check_bucket(name: str, s3: S3Storage) -> list[Finding]:
     found: list[Finding] = []
     if s3.allow_http and (s3.endpoint or "").startswith("http:"):
         says = f"{name}: {s3.endpoint} has no TLS, and memory crosses the network as the store gets it"
         found.append(Finding(CHECK, Level.WARN, says, "give it a certificate, and unset storage.s3.allowHttp"))
     try:
-        is_public = await _lists_without_keys(s3)
+        is_public = await _is_publicly_listable(s3)
     except (aiohttp.ClientError, OSError, ValueError) as error:  # a timeout is an OSError
         reason = str(error)[:_LONGEST_REASON] or type(error).__name__
         says = f"{name}: whether bucket {s3.bucket} is public is not known here: {reason}"
@@ -101,7 +101,7 @@ async def _bucket(name: str, s3: S3Storage) -> list[Finding]:
     return found
 
 
-async def _lists_without_keys(s3: S3Storage) -> bool:
+async def _is_publicly_listable(s3: S3Storage) -> bool:
     """Whether an anonymous request can list the bucket's prefix.
 
     Raises:
@@ -109,7 +109,7 @@ async def _lists_without_keys(s3: S3Storage) -> bool:
         ValueError: the response is not an S3 server's, or there is no such endpoint.
     """
     query = {"list-type": "2", "max-keys": "1", "prefix": s3.prefix}
-    url = f"{(s3.endpoint or _aws(s3.region)).rstrip('/')}/{quote(s3.bucket, safe='')}"
+    url = f"{(s3.endpoint or _aws_endpoint(s3.region)).rstrip('/')}/{quote(s3.bucket, safe='')}"
     async with (
         aiohttp.ClientSession(timeout=_PATIENCE) as session,
         session.get(url, params=query, allow_redirects=False) as answer,
@@ -126,7 +126,7 @@ async def _lists_without_keys(s3: S3Storage) -> bool:
         raise ValueError(f"{url} answers {answer.status}, and no list")
 
 
-def _aws(region: str) -> str:
+def _aws_endpoint(region: str) -> str:
     """Return AWS's endpoint of a region (docs.aws.amazon.com, "Amazon S3 endpoints"); China has its own domain."""
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return urlunsplit(("https", f"s3.{region}.{domain}", "", "", ""))

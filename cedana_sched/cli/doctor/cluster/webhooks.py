@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
+from cedana_sched.cli.doctor.check_runner import Finding, Level
+from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.cluster.installation import OURS, Installation
-from cedana_sched.cli.doctor.cluster.reads import Reads, named
-from cedana_sched.cli.doctor.findings import Finding, Level
-from cedana_sched.kube.objects import Metadata, WebhookConfiguration
+from cedana_sched.kube.builtin_kinds import Metadata, WebhookConfiguration
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource
 
 CHECK: Final = "webhooks"
@@ -37,20 +37,20 @@ class _Slice(msgspec.Struct, frozen=True):
     endpoints: tuple[_Endpoint, ...] | None = ()
 
 
-async def mutating(reads: Reads, one: Installation) -> list[Finding]:
+async def check_mutating_webhooks(reads: ClusterReader, one: Installation) -> list[Finding]:
     """Those that prepare pods, and hold evictions."""
-    return await _registered(reads, one, MUTATING_WEBHOOKS, Level.FAIL)
+    return await _check_registration(reads, one, MUTATING_WEBHOOKS, Level.FAIL)
 
 
-async def validating(reads: Reads, one: Installation) -> list[Finding]:
+async def check_validating_webhooks(reads: ClusterReader, one: Installation) -> list[Finding]:
     """Those that refuse policies and storages that cannot be read."""
-    return await _registered(reads, one, VALIDATING_WEBHOOKS, Level.WARN)
+    return await _check_registration(reads, one, VALIDATING_WEBHOOKS, Level.WARN)
 
 
-async def ready(reads: Reads, one: Installation) -> list[Finding]:
+async def check_ready_endpoints(reads: ClusterReader, one: Installation) -> list[Finding]:
     """Whether a replica is there to be called."""
     service = f"{one.name}-webhooks"
-    slices = await reads.listed(ENDPOINT_SLICES, one.namespace, labels=f"{_OF_SERVICE}={service}", into=_Slice)
+    slices = await reads.read_objects(ENDPOINT_SLICES, one.namespace, labels=f"{_OF_SERVICE}={service}", into=_Slice)
     endpoints = [each for part in slices for each in part.endpoints or ()]
     there = {address for each in endpoints if each.conditions.ready is not False for address in each.addresses}
     if not there:
@@ -62,8 +62,10 @@ async def ready(reads: Reads, one: Installation) -> list[Finding]:
     return [Finding(CHECK, Level.OK, f"{len(there)} endpoints of Service {service} are ready")]
 
 
-async def _registered(reads: Reads, one: Installation, resource: Resource, level: Level) -> list[Finding]:
-    found = await reads.listed(resource, labels=OURS, into=WebhookConfiguration)
+async def _check_registration(
+    reads: ClusterReader, one: Installation, resource: Resource, level: Level
+) -> list[Finding]:
+    found = await reads.read_objects(resource, labels=OURS, into=WebhookConfiguration)
     ours = [each for each in found if each.metadata.name == one.name]
     if not ours or not ours[0].webhooks:
         says = f"no {resource.kind} called {one.name} has webhooks"
@@ -73,9 +75,11 @@ async def _registered(reads: Reads, one: Installation, resource: Resource, level
     lost = [name for name, service in services.items() if service is None or service.path in {"", "/"}]
     problems: list[Finding] = []
     if unknown:
-        says = f"{resource.kind}: no caBundle, so the API server trusts none of {named(unknown)}"
+        says = f"{resource.kind}: no caBundle, so the API server trusts none of {summarize_names(unknown)}"
         problems.append(Finding(CHECK, level, says, _WRITTEN))
     if lost:
-        says = f"{resource.kind}: no path leads to {named(lost)}"
+        says = f"{resource.kind}: no path leads to {summarize_names(lost)}"
         problems.append(Finding(CHECK, level, says, _WRITTEN))
-    return problems or [Finding(CHECK, Level.OK, f"{resource.kind}: {named(each.name for each in ours[0].webhooks)}")]
+    return problems or [
+        Finding(CHECK, Level.OK, f"{resource.kind}: {summarize_names(each.name for each in ours[0].webhooks)}")
+    ]

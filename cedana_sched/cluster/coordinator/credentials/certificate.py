@@ -15,14 +15,14 @@ import msgspec
 import structlog
 
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
+from cedana_sched.component.secret_reconciler import reconcile_forever
+from cedana_sched.kube.builtin_kinds import Metadata, Secret
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
-from cedana_sched.kube.objects import Metadata, Secret
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from cedana_sched.kube.watching import Informer, Watch
-from cedana_sched.service.secret_turns import look_in_turn
-from cedana_sched_webhooks.certificate_secret import data_of, issued_in
-from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry, plan
+from cedana_sched_webhooks.certificate_secret import decode_secret, encode_secret_data
+from cedana_sched_webhooks.certificates import UnreadableCertificatesError, expiry_of_certificate, plan_next_step
 from cedana_sched_webhooks.tls import ServingCertificate
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 AUTHORITIES: Final = "ca.crt"
 
 
-class Published(msgspec.Struct, frozen=True):
+class AuthorityConfigMap(msgspec.Struct, frozen=True):
     """The ConfigMap with the trusted CA."""
 
     metadata: Metadata
@@ -70,7 +70,7 @@ class CertificateKeeper:
         self._changed = asyncio.Event()
         fields = f"metadata.name={name}"
         self._secrets = Informer(Watch(api, SECRETS, Secret, namespace=namespace, fields=fields))
-        self._published = Informer(Watch(api, CONFIG_MAPS, Published, namespace=namespace, fields=fields))
+        self._published = Informer(Watch(api, CONFIG_MAPS, AuthorityConfigMap, namespace=namespace, fields=fields))
 
     async def run(self) -> None:
         """Reconcile forever."""
@@ -79,15 +79,15 @@ class CertificateKeeper:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._secrets.run(), name="mirror of the Secret of credentials")
             tasks.create_task(self._published.run(), name="mirror of the ConfigMap of credentials")
-            tasks.create_task(self._keep(), name="certificate of credentials")
+            tasks.create_task(self._reconcile_forever(), name="certificate of credentials")
 
-    async def _keep(self) -> None:
+    async def _reconcile_forever(self) -> None:
         await self._secrets.synced.wait()
         await self._published.synced.wait()
         problems = self._metrics.certificate_problems
-        await look_in_turn("certificate of credentials", self._look, self._changed, problems, self._now)
+        await reconcile_forever("certificate of credentials", self._reconcile_once, self._changed, problems, self._now)
 
-    async def _look(self) -> dt.datetime:
+    async def _reconcile_once(self) -> dt.datetime:
         """Reconcile once; return when to run again if nothing changes before."""
         secret = self._secrets.get(self._name, self._namespace)
         published = self._published.get(self._name, self._namespace)
@@ -95,19 +95,19 @@ class CertificateKeeper:
             kind = "Secret" if secret is None else "ConfigMap"
             sentence = f"there is no {kind} {self._name} in namespace {self._namespace}"
             raise UnreadableCertificatesError(sentence, remedy="it is a part of the release: install the chart again")
-        issued = issued_in(secret)
+        issued = decode_secret(secret)
         is_trusted = False
         if issued is not None:
             if self._serving.load(issued.certificate, issued.key):
                 log.info("certificate of credentials", secret=self._name, version=secret.metadata.resource_version)
-            expiry(issued.authorities)  # raises if it is no certificate, which no agent may trust
+            expiry_of_certificate(issued.authorities)  # raises if it is no certificate, which no agent may trust
             is_trusted = await self._publish(published, issued.authorities.decode())
-        step = plan(issued, self._service_names, trusted=is_trusted, now=self._now())
+        step = plan_next_step(issued, self._service_names, trusted=is_trusted, now=self._now())
         if step.issued is not None:
-            await self._write(SECRETS, secret.metadata, data_of(step.issued))
+            await self._write(SECRETS, secret.metadata, encode_secret_data(step.issued))
         return step.due
 
-    async def _publish(self, published: Published, authorities: str) -> bool:
+    async def _publish(self, published: AuthorityConfigMap, authorities: str) -> bool:
         """Publish the CA; return whether it was already published."""
         if published.data.get(AUTHORITIES) == authorities:
             return True

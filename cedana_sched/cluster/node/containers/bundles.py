@@ -19,11 +19,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.model.objects.names import RESTORE_COMMAND, RESTORE_CONTAINER, RESTORE_VOLUME
-from cedana_sched.runtime.continuing import RESTORED
-from cedana_sched.runtime.same_process import runs
-from cedana_sched.runtime.wait import FOLDER
+from cedana_sched.runtime_handler.runc_restore import RESTORED
+from cedana_sched.runtime_handler.same_process import is_running
+from cedana_sched.runtime_handler.wait import FOLDER
 
 _TYPE, _POD, _NAME, SANDBOX_ID = (
     f"io.kubernetes.cri.{word}" for word in ("container-type", "sandbox-uid", "container-name", "sandbox-id")
@@ -51,7 +51,7 @@ class Linux(msgspec.Struct, frozen=True, rename="camel"):
     masked_paths: tuple[str, ...] = ()
 
 
-class Program(msgspec.Struct, frozen=True):
+class ProcessSpecification(msgspec.Struct, frozen=True):
     args: tuple[str, ...] | None = None
 
 
@@ -59,7 +59,7 @@ class Specification(msgspec.Struct, frozen=True):
     """The fields read from a bundle's `config.json` (OCI runtime specification)."""
 
     linux: Linux = Linux()
-    process: Program = Program()
+    process: ProcessSpecification = ProcessSpecification()
     mounts: tuple[Mount, ...] = ()
     annotations: dict[str, str] = {}
 
@@ -94,7 +94,7 @@ class Container(msgspec.Struct, frozen=True):
     """On the host."""
     specification: Specification
     state: State
-    continued: bool = False
+    is_restored: bool = False
     """Whether it was restored from a snapshot; False after the kubelet has restarted it in place."""
 
     @property
@@ -102,7 +102,7 @@ class Container(msgspec.Struct, frozen=True):
         return self.state.init_process_pid
 
     @property
-    def is_ours(self) -> bool:
+    def is_restore_container(self) -> bool:
         """Whether this is the pod's restore container."""
         return self.specification.is_restore_container
 
@@ -112,7 +112,7 @@ class Container(msgspec.Struct, frozen=True):
         return self.specification.annotations.get(SANDBOX_ID, "")
 
 
-class Beginning(NamedTuple):
+class Incarnation(NamedTuple):
     """A running restore container, whose start begins an incarnation of its pod; identified as described above."""
 
     container: str
@@ -124,30 +124,30 @@ class Beginning(NamedTuple):
 class Bundles:
     """Reads the bundles of a node; immutable files are read once."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: HostPaths) -> None:
         self._places = places
         self._read: dict[str, Specification] = {}
 
-    def of_pod(self, pod_uid: str) -> tuple[Container, ...]:
+    def workload_containers(self, pod_uid: str) -> tuple[Container, ...]:
         """Return a pod's running containers, by name, without the restore container; blocks for some milliseconds."""
-        return tuple(one for one in self.all_of_pod(pod_uid) if not one.is_ours)
+        return tuple(one for one in self.running_containers(pod_uid) if not one.is_restore_container)
 
-    def all_of_pod(self, pod_uid: str) -> tuple[Container, ...]:
+    def running_containers(self, pod_uid: str) -> tuple[Container, ...]:
         """Return the same including the restore container."""
         found = []
-        for identifier, specification in self._all().items():
+        for identifier, specification in self._read_all_bundles().items():
             notes = specification.annotations
             name = notes.get(_NAME)
             if notes.get(_POD) != pod_uid or notes.get(_TYPE) != "container" or name is None:
                 continue
-            if state := self._state(identifier):
+            if state := self._read_running_state(identifier):
                 bundle = self._places.bundles / identifier
-                found.append(Container(name, bundle, specification, state, self._is_continued(identifier)))
+                found.append(Container(name, bundle, specification, state, self._is_restored(identifier)))
         return tuple(sorted(found, key=lambda container: container.name))
 
-    def beginnings(self) -> dict[str, Beginning]:
+    def running_incarnations(self) -> dict[str, Incarnation]:
         """Return the running restore containers of this node whose sandboxes run, by pod uid."""
-        known = self._all()
+        known = self._read_all_bundles()
         found = {}
         for identifier, specification in known.items():
             notes = specification.annotations
@@ -155,38 +155,38 @@ class Bundles:
             if (
                 specification.is_restore_container
                 and sandbox in known
-                and self._state(identifier)
-                and self._state(sandbox)
+                and self._read_running_state(identifier)
+                and self._read_running_state(sandbox)
             ):
-                found[notes.get(_POD, "")] = Beginning(identifier, sandbox)
+                found[notes.get(_POD, "")] = Incarnation(identifier, sandbox)
         return found
 
-    def beginning(self, pod_uid: str) -> Beginning | None:
+    def incarnation_of_pod(self, pod_uid: str) -> Incarnation | None:
         """Return the running restore container of a pod; None if none runs."""
-        return self.beginnings().get(pod_uid)
+        return self.running_incarnations().get(pod_uid)
 
-    def sandbox(self, pod_uid: str) -> int | None:
+    def sandbox_pid(self, pod_uid: str) -> int | None:
         """Return the PID of the process that holds a pod's namespaces; None if it does not run."""
-        found = self._sandbox(pod_uid)
+        found = self._find_running_sandbox(pod_uid)
         return None if found is None else found[1].init_process_pid
 
     def sandbox_id(self, pod_uid: str) -> str | None:
         """Return containerd's id of a pod's running sandbox; None if none runs."""
-        found = self._sandbox(pod_uid)
+        found = self._find_running_sandbox(pod_uid)
         return None if found is None else found[0]
 
-    def _sandbox(self, pod_uid: str) -> tuple[str, State] | None:
-        for identifier, specification in self._all().items():
+    def _find_running_sandbox(self, pod_uid: str) -> tuple[str, State] | None:
+        for identifier, specification in self._read_all_bundles().items():
             notes = specification.annotations
             is_its = notes.get(_POD) == pod_uid and notes.get(_TYPE) == "sandbox"
-            if is_its and (state := self._state(identifier)):
+            if is_its and (state := self._read_running_state(identifier)):
                 return identifier, state
         return None
 
-    def _all(self) -> dict[str, Specification]:
+    def _read_all_bundles(self) -> dict[str, Specification]:
         """Read all bundles; a bundle's file is written before its container is created, and never again."""
         found: dict[str, Specification] = {}
-        directory = self._places.here(self._places.bundles)
+        directory = self._places.agent_path(self._places.bundles)
         for path in directory.iterdir() if directory.exists() else ():
             specification = self._read.get(path.name) or _decode(path / "config.json", Specification)
             if specification is not None:
@@ -194,12 +194,12 @@ class Bundles:
         self._read = found
         return found
 
-    def _is_continued(self, identifier: str) -> bool:
-        return (self._places.here(self._places.states) / identifier / RESTORED).exists()
+    def _is_restored(self, identifier: str) -> bool:
+        return (self._places.agent_path(self._places.states) / identifier / RESTORED).exists()
 
-    def _state(self, identifier: str) -> State | None:
-        state = _decode(self._places.here(self._places.states) / identifier / "state.json", State)
-        if state is None or not runs(state.init_process_pid, state.init_process_start):
+    def _read_running_state(self, identifier: str) -> State | None:
+        state = _decode(self._places.agent_path(self._places.states) / identifier / "state.json", State)
+        if state is None or not is_running(state.init_process_pid, state.init_process_start):
             return None
         return state
 

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Iterable
 
 from cedana_sched.cluster.node.containers.bundles import Bundles, Container
-from cedana_sched.cluster.node.containers.description import freezer_of
-from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
+from cedana_sched.cluster.node.containers.criu_dump_options import freezer_of
 from cedana_sched.snapshot import freezer
 
 
 class PodContainers:
     """The running containers of one node's pods."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: HostPaths) -> None:
         self._places = places
         self._bundles = Bundles(places)
 
@@ -24,11 +24,11 @@ class PodContainers:
         Raises:
             FreezerError: some process did not exit in time.
         """
-        await self._kill(await asyncio.to_thread(self._bundles.all_of_pod, pod_uid))
+        await self._kill(await asyncio.to_thread(self._bundles.running_containers, pod_uid))
 
-    async def container(self, pod_uid: str, name: str) -> str | None:
+    async def find_container_id(self, pod_uid: str, name: str) -> str | None:
         """Return containerd's id of the running container of this name; None if none runs."""
-        found = await asyncio.to_thread(self._bundles.of_pod, pod_uid)
+        found = await asyncio.to_thread(self._bundles.workload_containers, pod_uid)
         return next((one.bundle.name for one in found if one.name == name), None)
 
     async def kill_container(self, pod_uid: str, identifier: str) -> None:
@@ -37,11 +37,11 @@ class PodContainers:
         Raises:
             FreezerError: some process did not exit in time.
         """
-        found = await asyncio.to_thread(self._bundles.of_pod, pod_uid)
+        found = await asyncio.to_thread(self._bundles.workload_containers, pod_uid)
         await self._kill([one for one in found if one.bundle.name == identifier])
 
     async def _kill(self, containers: Iterable[Container]) -> None:
-        places = [self._places.here(freezer_of(container.state)) for container in containers]
+        places = [self._places.agent_path(freezer_of(container.state)) for container in containers]
         ends = [asyncio.to_thread(freezer.kill, place) for place in places]
         for outcome in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(outcome, BaseException):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from cedana_sched.cluster.node.containers.bundles import Specification
-from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 
 _UID, _NAMESPACE, _NAME = (f"io.kubernetes.cri.sandbox-{word}" for word in ("uid", "namespace", "name"))
 """Annotations that containerd puts on every container (`DefaultCRIAnnotations` in its internal/cri/annotations)."""
 
 
-def find_pod_names(pod_uid: str, places: Places) -> set[tuple[str, str]]:
+def find_pod_names(pod_uid: str, places: HostPaths) -> set[tuple[str, str]]:
     """Return namespace and name of the pods with this uid that have a sandbox or container here; blocks for some ms."""
     found = set()
-    for path in places.here(places.bundles).glob("*/config.json"):
+    for path in places.agent_path(places.bundles).glob("*/config.json"):
         try:
             notes = msgspec.json.decode(path.read_bytes(), type=Specification).annotations
         except (FileNotFoundError, msgspec.DecodeError):

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from cedana_sched.cluster.node.containers.bundles import Container
-from cedana_sched.cluster.node.containers.description import freezer_of
-from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.runtime.confinement import confinement_of
-from cedana_sched.runtime.credentials import credentials_of
-from cedana_sched.runtime.privileges import Confinement, Privileges
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
+from cedana_sched.cluster.node.containers.criu_dump_options import freezer_of
+from cedana_sched.runtime_handler.oci_confinement import confinement_of
+from cedana_sched.runtime_handler.privilege_comparison import Confinement, Privileges
+from cedana_sched.runtime_handler.process_credentials import credentials_of
 from cedana_sched.snapshot import freezer
 
 PRIVILEGES, IMAGES = "privileges", "images"
@@ -21,24 +21,24 @@ SERVICE_ACCOUNT = "service_account"
 """Key in a pod's restore facts: the name of its ServiceAccount."""
 
 
-def privileges_of(container: Container, places: Places) -> Privileges:
+def privileges_of(container: Container, places: HostPaths) -> Privileges:
     """Return the privileges of a frozen container; those of a running one may change a moment later.
 
     Raises:
         ValueError: its config.json is invalid.
         OSError: it is gone, or cannot be read.
     """
-    confinement = confinement_in(container, places)
-    members = freezer.members(places.here(freezer_of(container.state)))
+    confinement = read_confinement(container, places)
+    members = freezer.pids_in_cgroup(places.agent_path(freezer_of(container.state)))
     return Privileges(confinement, credentials_of(members, confinement))
 
 
-def confinement_in(container: Container, places: Places) -> Confinement:
+def read_confinement(container: Container, places: HostPaths) -> Confinement:
     """Return what the container's config.json permits.
 
     Raises:
         ValueError: it is invalid.
         OSError: it is gone, or cannot be read.
     """
-    content = (places.here(container.bundle) / "config.json").read_bytes()
+    content = (places.agent_path(container.bundle) / "config.json").read_bytes()
     return confinement_of(msgspec.json.decode(content, type=dict[str, Any]))

@@ -94,7 +94,7 @@ class ContainerdFiles:
         folder = self._drop_in_folder()
         return {file.path.parent for file in self._files} | ({folder} if folder else set())
 
-    def with_handler(self, program: Path) -> list[Change]:
+    def registration_changes(self, program: Path) -> list[Change]:
         """Return the changes that register our handler; empty if it is registered."""
         handler = copy.deepcopy(self._default_handler())
         if (shim := handler.setdefault("runtime_type", _SHIM)) != _SHIM:
@@ -104,8 +104,8 @@ class ContainerdFiles:
             )
         handler["options"] = handler.get("options", {}) | {"BinaryName": str(program)}
         if folder := self._drop_in_folder():
-            return self._changes({folder / DROP_IN: self._drop_in(handler)})
-        provider = self._provider
+            return self._changes({folder / DROP_IN: self._drop_in_content(handler)})
+        provider = self._cri_configuration_file
         block = tomli_w.dumps(_handler_table(provider.version, handler))
         content = f"{provider.content}\n{_BEGIN}\n{block}{_END}\n"
         try:
@@ -117,7 +117,7 @@ class ContainerdFiles:
             ) from error
         return self._changes({provider.path: content})
 
-    def without_handler(self) -> list[Change]:
+    def removal_changes(self) -> list[Change]:
         """Return the changes that remove our handler."""
         return self._changes({})
 
@@ -135,18 +135,18 @@ class ContainerdFiles:
         ]
 
     @property
-    def _provider(self) -> _File:
+    def _cri_configuration_file(self) -> _File:
         """The file from which containerd takes the CRI plugin's table."""
         return next((file for file in reversed(self._files) if file.cri is not None), self._files[0])
 
     def _default_handler(self) -> dict[str, Any]:
-        containerd = (self._provider.cri or {}).get("containerd", {})
+        containerd = (self._cri_configuration_file.cri or {}).get("containerd", {})
         name = containerd.get("default_runtime_name", "runc")
         found = containerd.get("runtimes", {}).get(name, {})
         return found if isinstance(found, dict) else {}
 
-    def _drop_in(self, handler: dict[str, Any]) -> str:
-        provider = self._provider
+    def _drop_in_content(self, handler: dict[str, Any]) -> str:
+        provider = self._cri_configuration_file
         cri = copy.deepcopy(provider.cri or {})
         cri.setdefault("containerd", {}).setdefault("runtimes", {})[HANDLER_NAME] = handler
         table = {"version": provider.version, "plugins": {_CRI[provider.version]: cri}}
@@ -177,10 +177,10 @@ def _read_all(main: Path, here: Here) -> Iterator[_File]:
             raise HostError(f"{path} is no TOML: {error}", remedy="put containerd's configuration in order") from error
         yield _File(path, content, table)
         for pattern in table.get("imports", ()):
-            pending += _imports(Path(path.parent, pattern), here)
+            pending += _expand_import_pattern(Path(path.parent, pattern), here)
 
 
-def _imports(pattern: Path, here: Here) -> list[Path]:
+def _expand_import_pattern(pattern: Path, here: Here) -> list[Path]:
     if "*" not in str(pattern):
         return [pattern]
     root = str(here(Path("/")))

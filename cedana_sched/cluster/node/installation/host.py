@@ -26,7 +26,7 @@ class Host:
     def __init__(self, root: Path = Path("/proc/1/root")) -> None:
         self._root = root
 
-    def here(self, path: Path) -> Path:
+    def agent_path(self, path: Path) -> Path:
         """Return the agent's path of a file of the host."""
         return self._root / path.relative_to("/")
 

@@ -19,13 +19,13 @@ import tenacity
 
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.installation.containerd_files import Change, ContainerdFiles
-from cedana_sched.cluster.node.installation.daemon import Daemon, find_daemon, restart
+from cedana_sched.cluster.node.installation.containerd_process import ContainerdProcess, find_containerd, restart
 from cedana_sched.cluster.node.installation.host import Host, HostError
 from cedana_sched.cluster.node.installation.programs import GZIP, Programs
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.retrying import AWAITED
-from cedana_sched.runtime.whole import write_whole
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.runtime_handler.atomic_write import write_atomically
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ _RUNC_VERSION = re.compile(r"^runc version (\S{1,64})$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Site:
+class InstallationPaths:
     """Paths of the installation, as the host sees them."""
 
     socket: Path = Path("/run/containerd/containerd.sock")
@@ -49,7 +49,7 @@ class Site:
     """Whether containerd may be restarted."""
 
     @classmethod
-    def of(cls, configuration: AgentConfiguration) -> Site:
+    def from_configuration(cls, configuration: AgentConfiguration) -> InstallationPaths:
         """Read the paths from the agent's configuration."""
         return cls(
             socket=configuration.containerd_socket,
@@ -61,7 +61,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstallationResult:
     """The result of an installation."""
 
     toolchain: Toolchain
@@ -81,26 +81,26 @@ class Installation:
         wait_node_ready: returns when the kubelet reports the node as Ready.
     """
 
-    def __init__(self, host: Host, site: Site, wait_node_ready: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, host: Host, site: InstallationPaths, wait_node_ready: Callable[[], Awaitable[None]]) -> None:
         self._host = host
         self._site = site
         self._wait_node_ready = wait_node_ready
-        self._programs = Programs(site.programs, host.here(site.programs), site.state)
+        self._programs = Programs(site.programs, host.agent_path(site.programs), site.state)
 
-    async def install(self, toolchain: Toolchain) -> Installed:
+    async def install(self, toolchain: Toolchain) -> InstallationResult:
         """Prepare the node for restores.
 
         Raises:
             HostError: it cannot be prepared, and nothing used by others has changed; names the cause and the remedy.
         """
-        daemon = await self._daemon()
-        files = await self._files()
-        runc = await self._runc(files, daemon)
-        version = await asyncio.to_thread(self._programs.lay, toolchain, runc)
-        runc_version = await self._try(version)
-        await asyncio.to_thread(self._programs.use, version)
-        changes = files.with_handler(self._programs.handler)
-        is_active = await self._change(changes, daemon)
+        daemon = await self._find_containerd()
+        files = await self._containerd_files()
+        runc = await self._find_runc(files, daemon)
+        version = await asyncio.to_thread(self._programs.write_version, toolchain, runc)
+        runc_version = await self._try_programs(version)
+        await asyncio.to_thread(self._programs.activate_version, version)
+        changes = files.registration_changes(self._programs.handler)
+        is_active = await self._apply_changes(changes, daemon)
         log.info("node prepared", programs=str(version), containerd_changed=bool(changes), active=is_active)
         criu = version / "criu"
         preload = criu / "preload.so" if toolchain.preload else None
@@ -112,26 +112,26 @@ class Installation:
             preload=preload,
             gzip=version / GZIP,
         )
-        return Installed(here, is_active, runc_version)
+        return InstallationResult(here, is_active, runc_version)
 
-    async def folders(self) -> list[Path]:
+    async def configuration_folders(self) -> list[Path]:
         """Return the folders of containerd's configuration, as the agent sees them.
 
         Raises:
             HostError: the configuration can no longer be parsed.
         """
-        folders = (self._host.here(folder) for folder in (await self._files()).folders)
+        folders = (self._host.agent_path(folder) for folder in (await self._containerd_files()).folders)
         return [folder for folder in folders if folder.is_dir()]
 
-    async def renew(self) -> None:
+    async def renew_registration(self) -> None:
         """Register the handler again, beside all changes that others have made since.
 
         Raises:
             HostError: see `install`.
         """
-        daemon = await self._daemon()
-        changes = (await self._files()).with_handler(self._programs.handler)
-        is_active = await self._change(changes, daemon)
+        daemon = await self._find_containerd()
+        changes = (await self._containerd_files()).registration_changes(self._programs.handler)
+        is_active = await self._apply_changes(changes, daemon)
         if changes:
             log.info("runtime handler registered anew", active=is_active)
 
@@ -147,24 +147,24 @@ class Installation:
         Raises:
             HostError: containerd's configuration can no longer be parsed.
         """
-        daemon = await self._daemon()
-        files = await self._files()
-        runc = await self._runc(files, daemon)
-        await self._write(files.without_handler())
-        await asyncio.to_thread(self._unread.unlink, missing_ok=True)
-        used = await asyncio.to_thread(self._is_used)
+        daemon = await self._find_containerd()
+        files = await self._containerd_files()
+        runc = await self._find_runc(files, daemon)
+        await self._write(files.removal_changes())
+        await asyncio.to_thread(self._unread_mark_path.unlink, missing_ok=True)
+        used = await asyncio.to_thread(self._is_handler_used)
         await asyncio.to_thread(self._programs.remove, runc if used else None)
         log.info("node cleared", still_used_by_containers=used)
 
-    def _is_used(self) -> bool:
+    def _is_handler_used(self) -> bool:
         """Return whether a container was started through our handler, which its shim records beside the bundle."""
-        known = self._host.here(self._site.bundles).glob("*/runtime")
+        known = self._host.agent_path(self._site.bundles).glob("*/runtime")
         return any(file.read_text().strip() == str(self._programs.handler) for file in known)
 
-    async def _files(self) -> ContainerdFiles:
-        return await asyncio.to_thread(ContainerdFiles, self._site.configuration, self._host.here)
+    async def _containerd_files(self) -> ContainerdFiles:
+        return await asyncio.to_thread(ContainerdFiles, self._site.configuration, self._host.agent_path)
 
-    async def _runc(self, files: ContainerdFiles, daemon: Daemon) -> Path:
+    async def _find_runc(self, files: ContainerdFiles, daemon: ContainerdProcess) -> Path:
         """Return the program that really runs containers, as the host sees it.
 
         Raises:
@@ -179,7 +179,7 @@ class Installation:
             ) from error
         return Path(found.strip())
 
-    async def _try(self, version: Path) -> str:
+    async def _try_programs(self, version: Path) -> str:
         """Start each program once, on the host; return the version of runc, which the handler calls.
 
         Raises:
@@ -197,15 +197,15 @@ class Installation:
         retry=tenacity.retry_if_exception_type(HostError),
         reraise=True,
     )
-    async def _daemon(self) -> Daemon:
+    async def _find_containerd(self) -> ContainerdProcess:
         """Return the listening containerd; waits for one that is being restarted.
 
         Raises:
             HostError: none listens in time.
         """
-        return await asyncio.to_thread(find_daemon, self._site.socket)
+        return await asyncio.to_thread(find_containerd, self._site.socket)
 
-    async def _change(self, changes: list[Change], daemon: Daemon) -> bool:
+    async def _apply_changes(self, changes: list[Change], daemon: ContainerdProcess) -> bool:
         """Write the configuration, and restart containerd; return whether containerd has loaded it.
 
         Raises:
@@ -222,42 +222,42 @@ class Installation:
                 await restart(daemon, self._host, self._site.socket)
         except CedanaSchedError:
             await self._write(before)
-            if self._site.restarts and not await self._is_running(daemon):
+            if self._site.restarts and not await self._is_same_process(daemon):
                 await restart(daemon, self._host, self._site.socket)
-            await asyncio.to_thread(self._unread.unlink, missing_ok=True)
+            await asyncio.to_thread(self._unread_mark_path.unlink, missing_ok=True)
             raise
         if not self._site.restarts:
             return False
-        await asyncio.to_thread(self._unread.unlink, missing_ok=True)
+        await asyncio.to_thread(self._unread_mark_path.unlink, missing_ok=True)
         await self._wait_node_ready()
         return True
 
     @property
-    def _unread(self) -> Path:
+    def _unread_mark_path(self) -> Path:
         """Holds the process id of the containerd that has not read our last change; gone after a reboot."""
-        return self._host.here(self._site.state) / "containerd-unread"
+        return self._host.agent_path(self._site.state) / "containerd-unread"
 
-    def _note_unread(self, daemon: Daemon) -> None:
-        self._unread.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(self._unread, str(daemon.pid).encode())
+    def _note_unread(self, daemon: ContainerdProcess) -> None:
+        self._unread_mark_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(self._unread_mark_path, str(daemon.pid).encode())
 
-    def _is_unread_by(self, daemon: Daemon) -> bool:
-        return self._unread.exists() and self._unread.read_text() == str(daemon.pid)
+    def _is_unread_by(self, daemon: ContainerdProcess) -> bool:
+        return self._unread_mark_path.exists() and self._unread_mark_path.read_text() == str(daemon.pid)
 
-    async def _is_running(self, daemon: Daemon) -> bool:
+    async def _is_same_process(self, daemon: ContainerdProcess) -> bool:
         """Return whether containerd is still the same process, which runs with the configuration read before."""
         try:
-            return (await asyncio.to_thread(find_daemon, self._site.socket)).pid == daemon.pid
+            return (await asyncio.to_thread(find_containerd, self._site.socket)).pid == daemon.pid
         except HostError:
             return False
 
     async def _read(self, path: Path) -> str | None:
-        here = self._host.here(path)
+        here = self._host.agent_path(path)
         return await asyncio.to_thread(here.read_text) if here.exists() else None
 
     async def _write(self, changes: list[Change]) -> None:
         for change in changes:
-            await asyncio.to_thread(_replace, self._host.here(change.path), change.content)
+            await asyncio.to_thread(_replace, self._host.agent_path(change.path), change.content)
 
 
 def _replace(path: Path, content: str | None) -> None:
@@ -266,4 +266,4 @@ def _replace(path: Path, content: str | None) -> None:
         path.unlink(missing_ok=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content.encode(), mode=0o644)
+    write_atomically(path, content.encode(), mode=0o644)

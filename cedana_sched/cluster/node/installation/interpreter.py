@@ -20,7 +20,7 @@ from cedana_sched.model.errors import CedanaSchedError
 
 _LOADER = re.compile(rb"/[\w./-]*/ld-[\w.-]+\.so[.\d]*(?=\0)")
 _NEEDED = (
-    "cedana_sched.runtime.planned",
+    "cedana_sched.runtime_handler.planned_create",
     "zlib",
     "encodings.ascii",
     "encodings.latin_1",
@@ -34,7 +34,7 @@ class InterpreterError(CedanaSchedError):
     """This process's interpreter cannot be copied."""
 
 
-def lay_interpreter(folder: Path) -> list[str]:
+def copy_interpreter(folder: Path) -> list[str]:
     """Copy the interpreter to `folder`; return the command that starts it, as words relative to `folder`.
 
     Raises:
@@ -46,12 +46,12 @@ def lay_interpreter(folder: Path) -> list[str]:
     (folder / "bin").mkdir(parents=True)
     (modules / "lib-dynload").mkdir(parents=True)  # must exist, even if all modules are built in
     shutil.copy2(program, folder / "bin" / "python3")
-    loader = _loader(program)
+    loader = _dynamic_loader(program)
     shutil.copy(loader, library / loader.name)
     linked = [program]
     standard = Path(sysconfig.get_path("stdlib"))
-    for name in _imported():
-        for source, target in _files(name, standard, modules):
+    for name in _modules_loaded_by_handler():
+        for source, target in _module_files(name, standard, modules):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
             if source.suffix == ".so":
@@ -69,7 +69,7 @@ def compile_folder(folder: Path) -> None:
     compileall.compile_dir(folder, quiet=1, stripdir=folder, invalidation_mode=unchecked)
 
 
-def _imported() -> list[str]:
+def _modules_loaded_by_handler() -> list[str]:
     """Return the standard library's modules that the handler loads, in a process that has loaded nothing else."""
     package = Path(__file__).parents[4]
     ask = f"import sys; sys.path.insert(0, {str(package)!r})\n{_ASK}"
@@ -77,7 +77,7 @@ def _imported() -> list[str]:
     return [name for name in done.stdout.split() if not name.startswith("cedana_sched")]
 
 
-def _files(name: str, standard: Path, modules: Path) -> list[tuple[Path, Path]]:
+def _module_files(name: str, standard: Path, modules: Path) -> list[tuple[Path, Path]]:
     """Return a module's files with their targets; empty for a built-in module."""
     relative = Path(*name.split("."))
     for source in (standard / relative / "__init__.py", standard / relative.with_suffix(".py")):
@@ -88,7 +88,7 @@ def _files(name: str, standard: Path, modules: Path) -> list[tuple[Path, Path]]:
     return [(shared, modules / "lib-dynload" / shared.name)] if shared.is_file() else []
 
 
-def _loader(program: Path) -> Path:
+def _dynamic_loader(program: Path) -> Path:
     with program.open("rb") as file:
         found = _LOADER.search(file.read(1 << 16))
     if found is None:

@@ -17,10 +17,10 @@ import tempfile
 from pathlib import Path
 
 import cedana_sched
-from cedana_sched.cluster.node.installation.interpreter import compile_folder, lay_interpreter
+from cedana_sched.cluster.node.installation.interpreter import compile_folder, copy_interpreter
 from cedana_sched.model.errors import UsageError
-from cedana_sched.runtime.finished import program
-from cedana_sched.snapshot.toolchain import SYSTEM_CRIU_VARIABLE, Toolchain
+from cedana_sched.runtime_handler.finished_container import build_success_program
+from cedana_sched.snapshot.criu_toolchain import SYSTEM_CRIU_VARIABLE, Toolchain
 
 HANDLER = "bin/cedana-runtime"
 GZIP = "bin/gzip"
@@ -47,8 +47,8 @@ class Programs:
         """The program that containerd starts, as the host sees it; the same path for every version."""
         return self._folder / HANDLER
 
-    def lay(self, toolchain: Toolchain, runc: Path) -> Path:
-        """Write the present version, unless it exists; return its folder as the host sees it. `use` activates it.
+    def write_version(self, toolchain: Toolchain, runc: Path) -> Path:
+        """Write the present version, unless it exists; return its folder as the host sees it.
 
         Args:
             toolchain: with a relocatable CRIU.
@@ -61,7 +61,7 @@ class Programs:
         versions.mkdir(mode=0o755, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=versions) as work:
             made = Path(work) / "made"
-            words = _lay_parts(made, toolchain)
+            words = _write_parts(made, toolchain)
             digest = _digest(made, f"{self._folder} {self._state} {runc} {os.environ.get(_PRELOAD_VARIABLE)}")
             target = versions / digest
             folder = self._folder / "versions" / digest
@@ -72,7 +72,7 @@ class Programs:
                 made.rename(target)
         return folder
 
-    def use(self, version: Path) -> None:
+    def activate_version(self, version: Path) -> None:
         """Activate a version atomically, and remove all others but the previous one."""
         link = self._here / "bin"
         before = link.readlink().parts[1:2] if link.is_symlink() else ()
@@ -92,7 +92,7 @@ class Programs:
             farewell.mkdir(parents=True, exist_ok=True)
             (farewell / self.handler.name).unlink(missing_ok=True)
             (farewell / self.handler.name).symlink_to(runc)
-            self.use(self._folder / "versions/runc")
+            self.activate_version(self._folder / "versions/runc")
             for version in (self._here / "versions").iterdir():
                 if version.name != "runc":
                     shutil.rmtree(version, ignore_errors=True)
@@ -100,16 +100,16 @@ class Programs:
             shutil.rmtree(self._here, ignore_errors=True)
 
 
-def _lay_parts(folder: Path, toolchain: Toolchain) -> list[str]:
+def _write_parts(folder: Path, toolchain: Toolchain) -> list[str]:
     """Write everything but the launchers; return the words that start the interpreter, relative to its folder."""
     source = Path(cedana_sched.__file__).parent
     package = folder / "handler/cedana_sched"
     ignored = shutil.ignore_patterns("__pycache__", "*.sh")
-    shutil.copytree(source / "runtime", package / "runtime", ignore=ignored)
+    shutil.copytree(source / "runtime_handler", package / "runtime_handler", ignore=ignored)
     (package / "__init__.py").touch()
     (folder / "bin").mkdir()
     finished = folder / "bin/finished"
-    finished.write_bytes(program())
+    finished.write_bytes(build_success_program())
     finished.chmod(0o755)
     criu = toolchain.criu.parent.parent
     if not (criu / "toolchain.json").exists():
@@ -120,21 +120,21 @@ def _lay_parts(folder: Path, toolchain: Toolchain) -> list[str]:
     shutil.copytree(criu, folder / "criu", ignore=ignored)
     if toolchain.preload:
         shutil.copy(toolchain.preload, folder / "criu/preload.so")
-    words = lay_interpreter(folder / "python")
+    words = copy_interpreter(folder / "python")
     compile_folder(folder / "handler")
     return words
 
 
 def _write_launchers(made: Path, folder: Path, words: list[str], runc: Path, state: Path, toolchain: Toolchain) -> None:
-    python = _python(words)
+    python = _python_command(words)
     gzip = made / GZIP
     gzip.write_text(
         f"#!/bin/sh\nhere={shlex.quote(str(folder))}\n"
-        f"exec {python} -I -S -B $here/handler/cedana_sched/runtime/stored_gzip.py\n"
+        f"exec {python} -I -S -B $here/handler/cedana_sched/runtime_handler/stored_gzip.py\n"
     )
     gzip.chmod(0o755)
     preload = str(folder / "criu/preload.so") if toolchain.preload else os.environ.get(_PRELOAD_VARIABLE)
-    text = Path(cedana_sched.__file__).parent.joinpath("runtime/launcher.sh").read_text()
+    text = Path(cedana_sched.__file__).parent.joinpath("runtime_handler/launcher.sh").read_text()
     for place, value in {
         "@HERE@": shlex.quote(str(folder)),
         "@RUNC@": shlex.quote(str(runc)),
@@ -148,7 +148,7 @@ def _write_launchers(made: Path, folder: Path, words: list[str], runc: Path, sta
     launcher.chmod(0o755)
 
 
-def _python(words: list[str]) -> str:
+def _python_command(words: list[str]) -> str:
     """Return the shell command that starts the interpreter, below `$here`."""
     loader, libraries, program_ = (f"$here/python/{word}" for word in words)
     return f'"{loader}" --library-path "{libraries}" --argv0 "{program_}" "{program_}"'

@@ -1,9 +1,9 @@
 """Checks a snapshot's recorded privileges and images, before and after the runtime handler restores from it.
 
-The handler compares a container's record before CRIU reads a byte (`runtime.planned`), and the restored processes
-before they run (`runtime.first_look`). The agent compares the images before it writes anything into the pod, because a
-running container does not name its image. And the agent compares the record once more with the running container: the
-handler may be one that an earlier version has installed on the node.
+The handler compares a container's record before CRIU reads a byte (`runtime_handler.planned_create`), and the restored
+processes before they run (`runtime_handler.restore_verification`). The agent compares the images before it writes
+anything into the pod, because a running container does not name its image. And the agent compares the record once more
+with the running container: the handler may be one that an earlier version has installed on the node.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 import structlog
 
 from cedana_sched.cluster.node.containers.bundles import Container
-from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, SERVICE_ACCOUNT, confinement_in
-from cedana_sched.kube.objects import Container as KubeContainer
-from cedana_sched.kube.objects import Pod
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
+from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, SERVICE_ACCOUNT, read_confinement
+from cedana_sched.kube.builtin_kinds import Container as KubeContainer
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.runtime import plan as plans
-from cedana_sched.runtime import privilege_record
-from cedana_sched.runtime.plan import COLD, Plan, Result
-from cedana_sched.runtime.privileges import Privileges, objection_to
+from cedana_sched.runtime_handler import plan as plans
+from cedana_sched.runtime_handler import privilege_record
+from cedana_sched.runtime_handler.plan import COLD, ContainerResult, Plan
+from cedana_sched.runtime_handler.privilege_comparison import Privileges, restore_objection_to
 
 log = structlog.get_logger(__name__)
 
@@ -100,21 +100,21 @@ def refuse_other_service_account(restore_facts: Mapping[str, Any], pod: Pod) -> 
         )
 
 
-def refused_after_all(
-    folder: str, plan: Plan, results: Mapping[str, Result], running: Iterable[Container], places: Places
-) -> dict[str, Result]:
+def fail_overprivileged(
+    folder: str, plan: Plan, results: Mapping[str, ContainerResult], running: Iterable[Container], places: HostPaths
+) -> dict[str, ContainerResult]:
     """Return the results, with restored containers that have more than they are now allowed changed to failures."""
     checked = dict(results)
     for container in running:
         result = checked.get(container.name)
-        if result is None or not result.restored or not container.continued:
+        if result is None or not result.restored or not container.is_restored:
             continue
         try:
-            why = objection_to(plan.containers[container.name].privileges, confinement_in(container, places))
+            why = restore_objection_to(plan.containers[container.name].privileges, read_confinement(container, places))
         except FileNotFoundError:
             continue  # it has exited meanwhile
         if why is not None:
             log.error("a container was restored that should not have been", container=container.name, why=why)
-            checked[container.name] = Result(restored=False, why=why, cold=plan.fallback == COLD)
+            checked[container.name] = ContainerResult(restored=False, why=why, cold=plan.fallback == COLD)
             plans.write_result(folder, container.name, checked[container.name])
     return checked

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from packageurl import PackageURL
 
 from cedana_sched.snapshot.debian import DebianPackagesError, DebianSuite
+from cedana_sched.snapshot.package_pins import read_pins
 from cedana_sched.snapshot.packages import SUITE as SUITE_OF_CRIU
-from cedana_sched.snapshot.pins import read_pins
 from tests.cluster.cache import cache_dir
 from tests.cluster.debian import SUITE
 from tests.cluster.errors import ClusterError
@@ -66,7 +66,7 @@ def served_digests(packages: set[Package]) -> dict[Package, str]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             suite = DebianSuite(SUITE, Path(folder, "apt"))
-            found = suite.packages(*sorted({package.name for package in packages}))
+            found = suite.look_up_packages(*sorted({package.name for package in packages}))
     except DebianPackagesError as error:
         raise ClusterError(error.message, remedy=error.remedy) from error
     return {Package(each.name, each.version): each.sha256 for each in found}

@@ -37,7 +37,7 @@ class Kind:
     targets: Sequence[str] = ("",)
 
 
-PARTS = ("coordinator", "webhooks", "agent", "holds")
+PARTS = ("coordinator", "webhooks", "agent", "prestop-proxy")
 NODES = ("first", "last")
 
 KINDS: Mapping[str, Kind] = {

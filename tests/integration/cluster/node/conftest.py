@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent.captures import Captures, Shelter
-from cedana_sched.agent.messages import CaptureCommitted, CaptureFailed, CaptureReport, CaptureRequest
-from cedana_sched.agent.runtime import RunningWorkload
-from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.agent.capture_messages import CaptureCommitted, CaptureFailed, CaptureReport, CaptureRequest
+from cedana_sched.agent.capture_processes import CaptureDetacher, CaptureProcesses
+from cedana_sched.agent.workload_runtime import RunningWorkload
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
 from cedana_sched.cluster.node.pending_kills import PendingKills
-from cedana_sched.cluster.node.runtime import PodRuntime
-from cedana_sched.local.runs.kernel import become_child_subreaper
+from cedana_sched.cluster.node.pod_runtime import PodRuntime
+from cedana_sched.local.runs.child_subreaper import become_child_subreaper
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.toolchain import Toolchain
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.node_cache import CACHE_BYTES
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.store.page_fingerprint_cache import CACHE_BYTES
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 from tests.integration.cluster.node.pods import Node, Pod
 
 
@@ -62,10 +62,10 @@ class Laboratory:
         self.store = SnapshotStore.open(self.storage)
         self.identity = Identity("team-a", "sim")
         self.launcher: tuple[str, ...] = ()
-        self.shelter: Shelter | None = None
+        self.shelter: CaptureDetacher | None = None
         self._captures = 0
 
-    def see(self, places: Places) -> None:
+    def see(self, places: HostPaths) -> None:
         """Make another runtime, which finds the pods at these places."""
         self.pending_kills = PendingKills(self.folder / "doomed", PodContainers(places).kill)
         self.runtime = PodRuntime(_was_restored, places, self.pending_kills, _Specs())
@@ -74,13 +74,13 @@ class Laboratory:
         return WorkloadRef(pod.uid, "team-a", pod.uid, "here")
 
     def look(self, pod: Pod) -> RunningWorkload:
-        running = asyncio.run(self.runtime.running(self.ref(pod)))
+        running = asyncio.run(self.runtime.find_running(self.ref(pod)))
         assert running is not None
         return running
 
     def freeze(self, pod: Pod) -> RunningWorkload:
         """Frozen, it tells more of itself than before."""
-        freezer.freeze_together(self.look(pod).freezers)
+        freezer.freeze_together(self.look(pod).freezer_cgroups)
         return self.look(pod)
 
     def dump(self, running: RunningWorkload) -> CaptureCommitted:
@@ -98,7 +98,7 @@ class Laboratory:
                 return running, report
             assert isinstance(report, CaptureFailed), report
             assert report.retryable, report
-            freezer.thaw_together(running.freezers)
+            freezer.thaw_together(running.freezer_cgroups)
         pytest.fail(f"{_ATTEMPTS} attempts failed; the last: {report}")
 
     async def capture(self, running: RunningWorkload) -> CaptureReport:
@@ -109,7 +109,7 @@ class Laboratory:
             checkpoint_uid=uid,
             identity=self.identity,
             workload=running,
-            store=self.storage.reveal(),
+            store=self.storage.dump_with_secrets(),
             toolchain=self.toolchain,
             cache_directory=str(self.folder / "fingerprints"),
             cache_bytes=CACHE_BYTES,
@@ -121,7 +121,7 @@ class Laboratory:
             timeout_seconds=60.0,
             launcher=self.launcher,
         )
-        async with Captures(self.toolchain, self.folder / "captures", self.shelter) as captures:
+        async with CaptureProcesses(self.toolchain, self.folder / "captures", self.shelter) as captures:
             reports = [report async for report in captures.run(request)]
         return reports[-1]
 

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.model.objects.names import RESTORE_COMMAND, RESTORE_CONTAINER, RESTORE_VOLUME
-from cedana_sched.runtime.wait import FOLDER
+from cedana_sched.runtime_handler.wait import FOLDER
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 
 PATIENCE_SECONDS = 60.0
 CGROUP = f"cedana-sched-test-{os.getpid()}"
@@ -228,14 +228,14 @@ class Node:
 
     def __init__(self, folder: Path, toolchain: Toolchain) -> None:
         self.folder = folder
-        self.places = Places(bundles=folder / "bundles", states=folder / "states", pods=folder / "pods")
+        self.places = HostPaths(bundles=folder / "bundles", states=folder / "states", pods=folder / "pods")
         self.layers = folder / "layers"
         self.layers.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "layers", self.layers], check=True)  # apart from the lower layer
         self.mounted = [self.layers]
         self.runc_command = ["runc", "--root", str(self.places.states)]
         path = f"{toolchain.criu.parent}:{os.environ['PATH']}"
-        self.environment = toolchain.environment() | {"PATH": path}
+        self.environment = toolchain.criu_environment() | {"PATH": path}
         self._pods: list[Pod] = []
 
     def pod(self, uid: str, attempt: int = 0) -> Pod:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent.messages import CaptureFailed
-from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.agent.capture_messages import CaptureFailed
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.snapshot import freezer
 from tests.integration.cluster.node.conftest import Laboratory
 from tests.integration.cluster.node.pods import Container, until
@@ -118,7 +118,7 @@ def test_a_pod_that_runs_is_not_saved(lab: Laboratory) -> None:
     report = asyncio.run(lab.capture(running))
     assert isinstance(report, CaptureFailed), report
     assert report.retryable
-    freezer.thaw_together(running.freezers)
+    freezer.thaw_together(running.freezer_cgroups)
     first.await_progress()
     second.await_progress()
 
@@ -170,25 +170,25 @@ async def test_a_doomed_pod_stays_frozen_until_it_is_deleted(lab: Laboratory) ->
     containers = pod.run("first", COUNTER), pod.run("second", COUNTER)
     for container in containers:
         await asyncio.to_thread(container.await_lines, 1)
-    running = await lab.runtime.running(lab.ref(pod))
+    running = await lab.runtime.find_running(lab.ref(pod))
     assert running is not None
-    await asyncio.to_thread(freezer.freeze_together, running.freezers)
+    await asyncio.to_thread(freezer.freeze_together, running.freezer_cgroups)
     async with lab.pending_kills:
-        await lab.runtime.end_frozen("c1", lab.ref(pod))
-        assert await lab.runtime.running(lab.ref(pod)) is None
-        assert all(map(freezer.is_frozen, running.freezers))
-        assert all(map(freezer.members, running.freezers))
+        await lab.runtime.kill_frozen("c1", lab.ref(pod))
+        assert await lab.runtime.find_running(lab.ref(pod)) is None
+        assert all(map(freezer.is_frozen, running.freezer_cgroups))
+        assert all(map(freezer.pids_in_cgroup, running.freezer_cgroups))
         for container in containers:
             await asyncio.to_thread(_last_line, container, "frozen")
         await lab.pending_kills.on_deleted(pod.uid)
-        assert not any(map(freezer.members, running.freezers))
+        assert not any(map(freezer.pids_in_cgroup, running.freezer_cgroups))
     pod.end()
     assert [container.lines[-1] for container in containers] == ["frozen", "frozen"]
 
 
 def _last_line(container: Container, line: str) -> None:
     """Have a line follow all that a frozen container has printed; returns once it has come."""
-    first, *_ = freezer.members(container.freezer)
+    first, *_ = freezer.pids_in_cgroup(container.freezer)
     Path(f"/proc/{first}/fd/1").write_text(f"{line}\n")
     until(lambda: container.lines[-1] == line, lambda: f"{line!r} of {container.name}: {container.lines[-5:]}")
 
@@ -200,7 +200,7 @@ def test_an_agent_in_a_mount_namespace_of_its_own(elsewhere: subprocess.Popen[by
     counter.await_lines(1)
     host = Path(f"/proc/{elsewhere.pid}/root")
     places = lab.node.places
-    seen = Places(host_root=host, bundles=places.bundles, states=places.states, pods=places.pods)
+    seen = HostPaths(host_root=host, bundles=places.bundles, states=places.states, pods=places.pods)
     lab.see(seen)
     lab.launcher = ("nsenter", f"--mount=/proc/{elsewhere.pid}/ns/mnt", "--")
     running = lab.freeze(pod)
@@ -208,6 +208,6 @@ def test_an_agent_in_a_mount_namespace_of_its_own(elsewhere: subprocess.Popen[by
     images = lab.stage(lab.dump(running))
     assert (images / "main/rootfs.tar").exists()
     assert (images / "main/inventory.img").exists()
-    for cgroup in running.freezers:
+    for cgroup in running.freezer_cgroups:
         freezer.kill(cgroup)
-    until(lambda: not freezer.members(running.freezers[0]), lambda: "its end")
+    until(lambda: not freezer.pids_in_cgroup(running.freezer_cgroups[0]), lambda: "its end")

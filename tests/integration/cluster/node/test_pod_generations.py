@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.loopback import cut_loopback, mend_loopback
+from cedana_sched.snapshot.loopback_blocking import block_loopback_tcp, unblock_loopback_tcp
 from tests.integration.cluster.node.conftest import Laboratory
 from tests.integration.cluster.node.pods import Pod
 
@@ -70,7 +70,7 @@ while True:
 
 
 def lay(archive: Path, folder: Path) -> None:
-    subprocess.run([sys.executable, "-m", "cedana_sched.runtime.layer", archive, folder], check=True)
+    subprocess.run([sys.executable, "-m", "cedana_sched.runtime_handler.layer", archive, folder], check=True)
 
 
 def bring_back(lab: Laboratory, images: Path, uid: str) -> Pod:
@@ -78,13 +78,13 @@ def bring_back(lab: Laboratory, images: Path, uid: str) -> Pod:
     pod = lab.node.pod(uid)
     lay(images / "volumes/data.tar", pod.volume)
     lay(images / "volumes/_shm.tar", pod.shared_memory)
-    cut_loopback(lab.toolchain, Path(pod.namespace("net")))
+    block_loopback_tcp(lab.toolchain, Path(pod.namespace("net")))
     for folder in sorted(path for path in images.iterdir() if (path / "inventory.img").exists()):
         container = pod.container(folder.name)
         container.make(["/bin/false"])
         lay(folder / "rootfs.tar", container.bundle / "rootfs")
         container.restore(folder)
-    mend_loopback(lab.toolchain, Path(pod.namespace("net")))
+    unblock_loopback_tcp(lab.toolchain, Path(pod.namespace("net")))
     return pod
 
 
@@ -92,7 +92,7 @@ def take_away(lab: Laboratory, pod: Pod) -> Path:
     """Freeze, dump, kill; returns the staged snapshot."""
     running, committed = lab.save(pod)  # a connection may not be accepted yet
     images = lab.stage(committed)
-    for cgroup in running.freezers:
+    for cgroup in running.freezer_cgroups:
         freezer.kill(cgroup)
     pod.end()
     return images

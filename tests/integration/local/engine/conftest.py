@@ -15,7 +15,7 @@ import pytest
 
 from cedana_sched.local.client import EngineClient, EngineUnreachableError
 from cedana_sched.local.views import Change, JobView, Submission
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from tests.leftovers import mounts_below
 from tests.processes import naming
 

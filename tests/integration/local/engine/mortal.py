@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from cedana_sched.agent.node import NodeAgent
+from cedana_sched.agent.node_agent import NodeAgent
 from cedana_sched.cli.main import main
 from cedana_sched.local.jobs.journal import SqliteJournal
 from cedana_sched.model.orders import Dump, Order, Outcome
@@ -55,7 +55,7 @@ def die_at(wanted: Path) -> None:
             yield outcome
 
     SqliteJournal.save = around(SqliteJournal.save, _records)  # type: ignore[method-assign]
-    SqliteJournal.save_step = around(SqliteJournal.save_step, _jobs)  # type: ignore[method-assign]
+    SqliteJournal.save_changes = around(SqliteJournal.save_changes, _jobs)  # type: ignore[method-assign]
     NodeAgent.perform = perform_or_die  # type: ignore[method-assign,assignment]
 
 

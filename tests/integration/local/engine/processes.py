@@ -24,7 +24,7 @@ def first_process_of(engine: Engine, job: JobView) -> int:
 
 
 def _state(engine: Engine, job: JobView) -> tuple[int, int]:
-    state = RunDirectory(engine.state / "runs" / job.runs[-1].uid).state()
+    state = RunDirectory(engine.state / "runs" / job.runs[-1].uid).read_state()
     assert state is not None
     assert state.init is not None
     return state.shim.pid, state.init.pid

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from tests.integration.local.engine.conftest import Engine, printed
 from tests.integration.local.engine.witnesses import Witness
 

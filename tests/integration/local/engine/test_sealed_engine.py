@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cli.exit_codes import ExitCode
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from tests.integration.local.engine.conftest import TIMEOUT_SECONDS, Engine
 from tests.integration.local.engine.witnesses import Witness
 from tests.servers.sealing import new_keys

@@ -15,9 +15,9 @@ import tenacity
 
 from cedana_sched.model.errors import DumpError
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.snapshot.toolchain import Toolchain
-from cedana_sched.store.location import StorageConfig
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.store.snapshot_store import SnapshotStore
+from cedana_sched.store.storage_config import StorageConfig
 from tests.integration.local.engine.conftest import ONE_GROUP, Engine
 from tests.integration.local.engine.processes import capture_of, kill
 from tests.integration.local.engine.witnesses import Witness

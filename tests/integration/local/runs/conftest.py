@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from cedana_sched.local.runs.cgroup_site import CgroupSite
-from cedana_sched.local.runs.job_task import JobSpec
+from cedana_sched.local.runs.launch_spec import LaunchSpec
 from cedana_sched.local.runs.run_directory import ExitRecord
 from cedana_sched.local.runs.runtime import LocalRuntime, RunBegan, RunChange, RunEnded
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.dump import Dump, DumpRequest
-from cedana_sched.snapshot.toolchain import Toolchain
 from tests.integration.folder_sink import FolderSink
 from tests.leftovers import mounts_below
 from tests.processes import using
@@ -42,7 +42,7 @@ class Lab:
         self.state = state
         self.site = site
         self.toolchain = toolchain
-        self.jobs: dict[str, JobSpec] = {}
+        self.jobs: dict[str, LaunchSpec] = {}
         self.runtime = self.new_runtime()
         self.seen: list[RunChange] = []
         self._reader: asyncio.Task[None] | None = None
@@ -51,11 +51,11 @@ class Lab:
     def new_runtime(self) -> LocalRuntime:
         return LocalRuntime(self.state, self.toolchain, self._job_of, self.site)
 
-    async def _job_of(self, workload: WorkloadRef) -> JobSpec:
+    async def _job_of(self, workload: WorkloadRef) -> LaunchSpec:
         return self.jobs[workload.uid]
 
     async def open(self) -> None:
-        await self.runtime.adopt()
+        await self.runtime.adopt_previous_runs()
         self._reader = asyncio.create_task(self._read(), name="reader of changes")
 
     async def close(self) -> None:
@@ -67,7 +67,7 @@ class Lab:
         """End every job, forget every run."""
         for uid in self.jobs:
             await self.runtime.kill(uid)
-            await self.runtime.forget(uid)
+            await self.runtime.discard_run(uid)
         await self.close()
 
     async def restart(self) -> None:
@@ -81,7 +81,7 @@ class Lab:
         """Make a job known whose output goes to `out(uid)`."""
         out = self.out(uid)
         usual: dict[str, Any] = {"stdout": out, "stderr": out, "directory": Path("/")}
-        self.jobs[uid] = JobSpec(argv=argv, **(usual | fields))
+        self.jobs[uid] = LaunchSpec(argv=argv, **(usual | fields))
         return WorkloadRef(uid, "test", uid, "here")
 
     def shell(self, uid: str, script: str, **fields: object) -> WorkloadRef:
@@ -101,7 +101,7 @@ class Lab:
 
     async def dump(self, workload: WorkloadRef) -> tuple[Path, dict[str, Any]]:
         """Freeze and dump a run; returns its images and restore facts. It stays frozen."""
-        running = await self.runtime.running(workload)
+        running = await self.runtime.find_running(workload)
         assert running is not None
         await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
         images = self.state / "images" / workload.uid
@@ -119,7 +119,7 @@ class Lab:
         images, facts = await self.dump(workload)
         await self.runtime.kill(workload.uid)
         successor = self.again(uid, workload)
-        await self.runtime.continue_from(successor, images, facts)
+        await self.runtime.restore_from_images(successor, images, facts)
         return successor
 
     async def run(self, workload: WorkloadRef) -> ExitRecord:
@@ -179,9 +179,9 @@ async def lab(short_path: Path, toolchain: Toolchain) -> AsyncIterator[Lab]:
     yield lab
     await lab.finish()
     assert list((lab.state / "runs").iterdir()) == []
-    left = [path for uid in lab.jobs for path in site.run(uid).paths if path.exists()]
+    left = [path for uid in lab.jobs for path in site.run_group(uid).unique_directories if path.exists()]
     assert left == [], "control groups were left behind"
-    site.tidy()
+    site.remove_unused_groups()
 
 
 @pytest.fixture(autouse=True)

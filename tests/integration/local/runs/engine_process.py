@@ -6,18 +6,18 @@ import asyncio
 import sys
 from pathlib import Path
 
-from cedana_sched.local.runs.job_task import JobSpec
+from cedana_sched.local.runs.launch_spec import LaunchSpec
 from cedana_sched.local.runs.runtime import LocalRuntime
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.snapshot.toolchain import ensure_toolchain
+from cedana_sched.snapshot.criu_toolchain import ensure_toolchain
 
 
 async def main(state: Path, uid: str, out: Path, script: str) -> None:
-    async def job_of(_: WorkloadRef) -> JobSpec:
-        return JobSpec(argv=("/bin/sh", "-c", script), stdout=out, stderr=out, directory=Path("/"))
+    async def job_of(_: WorkloadRef) -> LaunchSpec:
+        return LaunchSpec(argv=("/bin/sh", "-c", script), stdout=out, stderr=out, directory=Path("/"))
 
     runtime = LocalRuntime(state, ensure_toolchain(), job_of)
-    await runtime.adopt()
+    await runtime.adopt_previous_runs()
     await runtime.start_cold(WorkloadRef(uid, "test", uid, "here"), None)
     print("started", flush=True)
     await asyncio.Event().wait()

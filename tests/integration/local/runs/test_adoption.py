@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cedana_sched.local.runs.processes import ProcessId
+from cedana_sched.local.runs.process_identity import ProcessId
 from cedana_sched.local.runs.run_directory import RunDirectory
 from cedana_sched.snapshot import freezer
 
@@ -28,7 +28,7 @@ async def test_job_outlives_an_engine_that_is_killed(lab: Lab) -> None:
     await engine.wait()
     await lab.restart()
     await lab.printed("orphan", len(lab.lines("orphan")) + 3)
-    running = await lab.runtime.running(workload)
+    running = await lab.runtime.find_running(workload)
     assert running is not None
     await lab.runtime.terminate("orphan", grace_seconds=20)
     assert (await lab.end_of("orphan")).exit_code == 5
@@ -39,8 +39,8 @@ async def test_adopted_run_can_be_asked_for_at_once(lab: Lab) -> None:
     await lab.runtime.start_cold(workload, None)
     await lab.close()
     lab.runtime = lab.new_runtime()
-    await lab.runtime.adopt()
-    assert await lab.runtime.running(workload) is not None
+    await lab.runtime.adopt_previous_runs()
+    assert await lab.runtime.find_running(workload) is not None
 
 
 async def test_end_while_no_engine_was_there_is_told_until_it_is_forgotten(lab: Lab) -> None:
@@ -51,7 +51,7 @@ async def test_end_while_no_engine_was_there_is_told_until_it_is_forgotten(lab: 
     for _ in range(2):
         await lab.restart()
         assert (await lab.end_of("short")).exit_code == 4
-    await lab.runtime.forget("short")
+    await lab.runtime.discard_run("short")
     await lab.restart()
     assert lab.seen == []
 
@@ -61,7 +61,7 @@ async def test_adopt_names_the_runs_that_live(lab: Lab) -> None:
     await lab.run(lab.shell("over", "true"))
     await lab.close()
     lab.runtime = lab.new_runtime()
-    assert await lab.runtime.adopt() == ("alive",)
+    assert await lab.runtime.adopt_previous_runs() == ("alive",)
 
 
 async def test_run_whose_supervisor_is_killed_is_ended_and_lost(lab: Lab) -> None:
@@ -90,7 +90,7 @@ async def test_frozen_run_whose_supervisor_is_killed_is_ended(lab: Lab) -> None:
     workload = lab.shell("ice", LOOP)
     await lab.runtime.start_cold(workload, None)
     await lab.printed("ice", 2)
-    running = await lab.runtime.running(workload)
+    running = await lab.runtime.find_running(workload)
     assert running is not None
     await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
     state_of(lab, "ice").shim.send(signal.SIGKILL)
@@ -101,7 +101,7 @@ async def test_frozen_run_whose_supervisor_is_killed_is_ended(lab: Lab) -> None:
 async def test_frozen_run_is_killed_after_a_restart_of_the_engine(lab: Lab) -> None:
     workload = lab.shell("thaw", LOOP)
     await lab.runtime.start_cold(workload, None)
-    running = await lab.runtime.running(workload)
+    running = await lab.runtime.find_running(workload)
     assert running is not None
     await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
     await lab.restart()
@@ -117,7 +117,7 @@ async def test_process_that_got_a_reused_pid_is_not_touched(lab: Lab) -> None:
     await lab.close()
     path = lab.state / "runs" / "reused"
     (path / "exit.json").unlink()
-    ours = ProcessId.of(bystander.pid)
+    ours = ProcessId.from_pid(bystander.pid)
     rewrite(path / "state.json", shim=ours._replace(start=ours.start - 1), init=ours._replace(start=ours.start - 1))
     await lab.restart()
     assert (await lab.end_of("reused")).lost
@@ -128,10 +128,10 @@ async def test_process_that_got_a_reused_pid_is_not_touched(lab: Lab) -> None:
 
 
 async def test_pid_of_an_earlier_boot_is_nobody(lab: Lab) -> None:
-    mine = ProcessId.of(os.getpid())
+    mine = ProcessId.from_pid(os.getpid())
     assert mine.alive()
     assert not mine._replace(boot="another boot").alive()
-    assert mine._replace(boot="another boot").open() is None
+    assert mine._replace(boot="another boot").open_pidfd() is None
 
 
 async def test_engine_killed_before_the_supervisor_began_starts_the_run_again(lab: Lab) -> None:
@@ -160,7 +160,7 @@ async def test_second_supervisor_of_a_run_does_nothing(lab: Lab) -> None:
     first = state_of(lab, "single")
     path = lab.state / "runs" / "single"
     second = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cedana_sched.local.runs.shim", str(path), stderr=subprocess.PIPE
+        sys.executable, "-m", "cedana_sched.local.runs.run_supervisor", str(path), stderr=subprocess.PIPE
     )
     _, words = await second.communicate()
     assert b"nothing to do" in words
@@ -193,7 +193,7 @@ async def end_of_process(process: ProcessId) -> None:
 
 
 def state_of(lab: Lab, uid: str) -> Any:
-    state = RunDirectory(lab.state / "runs" / uid).state()
+    state = RunDirectory(lab.state / "runs" / uid).read_state()
     assert state is not None
     return state
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cedana_sched.local.runs.processes import ProcessId
+from cedana_sched.local.runs.process_identity import ProcessId
 from cedana_sched.snapshot import freezer
 from tests.processes import all_processes, words_of
 
@@ -118,7 +118,7 @@ async def test_frozen_job_can_be_killed_and_executes_nothing_more(lab: Lab) -> N
     workload = lab.python("frozen", "import itertools\nfor i in itertools.count(): print(i)")
     await lab.runtime.start_cold(workload, None)
     await lab.printed("frozen", 10)
-    running = await lab.runtime.running(workload)
+    running = await lab.runtime.find_running(workload)
     assert running is not None
     await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
     size = lab.out("frozen").stat().st_size
@@ -137,15 +137,15 @@ async def test_processes_that_leave_their_session_end_with_the_job(lab: Lab) -> 
 
 async def test_running_names_the_first_process_and_its_mounts(lab: Lab) -> None:
     workload = lab.shell("where", "sleep 60")
-    assert await lab.runtime.running(workload) is None
+    assert await lab.runtime.find_running(workload) is None
     await lab.runtime.start_cold(workload, None)
-    running = await lab.runtime.running(workload)
+    running = await lab.runtime.find_running(workload)
     assert running is not None
-    assert ProcessId.of(running.containers[0].root_pid).alive()
+    assert ProcessId.from_pid(running.containers[0].root_pid).alive()
     assert "mnt[/dev]:/dev" in running.containers[0].externals
     assert str(running.containers[0].root_pid) in (running.containers[0].freezer / "cgroup.procs").read_text().split()
     await lab.runtime.kill("where")
-    assert await lab.runtime.running(workload) is None
+    assert await lab.runtime.find_running(workload) is None
 
 
 async def test_start_is_idempotent(lab: Lab) -> None:
@@ -221,7 +221,7 @@ async def test_fork_bomb_meets_its_limit(lab: Lab) -> None:
 
 async def test_give_up_ends_a_run_that_never_began(lab: Lab) -> None:
     workload = lab.shell("hopeless", "true")
-    await lab.runtime.give_up(workload, "the policy forbids a cold start")
+    await lab.runtime.fail_waiting_workload(workload, "the policy forbids a cold start")
     failure = (await lab.end_of("hopeless")).failure
     assert failure is not None
     assert failure.message == "the policy forbids a cold start"

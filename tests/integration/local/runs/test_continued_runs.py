@@ -44,15 +44,16 @@ async def test_continued_run_has_its_limits_and_its_groups(lab: Lab) -> None:
     await lab.runtime.start_cold(run, None)
     await lab.printed(run.uid, 5)
     run = await lab.next_generation(run, "limits-1")
-    running = await lab.runtime.running(run)
+    running = await lab.runtime.find_running(run)
     assert running is not None
     assert running.containers[0].freezer.name == "limits-1"
-    group = lab.runtime.group_of(run.uid)
+    group = lab.runtime.cgroup_of(run.uid)
     assert group is not None
-    assert group.members() >= {running.containers[0].root_pid}
+    pids = {pid for d in group.unique_directories for pid in (d / "cgroup.procs").read_text().split()}
+    assert str(running.containers[0].root_pid) in pids
     texts = [
         path.read_text()
-        for d in group.paths
+        for d in group.unique_directories
         for path in d.iterdir()
         if "limit_in_bytes" in path.name or path.name == "memory.max"
     ]
@@ -79,11 +80,11 @@ async def test_failed_restore_says_why_and_leaves_room_for_a_cold_start(lab: Lab
     successor = lab.again("broken-1", run)
     for _ in range(2):  # an order that is repeated is answered again
         with pytest.raises(RestoreError) as caught:
-            await lab.runtime.continue_from(successor, images, facts)
+            await lab.runtime.restore_from_images(successor, images, facts)
         assert caught.value.evidence
-    assert await lab.runtime.running(successor) is None
+    assert await lab.runtime.find_running(successor) is None
     await lab.runtime.start_cold(successor, "the snapshot is damaged")
-    assert await lab.runtime.running(successor) is not None
+    assert await lab.runtime.find_running(successor) is not None
     began = await lab.beginning_of(successor.uid)
     assert (began.restored, began.cold_because) == (False, "the snapshot is damaged")
 
@@ -97,7 +98,7 @@ async def test_damaged_image_is_a_restore_that_failed(lab: Lab, image: str) -> N
     await lab.runtime.kill(run.uid)
     (images / image).write_bytes(b"not an image")
     with pytest.raises(RestoreError) as caught:
-        await lab.runtime.continue_from(lab.again("damaged-1", run), images, facts)
+        await lab.runtime.restore_from_images(lab.again("damaged-1", run), images, facts)
     assert caught.value.remedy
 
 
@@ -106,13 +107,13 @@ async def test_older_snapshot_rewinds_the_output(lab: Lab) -> None:
     await lab.runtime.start_cold(run, None)
     await lab.printed(run.uid, 20)
     images, facts = await lab.dump(run)
-    running = await lab.runtime.running(run)
+    running = await lab.runtime.find_running(run)
     assert running is not None
     freezer.thaw(running.containers[0].freezer)
     await lab.printed(run.uid, len(lab.lines(run.uid)) + 50)
     await lab.runtime.kill(run.uid)
     successor = lab.again("rewind-1", run)
-    await lab.runtime.continue_from(successor, images, facts)
+    await lab.runtime.restore_from_images(successor, images, facts)
     await lab.end_of(successor.uid)
     assert lab.out(run.uid).read_text().split() == [str(number) for number in range(1, 401)]
 
@@ -125,7 +126,7 @@ async def test_mount_that_is_gone_is_named(lab: Lab, mounted: Path) -> None:
     await lab.runtime.kill(run.uid)
     unmount(mounted)
     with pytest.raises(RestoreError, match=str(mounted)):
-        await lab.runtime.continue_from(lab.again("mount-1", run), images, facts)
+        await lab.runtime.restore_from_images(lab.again("mount-1", run), images, facts)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from cedana_sched.local.runs.run_directory import RunDirectory
 from tests.integration.local.runs import conftest
 
 if TYPE_CHECKING:
-    from cedana_sched.snapshot.toolchain import Toolchain
+    from cedana_sched.snapshot.criu_toolchain import Toolchain
 
 PAGE = bytes(4096)
 
@@ -73,9 +73,9 @@ async def lab(disk: FullDisk, toolchain: Toolchain) -> AsyncIterator[conftest.La
 
 async def cleared(uid: str) -> None:
     """Wait until a run has no control groups any more, whoever removes them."""
-    group = conftest.own_site().run(uid)
+    group = conftest.own_site().run_group(uid)
     async with asyncio.timeout(conftest.TIMEOUT_SECONDS):
-        while any(path.exists() for path in group.paths):  # noqa: ASYNC110 - the kernel announces no removal
+        while any(path.exists() for path in group.unique_directories):  # noqa: ASYNC110 - the kernel announces no removal
             await asyncio.sleep(0.02)
 
 
@@ -87,7 +87,7 @@ async def test_a_job_that_ended_well_is_not_lost(lab: conftest.Lab, disk: FullDi
     await disk.fill()
     go.touch()
     await cleared("ends")
-    assert RunDirectory(lab.state / "runs" / "ends").exit() is None, "the disk was not full"
+    assert RunDirectory(lab.state / "runs" / "ends").read_exit() is None, "the disk was not full"
     disk.make_room()
     record = await lab.end_of("ends")
     assert (record.exit_code, record.lost) == (3, False)
@@ -99,7 +99,7 @@ async def test_a_run_that_was_lost_meanwhile_is_told_once_there_is_room(
     job = lab.shell("lost", "sleep 1000", stdout=short_path / "out")
     await lab.runtime.start_cold(job, None)
     await lab.beginning_of("lost")
-    state = RunDirectory(lab.state / "runs" / "lost").state()
+    state = RunDirectory(lab.state / "runs" / "lost").read_state()
     assert state is not None
     await disk.fill()
     os.kill(state.shim.pid, signal.SIGKILL)

@@ -48,7 +48,7 @@ async def test_supervisor_killed_while_it_restores_a_job(lab: Lab, delay: int) -
     images, facts = await lab.dump(workload)
     await lab.runtime.kill("first")
     second = lab.again("second", workload)
-    restore = asyncio.create_task(lab.runtime.continue_from(second, images, facts))
+    restore = asyncio.create_task(lab.runtime.restore_from_images(second, images, facts))
     await kill_supervisor(lab, "second", delay)
     (failure,) = await asyncio.gather(restore, return_exceptions=True)
     if failure is None:  # it ran already
@@ -57,7 +57,7 @@ async def test_supervisor_killed_while_it_restores_a_job(lab: Lab, delay: int) -
         assert isinstance(failure, RestoreError)
         assert "supervisor was killed" in failure.message
     third = lab.again("third", workload)
-    await lab.runtime.continue_from(third, images, facts)
+    await lab.runtime.restore_from_images(third, images, facts)
     await lab.printed("third", len(lab.lines("third")) + 3)
 
 
@@ -70,12 +70,12 @@ async def test_run_killed_while_it_is_restored(lab: Lab, delay: int) -> None:
     images, facts = await lab.dump(workload)
     await lab.runtime.kill("first")
     second = lab.again("second", workload)
-    restore = asyncio.create_task(lab.runtime.continue_from(second, images, facts))
+    restore = asyncio.create_task(lab.runtime.restore_from_images(second, images, facts))
     await supervisor_of(lab, "second")
     await asyncio.sleep(delay / 1000)
     await lab.runtime.kill("second")
     await asyncio.gather(restore, return_exceptions=True)
-    assert await lab.runtime.running(second) is None
+    assert await lab.runtime.find_running(second) is None
 
 
 async def test_run_killed_while_it_is_begun(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,14 +97,14 @@ async def test_run_killed_while_it_is_begun(lab: Lab, monkeypatch: pytest.Monkey
     await asyncio.wait({killing}, timeout=0.1)
     is_killed.set()
     await asyncio.gather(killing, starting)
-    assert await lab.runtime.running(workload) is None
+    assert await lab.runtime.find_running(workload) is None
 
 
 async def kill_supervisor(lab: Lab, uid: str, delay_milliseconds: int) -> None:
     """Kill it that long after it first wrote its state."""
     directory = await supervisor_of(lab, uid)
     await asyncio.sleep(delay_milliseconds / 1000)
-    state = directory.state()
+    state = directory.read_state()
     assert state is not None
     state.shim.send(signal.SIGKILL)
 
@@ -112,6 +112,6 @@ async def kill_supervisor(lab: Lab, uid: str, delay_milliseconds: int) -> None:
 async def supervisor_of(lab: Lab, uid: str) -> RunDirectory:
     directory = RunDirectory(lab.state / "runs" / uid)
     async with asyncio.timeout(60):
-        while directory.state() is None:  # noqa: ASYNC110  # the runtime itself watches this file
+        while directory.read_state() is None:  # noqa: ASYNC110  # the runtime itself watches this file
             await asyncio.sleep(0.001)
     return directory

@@ -9,7 +9,7 @@ import pytest
 
 from cedana_sched.local.runs.cgroup_site import CgroupSite
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from tests.integration.local.runs.conftest import Lab, own_parent
 
 ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
@@ -26,8 +26,8 @@ async def unified(short_path: Path, toolchain: Toolchain) -> AsyncIterator[Lab]:
     await lab.open()
     yield lab
     await lab.finish()
-    assert not any(path.exists() for uid in lab.jobs for path in site.run(uid).paths)
-    site.tidy()
+    assert not any(path.exists() for uid in lab.jobs for path in site.run_group(uid).unique_directories)
+    site.remove_unused_groups()
 
 
 @pytest.mark.criu
@@ -45,9 +45,9 @@ async def test_run_is_frozen_dumped_killed_and_continued(unified: Lab) -> None:
 async def test_missing_controllers_are_noted(unified: Lab) -> None:
     run = unified.shell("noted", "sleep 60", cpus=1.0)
     await unified.runtime.start_cold(run, None)
-    group = unified.runtime.group_of("noted")
+    group = unified.runtime.cgroup_of("noted")
     assert group is not None
-    has_cpu = "cpu" in (group.freezer / "cgroup.controllers").read_text().split()
+    has_cpu = "cpu" in (group.freezer_directory / "cgroup.controllers").read_text().split()
     assert bool((await unified.beginning_of("noted")).notes) is not has_cpu
     assert unified.runtime.usage("noted") is not None
 
@@ -55,7 +55,7 @@ async def test_missing_controllers_are_noted(unified: Lab) -> None:
 async def test_frozen_run_is_killed(unified: Lab) -> None:
     run = unified.shell("frozen", LOOP)
     await unified.runtime.start_cold(run, None)
-    running = await unified.runtime.running(run)
+    running = await unified.runtime.find_running(run)
     assert running is not None
     freezer.freeze(running.containers[0].freezer)
     await unified.runtime.kill("frozen")

@@ -43,20 +43,20 @@ async def test_freeze_waits_for_the_exec(lab: Lab, tmp_path: Path) -> None:
     workload = lab.job("slow", program(tmp_path, 300_000))
     await lab.runtime.start_cold(workload, None)
     await lab.printed("slow", 1)
-    running = await lab.runtime.running(workload)
+    running = await lab.runtime.find_running(workload)
     assert running is not None
     began = time.monotonic()
     await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
     assert time.monotonic() - began > 0.1
     assert freezer.is_frozen(running.containers[0].freezer)
-    assert held_by_vfork(freezer.members(running.containers[0].freezer)) == []
+    assert held_by_vfork(freezer.pids_in_cgroup(running.containers[0].freezer)) == []
 
 
 async def test_freeze_gives_up_on_an_exec_that_never_comes(lab: Lab, tmp_path: Path) -> None:
     workload = lab.job("never", program(tmp_path, 60_000_000))
     await lab.runtime.start_cold(workload, None)
     await lab.printed("never", 1)
-    running = await lab.runtime.running(workload)
+    running = await lab.runtime.find_running(workload)
     assert running is not None
     with pytest.raises(FreezerError) as caught:
         await asyncio.to_thread(freezer.freeze, running.containers[0].freezer, 0.2)

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cedana_sched.adapter.conformance.stage import loop_turns
+from cedana_sched.adapter.conformance.stage import yield_to_loop
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.model import codec
 from cedana_sched.model.preemption import Release, Signal, Verdict
@@ -185,7 +185,7 @@ class NotesAReleaseBeforeItIsDone(Broken):
         if await self._cluster.notes.read() == release.signal_uid.encode():
             return
         await self._cluster.notes.write(release.signal_uid.encode())
-        await loop_turns(4)  # as a request of its client would take
+        await yield_to_loop(4)  # as a request of its client would take
         await super().release(release)
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Report
 from cedana_sched.adapter.protected_pods import identity_of, workload_of
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal, Victim

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
-from cedana_sched.adapter.conformance import Power, RunningWorkload
+from cedana_sched.adapter.conformance import RunningWorkload, SchedulerCapability
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.adapter.protected_pods import identity_of, workload_of
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.model.objects import names
 from tests.unit.adapter.conformance import toy_page
 
@@ -54,15 +54,15 @@ class StartingToyAdapter(ToyAdapter):
     def told_of(self, pod: Pod, *, is_gone: bool) -> Report:
         if is_gone or pod.finished:
             return Ended(pod.metadata.uid, "it is gone")
-        policy = self._cluster.policies.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
+        policy = self._cluster.policies.policy_named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
         return Starting(workload_of(pod), identity_of(pod), policy)
 
 
 class StartingToyStage(ToyStage):
     adapter_class: ClassVar = StartingToyAdapter
-    lacks: ClassVar[dict[Power, str]] = {}
+    lacks: ClassVar[dict[SchedulerCapability, str]] = {}
 
-    async def place(self) -> RunningWorkload:
+    async def bind_workload(self) -> RunningWorkload:
         (placed,) = await self.start()
         self.change_pod(placed, {"status": {"phase": "Pending"}})
         return placed  # type: ignore[no-any-return]  # the page is known at run time only

@@ -12,11 +12,11 @@ import msgspec
 from armada_client.armada.submit_pb2 import JobSubmitRequestItem
 from armada_client.k8s.io.api.core.v1 import generated_pb2 as core
 
-from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, Report
+from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -64,10 +64,10 @@ class KilledAt:
 
 
 class OnePolicy:
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
         return CheckpointPolicy()
 
 
@@ -109,7 +109,7 @@ class HeardEvents(EventRecorder):
     def __init__(self) -> None:
         self.told: list[ObjectEvent] = []
 
-    def tell(self, event: ObjectEvent) -> None:
+    def record_event(self, event: ObjectEvent) -> None:
         self.told.append(event)
 
 

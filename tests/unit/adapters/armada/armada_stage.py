@@ -13,15 +13,15 @@ from typing import ClassVar, cast
 
 from armada_client.armada.submit_pb2 import JobSubmitRequestItem
 
-from cedana_sched.adapter.conformance import Power, RunningWorkload
+from cedana_sched.adapter.conformance import RunningWorkload, SchedulerCapability
 from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import HoldStep
 from cedana_sched_armada.adapter import ArmadaAdapter
-from cedana_sched_armada.events import JobSet, position
-from cedana_sched_armada.jobs import CARDINALITY, GANG
+from cedana_sched_armada.events import JobSet, event_position_key
+from cedana_sched_armada.job_of_pod import CARDINALITY, GANG
 from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, item, until
 from tests.unit.adapters.armada.fake_armada import FakeArmada
 
@@ -39,9 +39,9 @@ class ArmadaStage(ClusterStage):
 
     adapter_class: ClassVar = ArmadaAdapter
     lacks: ClassVar = {
-        Power.CANCELLATION: "a job that Armada has preempted is over for it",
-        Power.KEEPING: "Armada asks nobody",
-        Power.STARTS: "its workloads are pods",
+        SchedulerCapability.CANCELLATION: "a job that Armada has preempted is over for it",
+        SchedulerCapability.KEEPING: "Armada asks nobody",
+        SchedulerCapability.STARTS: "its workloads are pods",
     }
 
     def __init__(self, armada: FakeArmada, address: str) -> None:
@@ -58,7 +58,7 @@ class ArmadaStage(ClusterStage):
         async with super().adapter() as adapter:
             self._adapter = cast("ArmadaAdapter", adapter)
             try:
-                await self.settle()
+                await self.wait_until_reported()
                 yield self._adapter
             finally:
                 self._adapter = None
@@ -69,13 +69,13 @@ class ArmadaStage(ClusterStage):
         gang = {GANG: f"gang-{next(self.numbers)}", CARDINALITY: str(members)} if members > 1 else {}
         jobs = self._armada.submit(QUEUE, JOB_SET, *(item(annotations=gang) for _ in range(members)))
         pods = tuple(self._run(job, protected, deadline_seconds) for job in jobs)
-        await self.settle()
+        await self.wait_until_reported()
         return pods
 
     async def preempt(self, victim: RunningWorkload) -> None:
         await self._preempt(victim, GRACE_SECONDS)
 
-    async def preempt_by(self, victim: RunningWorkload) -> float:
+    async def preempt_with_deadline(self, victim: RunningWorkload) -> float:
         return await self._preempt(victim, 30)
 
     async def finish(self, victim: RunningWorkload) -> None:
@@ -87,32 +87,32 @@ class ArmadaStage(ClusterStage):
         self._armada.cancel(self._jobs[workload.uid])
         self._delete([self._jobs[workload.uid]], GRACE_SECONDS)
 
-    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
+    async def wait_until_returned(self, victim: RunningWorkload) -> RunningWorkload:
         (successor,) = self._armada.successors_of(self._jobs[victim.uid])
         again = self._run(successor)
-        await self.settle()
+        await self.wait_until_reported()
         return again
 
-    async def settle(self) -> None:
+    async def wait_until_reported(self) -> None:
         """The adapter has heard of what is submitted now, has noted it, and has done what followed."""
-        await super().settle()
+        await super().wait_until_reported()
         if (adapter := self._adapter) is not None:
             await adapter._ready.wait()
             self._armada.submit(QUEUE, JOB_SET, JobSubmitRequestItem(namespace="settled"))
             marker = _batch(self._armada.last_id(QUEUE, JOB_SET))
             await until(lambda: not _follows(adapter) or _batch(adapter._ledger.streams[STREAM]) >= marker)
-            await adapter._ledger.written()
+            await adapter._ledger.wait_until_persisted()
             await until(lambda: not adapter._chores._known)
-            await super().settle()
+            await super().wait_until_reported()
 
-    async def repeat(self) -> None:
-        await super().repeat()
+    async def repeat_current_state(self) -> None:
+        await super().repeat_current_state()
         self._armada.cut_streams()
         self._armada.repeat()
 
     @asynccontextmanager
-    async def unreachable(self) -> AsyncIterator[None]:
-        async with super().unreachable():
+    async def scheduler_outage(self) -> AsyncIterator[None]:
+        async with super().scheduler_outage():
             self._armada.down = True
             self._armada.cut_streams()
             try:
@@ -141,9 +141,9 @@ class ArmadaStage(ClusterStage):
         jobs = [one for one, made in self._armada.jobs.items() if gang and made.job.annotations.get(GANG) == gang]
         jobs = jobs or [job]
         self._armada.preempt(*jobs)
-        await self.settle()
+        await self.wait_until_reported()
         killed_at = self._delete(jobs, grace_seconds)
-        await self.settle()
+        await self.wait_until_reported()
         return killed_at
 
     def _delete(self, jobs: Collection[str], grace_seconds: int) -> float:
@@ -174,9 +174,9 @@ class ArmadaStage(ClusterStage):
 
 
 def _follows(adapter: ArmadaAdapter) -> bool:
-    return adapter._job_sets is not None and STREAM in adapter._job_sets.followed
+    return adapter._job_sets is not None and STREAM in adapter._job_sets._watched
 
 
 def _batch(identifier: str) -> tuple[int, ...]:
     """Of the events in one batch the last ones may be of no concern."""
-    return position(identifier)[:2]
+    return event_position_key(identifier)[:2]

@@ -6,7 +6,7 @@ import random
 import string
 from collections.abc import Mapping
 
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.model.objects import names
 from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, World, rfc3339
 

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from cedana_sched_armada import credentials, ledger
 from cedana_sched_armada.credentials import ClientCredentials
 from cedana_sched_armada.errors import ArmadaError
-from cedana_sched_armada.events import Heard, id_before, position, read_event, submitted_at
-from cedana_sched_armada.jobs import CARDINALITY, GANG
+from cedana_sched_armada.events import JobEvent, event_position_key, id_before, read_event, submission_time_of_job
+from cedana_sched_armada.job_of_pod import CARDINALITY, GANG
 from cedana_sched_armada.ledger import Ledger
 from cedana_sched_armada.settings import OidcSettings
 from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, KeptNotes, World, preempted
@@ -93,10 +93,10 @@ def test_any_event_is_read_or_passed_over(data: bytes, identifier: str) -> None:
         return
     heard = read_event(told)
     if heard is not None:
-        assert isinstance(heard, Heard)
+        assert isinstance(heard, JobEvent)
         assert id_before(heard.at)
-        assert submitted_at(heard.job) >= 0
-    position(identifier)
+        assert submission_time_of_job(heard.job) >= 0
+    event_position_key(identifier)
 
 
 TEXT = zlib.compress(b'{"version":1,"streams":[]}')
@@ -124,7 +124,7 @@ def test_notes_that_are_larger_than_any_of_ours_are_not_unpacked(monkeypatch: py
     packed = zlib.compress(b'{"version":1}' + b" " * (64 << 20))
     tracemalloc.start()
     try:
-        assert ledger._read(packed) == ledger._State()
+        assert ledger._decode_state(packed) == ledger._LedgerState()
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
@@ -161,7 +161,7 @@ async def test_any_endpoint_that_a_provider_names_is_an_error_in_words(
     async def body(_: Any) -> bytes:
         return json.dumps({"token_endpoint": endpoint}).encode()
 
-    monkeypatch.setattr(credentials, "_body", body)
+    monkeypatch.setattr(credentials, "_read_response_body", body)
     async with _provider([]) as (url, _):
         with pytest.raises(ArmadaError):
             await ClientCredentials(_settings(url, tmp_path)).metadata()

@@ -8,7 +8,7 @@ import pytest
 
 from cedana_sched.adapter.contract import Preempted
 from cedana_sched.model.errors import RetryableError
-from cedana_sched_armada.events import JobSet, position
+from cedana_sched_armada.events import JobSet, event_position_key
 from tests.unit.adapters.armada.armada_builders import (
     JOB_SET,
     QUEUE,
@@ -53,7 +53,7 @@ async def test_notes_that_cannot_be_written_let_nobody_go_and_take_nothing_back(
         assert isinstance(report, Preempted)
         assert refusals == 0
         assert coordinator.reports.empty()
-        assert not coordinator.adapter._preemptions._pods.was_let_go(world.pod_of(job).metadata.uid)
+        assert not coordinator.adapter._preemptions._pods.is_released(world.pod_of(job).metadata.uid)
 
 
 @pytest.mark.parametrize("whole_set", [False, True])
@@ -77,4 +77,4 @@ async def test_a_pod_that_shows_after_its_job_was_cancelled_as_well_is_not_taken
 
 def _has_heard_all(coordinator: Coordinator, world: World) -> bool:
     heard = coordinator.adapter._ledger.streams.get(JobSet(QUEUE, JOB_SET), "")
-    return position(heard)[:2] == position(world.armada.last_id(QUEUE, JOB_SET))[:2]
+    return event_position_key(heard)[:2] == event_position_key(world.armada.last_id(QUEUE, JOB_SET))[:2]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cedana_sched_armada import ledger
 from cedana_sched_armada.events import JobSet
-from cedana_sched_armada.ledger import Awaited, Case, Member, packed
+from cedana_sched_armada.ledger import AwaitedJob, Member, OpenPreemption, encode_within_limit
 from tests.unit.adapters.armada.tenants_pods import text
 
 _WIDE = [chr(number) for number in range(0x20000, 0x2A6DF)]
@@ -22,7 +22,7 @@ def chosen() -> random.Random:
     return random.Random(1)
 
 
-def _case(chosen: random.Random, queue: str, *, pods: int = 1, policy: int = 0, name: str = "set") -> Case:
+def _case(chosen: random.Random, queue: str, *, pods: int = 1, policy: int = 0, name: str = "set") -> OpenPreemption:
     job, run = text(26, chosen), str(uuid.UUID(int=chosen.getrandbits(128)))
     members = tuple(
         Member(
@@ -31,21 +31,21 @@ def _case(chosen: random.Random, queue: str, *, pods: int = 1, policy: int = 0, 
         )
         for _ in range(pods)
     )  # fmt: skip
-    return Case(f"{job}@{run}", JobSet(queue, name), text(20, chosen), job, members, 1.0, 1.0, 2.0)
+    return OpenPreemption(f"{job}@{run}", JobSet(queue, name), text(20, chosen), job, members, 1.0, 1.0, 2.0)
 
 
-def _noted(*cases: Case) -> set[str]:
-    written = packed({one.job_set: "1700000000000-1" for one in cases}, cases, {})
+def _noted(*cases: OpenPreemption) -> set[str]:
+    written = encode_within_limit({one.job_set: "1700000000000-1" for one in cases}, cases, {})
     assert len(written) <= ledger.MOST_BYTES
-    return _uids(ledger._read(written).cases)
+    return _uids(ledger._decode_state(written).cases)
 
 
-def _uids(cases: Iterable[Case]) -> set[str]:
+def _uids(cases: Iterable[OpenPreemption]) -> set[str]:
     return {one.uid for one in cases}
 
 
 def test_long_names_of_job_sets_are_within_the_bound(chosen: random.Random) -> None:
-    """512 characters, as `jobs.LONGEST_NAME` allows."""
+    """512 characters, as `job_of_pod.LONGEST_NAME` allows."""
     cases = [_case(chosen, "ml", name="".join(chosen.choices(_WIDE, k=512))) for _ in range(1000)]
     assert len(_noted(*cases)) > 200
 
@@ -60,16 +60,16 @@ def test_one_preemption_more_than_fits_leaves_the_others_noted(chosen: random.Ra
 def test_jobs_of_one_queue_that_come_back_keep_nothing_of_others_out(chosen: random.Random, policy: int) -> None:
     """Each in a job set of its own, which its owner has named."""
     theirs = {
-        text(26, chosen): Awaited(JobSet("mallory", "".join(chosen.choices(_WIDE, k=512))), "team", "id")
+        text(26, chosen): AwaitedJob(JobSet("mallory", "".join(chosen.choices(_WIDE, k=512))), "team", "id")
         for _ in range(800)
     }
     cases = [_case(chosen, f"q{number}") for number in range(300)]
     cases += [_case(chosen, "mallory", policy=policy) for _ in range(50)]
-    ours = {text(26, chosen): Awaited(JobSet(f"q{number}", "set"), "team", "id") for number in range(600)}
+    ours = {text(26, chosen): AwaitedJob(JobSet(f"q{number}", "set"), "team", "id") for number in range(600)}
     streams = dict.fromkeys((one.job_set for one in theirs.values()), "1700000000000-1")
-    written = packed(streams, cases, theirs | ours)
+    written = encode_within_limit(streams, cases, theirs | ours)
     assert len(written) <= ledger.MOST_BYTES
-    noted = ledger._read(written)
+    noted = ledger._decode_state(written)
     assert _uids(noted.cases) >= _uids(cases[:300])
     assert noted.awaited.items() >= ours.items()
     assert len(noted.awaited) > 600, "there is room for more"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cedana_sched.model.errors import RetryableError
+from cedana_sched_armada.armada_client import ArmadaClient
 from cedana_sched_armada.events import JobSet
-from cedana_sched_armada.server import ArmadaServer
 from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, World, preempted, until
 from tests.unit.adapters.armada.fake_armada import FakeArmada
 
@@ -47,18 +47,18 @@ async def test_a_job_that_is_cancelled_while_it_is_submitted_stays_away(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = world.running()
-    submit = ArmadaServer.submit
+    submit = ArmadaClient.submit
     async with world.coordinator() as coordinator:
         signal = await preempted(world, coordinator, job)
         ledger = coordinator.adapter._ledger
 
-        async def slowly(server: ArmadaServer, job_set: JobSet, items: Any) -> tuple[str, ...]:
+        async def slowly(server: ArmadaClient, job_set: JobSet, items: Any) -> tuple[str, ...]:
             made = await submit(server, job_set, items)
             world.armada.cancel(job)
             await until(lambda: ledger.cases[signal.uid].cancelled != "")
             return made
 
-        monkeypatch.setattr(ArmadaServer, "submit", slowly)
+        monkeypatch.setattr(ArmadaClient, "submit", slowly)
         await coordinator.release(signal)
         assert not ledger.awaited
     assert len(world.armada.jobs) == 2, "it was submitted"
@@ -100,7 +100,7 @@ async def test_a_cancellation_by_id_is_none_of_the_job_set_after_a_restart(world
         signal = await preempted(world, coordinator, job)
         world.armada.ask_to_cancel(other)
         await until(lambda: bool(world.let_go))
-        await coordinator.adapter._ledger.written()
+        await coordinator.adapter._ledger.wait_until_persisted()
     world.armada.carry_out_cancellation(other)
     async with world.coordinator() as coordinator:
         await coordinator.release(signal)

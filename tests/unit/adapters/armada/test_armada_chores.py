@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from cedana_sched_armada.chores import Chores
+from cedana_sched_armada.retried_tasks import RetriedTasks
 from tests.pauses import shorten_pauses
 
 
 async def test_a_defect_is_said_and_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch)
-    chores, attempts, done = Chores(), list[str](), asyncio.Event()
+    chores, attempts, done = RetriedTasks(), list[str](), asyncio.Event()
 
     async def defective() -> None:
         attempts.append("defective")

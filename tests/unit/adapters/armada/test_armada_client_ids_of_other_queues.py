@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from armada_client.armada.submit_pb2 import JobSubmitRequestItem
 
-from cedana_sched_armada import doubts
+from cedana_sched_armada import unexplained_deletions
 from cedana_sched_armada.successor import client_id
 from tests.unit.adapters.armada.armada_builders import NAMESPACE, World, item, preempted, until
 from tests.unit.adapters.armada.tenants_pods import forged
@@ -57,7 +57,7 @@ async def test_job_of_another_queue_submitted_while_it_is_saved_is_not_taken_for
 async def test_doubt_about_a_forged_pod_absorbs_no_preemption_of_a_successor_without_pod(
     world: World, monkeypatch: pytest.MonkeyPatch, *, is_forged: bool
 ) -> None:
-    monkeypatch.setattr(doubts, "WORD_SECONDS", 0.05)
+    monkeypatch.setattr(unexplained_deletions, "WORD_SECONDS", 0.05)
     job = world.running()
     async with world.coordinator() as coordinator:
         await coordinator.release(await preempted(world, coordinator, job))

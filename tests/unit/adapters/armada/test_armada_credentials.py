@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from cedana_sched.model.errors import UsageError
+from cedana_sched_armada.armada_client import ArmadaClient
 from cedana_sched_armada.credentials import ClientCredentials
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaUnavailableError, ArmadaUntrustedError
-from cedana_sched_armada.server import ArmadaServer
 from cedana_sched_armada.settings import ArmadaSettings, OidcSettings
 from tests.unit.adapters.armada.armada_builders import World
 
@@ -29,8 +29,8 @@ from tests.unit.adapters.armada.armada_builders import World
 async def _ask(world: World, auth: dict[str, Any] | None = None, tls: dict[str, Any] | None = None) -> str:
     """Ask Armada something; what it was told about who asks."""
     settings = ArmadaSettings.read({"url": world.address, "auth": auth or {}, "tls": tls})
-    async with ArmadaServer.open(settings) as server:
-        await server.details(["01job"])
+    async with ArmadaClient.open(settings) as server:
+        await server.job_details(["01job"])
     return world.armada.authorizations[-1]
 
 
@@ -48,13 +48,13 @@ async def test_name_and_password(world: World, tmp_path: Path) -> None:
 async def test_a_token_is_read_anew_for_each_call(world: World, tmp_path: Path) -> None:
     token = tmp_path / "token"
     settings = ArmadaSettings.read({"url": world.address, "auth": {"token": {"file": str(token)}}})
-    async with ArmadaServer.open(settings) as server:
+    async with ArmadaClient.open(settings) as server:
         for value in ("first", "second"):
             token.write_text(value)
-            await server.details(["01job"])
+            await server.job_details(["01job"])
         token.unlink()
         with pytest.raises(UsageError, match=r"armada\.auth\.token\.file: .*cannot be read"):
-            await server.details(["01job"])
+            await server.job_details(["01job"])
     assert world.armada.authorizations == ["Bearer first", "Bearer second"]
 
 
@@ -105,7 +105,7 @@ async def test_client_credentials_are_kept_until_they_expire_or_are_rejected(tmp
         said = [(await credentials.metadata())[0][1] for _ in range(2)]
         now = 271.0
         said.append((await credentials.metadata())[0][1])
-        credentials.rejected()
+        credentials.on_rejected()
         said.append((await credentials.metadata())[0][1])
     assert said == ["Bearer one", "Bearer one", "Bearer two", "Bearer three"]
     basic = base64.b64encode(b"cedana:s3cret").decode()

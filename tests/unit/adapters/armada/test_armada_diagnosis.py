@@ -11,8 +11,8 @@ from cedana_sched.kube.errors import RefusedByServerError
 from cedana_sched.kube.events import COMPONENT
 from cedana_sched.kube.resources import EVENTS, PODS
 from cedana_sched.model.objects import names
-from cedana_sched_armada import adapter, diagnosis
-from cedana_sched_armada.marks import JOB_LABEL
+from cedana_sched_armada import adapter, doctor_checks
+from cedana_sched_armada.executor_labels import JOB_LABEL
 from tests.unit.cli.doctor.cluster.cluster_to_look_at import Cluster, said
 
 
@@ -54,23 +54,25 @@ async def test_protected_jobs_that_nothing_holds_are_told_of() -> None:
 
 
 async def test_an_armada_that_is_not_heard_is_told_of_in_its_words() -> None:
-    denied, untrusted = event(diagnosis.DENIED, "no verb watch"), event(diagnosis.NOT_TRUSTED, "x" * 5_000)
-    assert await look(Cluster().put(PODS, job(1)).put(EVENTS, event(diagnosis.DENIED, "older"), denied, untrusted)) == [
+    denied, untrusted = event(doctor_checks.DENIED, "no verb watch"), event(doctor_checks.NOT_TRUSTED, "x" * 5_000)
+    assert await look(
+        Cluster().put(PODS, job(1)).put(EVENTS, event(doctor_checks.DENIED, "older"), denied, untrusted)
+    ) == [
         f"warn within the last hour its events could not be followed ({reason}; Events: {count}): one in namespace "
         f"lab says: '{text}'"
         for reason, count, text in (("ArmadaDenied", 2, "no verb watch"), ("ArmadaCertificateInvalid", 1, "x" * 300))
     ]
-    assert set(adapter._TOLD.values()) == {diagnosis.DENIED, diagnosis.NOT_TRUSTED}
+    assert set(adapter._TOLD.values()) == {doctor_checks.DENIED, doctor_checks.NOT_TRUSTED}
 
 
 async def test_what_others_write_in_events_does_not_count() -> None:
-    events = event(diagnosis.DENIED, "no verb watch"), event(diagnosis.DENIED, "run this", "me", "tenant")
+    events = event(doctor_checks.DENIED, "no verb watch"), event(doctor_checks.DENIED, "run this", "me", "tenant")
     [finding] = await look(Cluster().put(PODS, job(1)).put(EVENTS, *events))
     assert finding.endswith("Events: 1): one in namespace lab says: 'no verb watch'")
 
 
 async def test_an_event_in_our_name_moves_no_terminal_and_says_whose_namespace_it_is_of() -> None:
-    forged = event(diagnosis.DENIED, "\x1b[2J\ncedana-sched: run this", namespace="tenant")
+    forged = event(doctor_checks.DENIED, "\x1b[2J\ncedana-sched: run this", namespace="tenant")
     [finding] = await look(Cluster().put(PODS, job(1)).put(EVENTS, forged))
     assert finding.isprintable()
     assert finding.endswith("in namespace tenant says: '\ufffd[2J\ufffdcedana-sched: run this'")

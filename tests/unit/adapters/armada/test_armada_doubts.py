@@ -8,14 +8,14 @@ import pytest
 
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.model.preemption import Signal
-from cedana_sched_armada import doubts, preemptions
+from cedana_sched_armada import preemption_tracker, unexplained_deletions
 from cedana_sched_armada.errors import ArmadaUnavailableError
 from tests.unit.adapters.armada.armada_builders import JOB_SET, QUEUE, Coordinator, World, rfc3339, until
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doubts, "WORD_SECONDS", 0.05)
+    monkeypatch.setattr(unexplained_deletions, "WORD_SECONDS", 0.05)
 
 
 def _delete(world: World, job: str) -> None:
@@ -110,7 +110,7 @@ async def test_a_deletion_that_is_explained_is_no_doubt(world: World) -> None:
         await until(lambda: world.let_go != [])
         for job in (preempted, cancelled):
             _delete(world, job)
-        await asyncio.sleep(3 * doubts.WORD_SECONDS)
+        await asyncio.sleep(3 * unexplained_deletions.WORD_SECONDS)
         reminder = await coordinator.signal()
         assert reminder.uid.startswith(preempted)
         assert coordinator.reports.empty()
@@ -122,7 +122,7 @@ async def test_a_gang_is_in_doubt_as_a_whole(world: World) -> None:
         world.start(job)
     async with world.coordinator() as coordinator:
         _delete(world, first)
-        await asyncio.sleep(3 * doubts.WORD_SECONDS)
+        await asyncio.sleep(3 * unexplained_deletions.WORD_SECONDS)
         assert coordinator.reports.empty(), "Armada ends all of a gang, or none"
         signal = await _saved_unexplained(world, coordinator, second)
         assert len(signal.victims) == 2
@@ -135,12 +135,12 @@ async def test_a_gang_is_in_doubt_as_a_whole(world: World) -> None:
 async def test_one_for_which_there_was_no_room_is_saved_once_there_is(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preemptions, "MOST_DOUBTS", 1)
+    monkeypatch.setattr(preemption_tracker, "MOST_DOUBTS", 1)
     first, second = world.running(), world.running()
     async with world.coordinator() as coordinator:
         signal = await _saved_unexplained(world, coordinator, first)
         _delete(world, second)
-        await asyncio.sleep(3 * doubts.WORD_SECONDS)
+        await asyncio.sleep(3 * unexplained_deletions.WORD_SECONDS)
         assert coordinator.reports.empty(), "there was no room"
         world.armada.cancel(first)
         world.armada.ingest()

@@ -6,11 +6,13 @@ import grpc
 import pytest
 from grpc.aio import AioRpcError, Metadata
 
-from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError, ArmadaUntrustedError, error_of
+from cedana_sched_armada.errors import ArmadaError, ArmadaUnavailableError, ArmadaUntrustedError, convert_grpc_error
 
 
 def said(details: str) -> ArmadaError:
-    return error_of("details", AioRpcError(grpc.StatusCode.UNAVAILABLE, Metadata(), Metadata(), details=details))
+    return convert_grpc_error(
+        "details", AioRpcError(grpc.StatusCode.UNAVAILABLE, Metadata(), Metadata(), details=details)
+    )
 
 
 @pytest.mark.parametrize("details", ["Socket closed", "recvmsg:Connection reset by peer", "sendmsg: Broken pipe (32)"])

@@ -7,8 +7,8 @@ import base64
 import pytest
 
 from cedana_sched.model.errors import RetryableError
-from cedana_sched_armada import doubts
-from cedana_sched_armada.jobs import CARDINALITY, GANG
+from cedana_sched_armada import unexplained_deletions
+from cedana_sched_armada.job_of_pod import CARDINALITY, GANG
 from tests.unit.adapters.armada.armada_builders import NAMESPACE, World, preempted, until
 from tests.unit.adapters.armada.tenants_pods import his, text
 
@@ -17,7 +17,7 @@ from tests.unit.adapters.armada.tenants_pods import his, text
 async def test_deleted_pods_of_one_tenant_keep_no_preemption_of_others_from_being_noted(
     world: World, monkeypatch: pytest.MonkeyPatch, pods: int
 ) -> None:
-    monkeypatch.setattr(doubts, "WORD_SECONDS", 0.05)
+    monkeypatch.setattr(unexplained_deletions, "WORD_SECONDS", 0.05)
     write = world.notes.write
 
     async def bounded(notes: bytes) -> None:

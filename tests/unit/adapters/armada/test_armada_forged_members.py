@@ -10,8 +10,8 @@ from armada_client.armada.submit_pb2 import JobSubmitRequestItem
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
-from cedana_sched_armada import doubts
-from cedana_sched_armada.jobs import CARDINALITY, GANG
+from cedana_sched_armada import unexplained_deletions
+from cedana_sched_armada.job_of_pod import CARDINALITY, GANG
 from tests.unit.adapters.armada.armada_builders import (
     NAMESPACE,
     QUEUE,
@@ -80,7 +80,7 @@ async def test_job_that_nobody_has_preempted_is_submitted_by_no_gang_that_its_po
 async def test_deletion_of_a_pod_that_names_a_job_hides_no_preemption(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doubts, "WORD_SECONDS", 0.05)
+    monkeypatch.setattr(unexplained_deletions, "WORD_SECONDS", 0.05)
     job = world.submit()
     async with world.coordinator() as coordinator:
         await until(coordinator.adapter._ready.is_set)

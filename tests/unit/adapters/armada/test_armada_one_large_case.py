@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.model.objects import names
-from cedana_sched_armada.jobs import CARDINALITY, GANG
+from cedana_sched_armada.job_of_pod import CARDINALITY, GANG
 from tests.unit.adapters.armada.armada_builders import World, item, preempted, until
 from tests.unit.adapters.armada.tenants_pods import his, text
 
@@ -37,7 +37,7 @@ async def test_preemption_of_another_queue_outlives_the_coordinator(world: World
         await until(coordinator.adapter._ready.is_set)
         await preempted(world, coordinator, members[0])
         signal = await preempted(world, coordinator, job)
-        await coordinator.adapter._ledger.written()
+        await coordinator.adapter._ledger.wait_until_persisted()
     world.snapshots.add(job)  # it is saved, and its pod goes
     world.delete(job)
     async with world.coordinator() as coordinator:  # the next one

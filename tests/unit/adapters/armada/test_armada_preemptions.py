@@ -7,7 +7,7 @@ import pytest
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.preemption import Verdict
-from cedana_sched_armada import server
+from cedana_sched_armada import armada_client
 from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, World, preempted, rfc3339, until
 
 
@@ -94,7 +94,7 @@ async def test_a_queue_that_is_not_opted_in_is_not_followed(world: World) -> Non
     async with world.coordinator() as coordinator:
         await coordinator.adapter._ready.wait()
         assert coordinator.adapter._job_sets is not None
-        assert coordinator.adapter._job_sets.followed == ()
+        assert coordinator.adapter._job_sets._watched == {}
 
 
 async def test_every_end_that_is_no_preemption_lets_the_pod_go(world: World) -> None:
@@ -159,7 +159,7 @@ async def test_a_broken_stream_goes_on_where_it_stood(world: World) -> None:
 async def test_job_sets_are_followed_however_few_calls_a_connection_allows(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "WATCHES_PER_CONNECTION", 2)
+    monkeypatch.setattr(armada_client, "WATCHES_PER_CONNECTION", 2)
     job_sets = [f"set-{number}" for number in range(5)]
     jobs = [world.submit(job_set) for job_set in job_sets]
     for job in jobs:

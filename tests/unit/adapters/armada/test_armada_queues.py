@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.eviction_holds.preemptions import Preemptions
+from cedana_sched.eviction_holds.preemption_index import PreemptionIndex
 from cedana_sched.kube.client import Api
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.served import Served
-from cedana_sched.testing.patches import patched
+from cedana_sched.model.served_namespaces import ServedNamespaces
+from cedana_sched.testing.patches import apply_json_patch
 from cedana_sched_armada.webhooks import PODS, ArmadaWebhooks
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.schedulers import ReplicaAccess, load
@@ -31,8 +31,8 @@ def pod(queue: str = "bio", *, job: str = JOB, annotations: dict[str, str] | Non
 
 
 def connected(**section: Any) -> ArmadaWebhooks:
-    served = Served(frozenset({"kube-system"}))
-    return ArmadaWebhooks.connect(ReplicaAccess(cast("Api", None), Preemptions(), served, section))
+    served = ServedNamespaces(frozenset({"kube-system"}))
+    return ArmadaWebhooks.connect(ReplicaAccess(cast("Api", None), PreemptionIndex(), served, section))
 
 
 async def answered(body: dict[str, Any], namespace: str = "lab", **section: Any) -> Answer:
@@ -42,7 +42,7 @@ async def answered(body: dict[str, Any], namespace: str = "lab", **section: Any)
 async def test_a_pod_of_a_protected_queue_gets_its_jobs_id_which_is_no_derived_one() -> None:
     body = pod(annotations={"mine": "x"})
     answer = await answered(body, queues=["bio"])
-    assert patched(body, answer.patch)["metadata"]["annotations"] == {"mine": "x", names.ID: JOB}
+    assert apply_json_patch(body, answer.patch)["metadata"]["annotations"] == {"mine": "x", names.ID: JOB}
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,6 @@ def test_it_is_found_under_the_adapters_name() -> None:
 def test_the_adapter_gives_the_same_to_pods_that_no_webhook_has_seen() -> None:
     world = World()
     world.address, world.settings = "armada:50051", {"queues": ["bio"]}
-    opted_in = world.adapter().opted_in
+    opted_in = world.adapter().opt_in_annotations
     assert opted_in(pod()) == {names.ID: JOB}
     assert [opted_in(one) for one in (pod("ml"), pod(job=""), pod(CEDANA_CHECKPOINT=""))] == [{}, {}, {}]

@@ -14,7 +14,7 @@ from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched_armada import job_sets, ledger
-from cedana_sched_armada.events import JobSet, position
+from cedana_sched_armada.events import JobSet, event_position_key
 from cedana_sched_armada.ledger import Ledger
 from tests.unit.adapters.armada.armada_builders import (
     JOB_SET,
@@ -30,7 +30,7 @@ from tests.unit.adapters.armada.armada_builders import (
 
 def _followed(coordinator: Coordinator) -> list[str]:
     job_sets = coordinator.adapter._job_sets
-    return [one.name for one in job_sets.followed] if job_sets is not None else []
+    return [one.name for one in sorted(job_sets._watched)] if job_sets is not None else []
 
 
 def _position(coordinator: Coordinator) -> str:
@@ -39,7 +39,9 @@ def _position(coordinator: Coordinator) -> str:
 
 def _has_heard_all(coordinator: Coordinator, world: World) -> bool:
     """Of the events in the last batch some are of no concern."""
-    return position(_position(coordinator))[:2] == position(world.armada.last_id(QUEUE, JOB_SET))[:2]
+    return (
+        event_position_key(_position(coordinator))[:2] == event_position_key(world.armada.last_id(QUEUE, JOB_SET))[:2]
+    )
 
 
 async def test_what_is_pending_is_told_again_with_the_same_uid(world: World) -> None:
@@ -98,7 +100,7 @@ async def test_who_writes_another_version_says_so(world: World, monkeypatch: pyt
     monkeypatch.setattr(ledger, "VERSION", 2)
     notes = Ledger(world.notes)
     running = asyncio.create_task(notes.run())
-    await notes.written()
+    await notes.wait_until_persisted()
     running.cancel()
     assert world.notes.text is not None
     assert json.loads(zlib.decompress(world.notes.text))["version"] == 2
@@ -148,7 +150,7 @@ async def test_who_was_preempted_in_another_cluster_is_left_to_that_as_long_as_i
     world.start(there, protected=False)
     async with world.coordinator() as coordinator:
         await until(lambda: _followed(coordinator) == [JOB_SET])
-        await coordinator.adapter._ledger.written()
+        await coordinator.adapter._ledger.wait_until_persisted()
     world.now += 1
     world.armada.preempt(there)
     preempted_at = world.now
@@ -313,7 +315,7 @@ async def test_events_that_are_written_twice_bring_nobody_back_twice(world: Worl
     async with world.coordinator() as coordinator:
         await coordinator.adapter._ready.wait()
         await until(lambda: _has_heard_all(coordinator, world))
-        await coordinator.adapter._ledger.written()
+        await coordinator.adapter._ledger.wait_until_persisted()
         await until(lambda: not coordinator.adapter._ledger.cases)
         assert coordinator.reports.empty()
     assert len(world.armada.successors_of(job)) == 1

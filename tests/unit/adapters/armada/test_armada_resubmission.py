@@ -7,8 +7,8 @@ import pytest
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
-from cedana_sched_armada import preemptions
-from cedana_sched_armada.jobs import EXTERNAL_URI, FIRST, NUMBER, PREVIOUS
+from cedana_sched_armada import preemption_tracker
+from cedana_sched_armada.job_of_pod import EXTERNAL_URI, FIRST, NUMBER, PREVIOUS
 from tests.unit.adapters.armada.armada_builders import KilledAt, World, preempted, release_of, until
 
 
@@ -161,7 +161,7 @@ async def test_two_jobs_in_one_place_become_one(world: World) -> None:
 
 
 async def test_successors_are_not_remembered_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemptions, "REMEMBERED", 2)
+    monkeypatch.setattr(preemption_tracker, "REMEMBERED", 2)
     async with world.coordinator() as coordinator:
         for _ in range(4):
             job = world.running()

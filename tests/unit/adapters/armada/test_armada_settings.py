@@ -61,5 +61,5 @@ def test_settings_of_a_newer_chart_are_passed_over_and_named() -> None:
 
 def test_pauses_double_up_to_the_longest() -> None:
     limits = LimitSettings(first_pause_seconds=10, longest_pause_seconds=60)
-    assert [limits.pause(number) for number in range(1, 7)] == [0, 10, 20, 40, 60, 60]
-    assert limits.pause(10_000) == 60
+    assert [limits.resubmission_pause_seconds(number) for number in range(1, 7)] == [0, 10, 20, 40, 60, 60]
+    assert limits.resubmission_pause_seconds(10_000) == 60

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects import names
 from cedana_sched_armada import ledger
-from cedana_sched_armada.events import Heard, JobSet
-from cedana_sched_armada.jobs import CARDINALITY, GANG, LONGEST_NAME, gang_id, number_in
+from cedana_sched_armada.events import JobEvent, JobSet
+from cedana_sched_armada.job_of_pod import CARDINALITY, GANG, LONGEST_NAME, gang_id, number_in_annotation
 from cedana_sched_armada.ledger import Ledger
 from tests.unit.adapters.armada.armada_builders import QUEUE, KeptNotes, World, preempted, rfc3339, until
 
@@ -68,7 +68,7 @@ async def test_job_sets_without_number_leave_room_for_what_is_open(
 async def test_streams_are_noted_as_long_as_there_is_room(world: World) -> None:
     kept = Ledger(world.notes)
     kept.streams = {JobSet(QUEUE, str(number)): "1:0:0:1" for number in range(100)}
-    await world.notes.write(ledger.packed(kept.streams, [], {}))
+    await world.notes.write(ledger.encode_within_limit(kept.streams, [], {}))
     again = Ledger(world.notes)
     await again.load()
     assert again.streams == kept.streams
@@ -87,7 +87,7 @@ async def test_number_that_no_job_has_ends_nobody(world: World, digits: int) -> 
 
 @pytest.mark.parametrize("text", ["", "-1", "1e3", "٣", "9" * 5_000, " 2", "2\n"])
 def test_what_is_no_number_counts_as_none(text: str) -> None:
-    assert number_in({CARDINALITY: text}, CARDINALITY) == 0
+    assert number_in_annotation({CARDINALITY: text}, CARDINALITY) == 0
 
 
 def test_gang_has_a_name_that_can_be_noted() -> None:
@@ -101,15 +101,15 @@ async def test_event_that_shows_a_defect_is_not_read_again(world: World, monkeyp
     async with world.coordinator() as coordinator:
         await until(coordinator.adapter._ready.is_set)
         preemptions = coordinator.adapter._preemptions
-        hear, failed = preemptions.hear, list[str]()
+        hear, failed = preemptions.process_event, list[str]()
 
-        def broken(job_set: JobSet, heard: Heard, *, missed: bool) -> None:
+        def broken(job_set: JobSet, heard: JobEvent, *, missed: bool) -> None:
             if heard.job == first:
                 failed.append(heard.id)
                 raise ValueError("a defect")
             hear(job_set, heard, missed=missed)
 
-        monkeypatch.setattr(preemptions, "hear", broken)
+        monkeypatch.setattr(preemptions, "process_event", broken)
         world.armada.preempt(first)
         signal = await preempted(world, coordinator, second)
         assert signal.victims[0].workload.name == f"armada-{second}-0"

@@ -8,8 +8,14 @@ from armada_client.k8s.io.api.networking.v1 import generated_pb2 as networking
 from armada_client.k8s.io.apimachinery.pkg.apis.meta.v1 import generated_pb2 as meta
 
 from cedana_sched.model.objects import names
-from cedana_sched_armada.jobs import FIRST, Gang
-from cedana_sched_armada.successor import client_id, id_of, next_gang, predecessor, successor_of
+from cedana_sched_armada.job_of_pod import FIRST, Gang
+from cedana_sched_armada.successor import (
+    build_successor_submission,
+    checkpoint_id_of,
+    client_id,
+    next_gang,
+    predecessor_by_client_id,
+)
 
 _JOB = "01kabc0000000000000000000a"
 _ANNOTATIONS = {"team": "bio", "armada_jobset_id": "md", "armada_owner": "anna"}
@@ -48,7 +54,7 @@ def test_ingresses_and_services_are_asked_for_again() -> None:
         k8s_ingress=[_ingress(of_ingress, 81, "research-"), _ingress(node_port, 82, "own")],
     )
 
-    item = successor_of(job, _JOB, 1, None)
+    item = build_successor_submission(job, _JOB, 1, None)
 
     assert [(one.type, list(one.ports), one.name) for one in item.services] == [
         (Headless, [80], ""),
@@ -64,13 +70,13 @@ def test_ingresses_and_services_are_asked_for_again() -> None:
 def test_default_tolerations_do_not_pile_up() -> None:
     tolerations = [core.Toleration(key=key, operator="Exists") for key in ("a", "b", "a", "a")]
     job = Job(id=_JOB, pod_spec=core.PodSpec(tolerations=tolerations))
-    assert [one.key for one in successor_of(job, _JOB, 1, None).pod_spec.tolerations] == ["a", "b"]
+    assert [one.key for one in build_successor_submission(job, _JOB, 1, None).pod_spec.tolerations] == ["a", "b"]
     assert len(job.pod_spec.tolerations) == 4, "what Armada said is left as it is"
 
 
 def test_several_pod_specs_stay_where_they_were() -> None:
     job = Job(id=_JOB, pod_specs=[core.PodSpec(priorityClassName="armada-preemptible")])
-    item = successor_of(job, _JOB, 1, None)
+    item = build_successor_submission(job, _JOB, 1, None)
     assert not item.HasField("pod_spec")
     assert item.pod_specs[0].priorityClassName == "armada-preemptible"
 
@@ -78,15 +84,18 @@ def test_several_pod_specs_stay_where_they_were() -> None:
 def test_who_a_job_is() -> None:
     variable = core.Container(env=[core.EnvVar(name="CEDANA_CHECKPOINT", value="by-variable")])
     annotations = {names.ID: "by-annotation", FIRST: "01first"}
-    assert id_of(Job(id=_JOB, pod_spec=core.PodSpec(containers=[variable]), annotations=annotations)) == "by-variable"
-    assert id_of(Job(id=_JOB, annotations=annotations)) == "by-annotation"
-    assert id_of(Job(id=_JOB, annotations={FIRST: "01first"})) == "01first"
-    assert id_of(Job(id=_JOB)) == _JOB
+    assert (
+        checkpoint_id_of(Job(id=_JOB, pod_spec=core.PodSpec(containers=[variable]), annotations=annotations))
+        == "by-variable"
+    )
+    assert checkpoint_id_of(Job(id=_JOB, annotations=annotations)) == "by-annotation"
+    assert checkpoint_id_of(Job(id=_JOB, annotations={FIRST: "01first"})) == "01first"
+    assert checkpoint_id_of(Job(id=_JOB)) == _JOB
 
 
 def test_new_names_follow_from_old_ones() -> None:
-    assert predecessor(client_id(_JOB)) == _JOB
-    assert predecessor("md-run-7") is None
+    assert predecessor_by_client_id(client_id(_JOB)) == _JOB
+    assert predecessor_by_client_id("md-run-7") is None
     assert len(client_id(_JOB)) <= 100
     again = [next_gang(Gang("bio", "gang"), _JOB, 2) for _ in range(2)]
     assert again[0] == again[1] != next_gang(Gang("bio", again[0].id), _JOB, 2)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.kube.objects import Pod
-from cedana_sched_armada import doubts, preemptions
-from cedana_sched_armada.job_pods import JobPods
-from cedana_sched_armada.jobs import CARDINALITY, GANG
+from cedana_sched.kube.builtin_kinds import Pod
+from cedana_sched_armada import preemption_tracker, unexplained_deletions
+from cedana_sched_armada.job_of_pod import CARDINALITY, GANG
+from cedana_sched_armada.job_pod_index import JobPodIndex
 from tests.unit.adapters.armada.armada_builders import World, until
 from tests.unit.adapters.armada.tenants_pods import his
 
@@ -21,17 +21,17 @@ def deleted(world: World, number: int, gang: str = "") -> Pod:
 
 
 async def test_other_work_is_not_kept_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doubts, "WORD_SECONDS", 0.05)
-    monkeypatch.setattr(doubts, "FIRST_SECONDS", 0.05)
-    monkeypatch.setattr(preemptions, "MOST_DOUBTS", 100)
+    monkeypatch.setattr(unexplained_deletions, "WORD_SECONDS", 0.05)
+    monkeypatch.setattr(unexplained_deletions, "FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(preemption_tracker, "MOST_DOUBTS", 100)
     looks: list[str] = []
-    look = JobPods.with_gang
+    look = JobPodIndex.pods_with_gang
 
-    def counted(pods: JobPods, job: str, namespace: str) -> Any:
+    def counted(pods: JobPodIndex, job: str, namespace: str) -> Any:
         looks.append(job)
         return look(pods, job, namespace)
 
-    monkeypatch.setattr(JobPods, "with_gang", counted)
+    monkeypatch.setattr(JobPodIndex, "pods_with_gang", counted)
     async with world.coordinator() as coordinator:
         await until(coordinator.adapter._ready.is_set)
         for number in range(100):

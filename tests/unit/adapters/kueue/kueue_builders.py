@@ -8,11 +8,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from cedana_sched.kube.builtin_kinds import Condition, EnvVar, Metadata, OwnerReference, Pod, PodSpec, PodStatus
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.objects import Condition, EnvVar, Metadata, OwnerReference, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Change, HasMetadata, Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched_kueue.job_workloads import own_uid, owner_uid, owning_job_uid
 from cedana_sched_kueue.objects import (
     CheckState,
     Job,
@@ -27,10 +28,8 @@ from cedana_sched_kueue.objects import (
     WorkloadSpec,
     WorkloadStatus,
 )
-from cedana_sched_kueue.preemptions import KueueReport, Preemptions
-from cedana_sched_kueue.records import uid_of_job
-from cedana_sched_kueue.torn import POD_SET
-from cedana_sched_kueue.uids import own_uid, owner_uid
+from cedana_sched_kueue.preemptions import EvictionDetector, KueueReport
+from cedana_sched_kueue.unheld_evictions import POD_SET
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -72,11 +71,11 @@ class HandMirror(Informer[T], Generic[T]):
 class OnePolicy:
     """Policies that go by their names: the deadline tells which one was asked for."""
 
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy(deadline_seconds=float(name)) if name else CheckpointPolicy()
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
-        return self.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
+        return self.policy_named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
 
 
 def owner(uid: str = JOB_UID, name: str = "md", kind: str = "Job", api_version: str = "batch/v1") -> OwnerReference:
@@ -177,11 +176,11 @@ class World:
         self.now = 1_000.0
         self.preemptions = self._watched()
 
-    def _watched(self) -> Preemptions:
-        return Preemptions(
+    def _watched(self) -> EvictionDetector:
+        return EvictionDetector(
             jobs=Index(own_uid, self.jobs),
             workloads=Index(own_uid, self.workloads),
-            workloads_of=Index(uid_of_job, self.workloads),
+            workloads_of=Index(owning_job_uid, self.workloads),
             pods_of=Index(owner_uid, self.pods),
             policies=OnePolicy(),
             clock=lambda: self.now,
@@ -202,7 +201,7 @@ class World:
                     self.pods.put(one)
 
     def review(self, job_uid: str = JOB_UID) -> tuple[KueueReport, ...]:
-        return self.preemptions.review(job_uid)
+        return self.preemptions.reports_due(job_uid)
 
 
 def changed(one: T, **fields: Any) -> T:

@@ -10,15 +10,15 @@ from typing import ClassVar
 
 import msgspec
 
-from cedana_sched.adapter.conformance import Power, RunningWorkload
+from cedana_sched.adapter.conformance import RunningWorkload, SchedulerCapability
 from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
+from cedana_sched.kube.own_kinds.cached_hold import PreemptionHold
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.model.objects import names
 from cedana_sched_kueue.adapter import KueueAdapter
 from cedana_sched_kueue.objects import WORKLOADS
-from cedana_sched_kueue.suspensions import Suspension, decide
+from cedana_sched_kueue.suspension_decision import Suspension, decide_suspension
 
 NAMESPACE = "bio"
 
@@ -28,9 +28,9 @@ class KueueStage(ClusterStage):
 
     adapter_class: ClassVar = KueueAdapter
     lacks: ClassVar = {
-        Power.KEEPING: "Kueue cannot be asked for another victim",
-        Power.DEADLINE: "Kueue waits as long as its suspension of the Job is refused",
-        Power.STARTS: "its workloads are pods",
+        SchedulerCapability.KEEPING: "Kueue cannot be asked for another victim",
+        SchedulerCapability.DEADLINE: "Kueue waits as long as its suspension of the Job is refused",
+        SchedulerCapability.STARTS: "its workloads are pods",
     }
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class KueueStage(ClusterStage):
             self.put_pod(f"{name}-{i}", index=i, owner=owner, protected=protected, deadline_seconds=deadline_seconds)
             for i in range(members)
         )
-        await self.settle()
+        await self.wait_until_reported()
         return self._jobs[name]
 
     async def preempt(self, victim: RunningWorkload) -> None:
@@ -75,12 +75,12 @@ class KueueStage(ClusterStage):
         for pod in self._jobs[name]:
             self.remove_pod(pod)
 
-    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
+    async def wait_until_returned(self, victim: RunningWorkload) -> RunningWorkload:
         name = _job_of(victim)
         self._set(name, Evicted=False, Preempted=False, Admitted=True)
         self.api.merge(JOBS, name, NAMESPACE, {"spec": {"suspend": False}})
         self._jobs[name] = (self.put_pod(f"{name}-0", owner=self._owner(name)),)
-        await self.settle()
+        await self.wait_until_reported()
         return self._jobs[name][0]
 
     def _set(self, name: str, **conditions: bool) -> None:
@@ -114,7 +114,7 @@ class KueueStage(ClusterStage):
             msgspec.convert(one, PreemptionHold) for one in self.holds() if one["spec"]["heldObjectRef"]["uid"] == uid
         )
         suspension = Suspension(uid, annotations.get(names.RELEASED_HOLD), started_at=None)
-        return decide(suspension, holds, waited_seconds=0, now=datetime.now(tz=UTC)).refused is None
+        return decide_suspension(suspension, holds, waited_seconds=0, now=datetime.now(tz=UTC)).refused is None
 
     def _owner(self, name: str) -> Object:
         job = self.api.stored(JOBS, name, NAMESPACE)

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedana_sched.kube.objects import Condition, Metadata
+from cedana_sched.kube.builtin_kinds import Condition, Metadata
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.naming import derived_id
-from cedana_sched_kueue.admission import (
+from cedana_sched.model.objects.object_names import derived_id
+from cedana_sched_kueue.admission_check_decisions import (
     Answer,
-    active,
-    answer_of,
+    build_active_condition,
+    build_pending_status,
+    build_ready_status,
+    decide_check_answer,
+    describe_snapshots,
     is_ours,
     pending_checks,
     policy_of,
-    ready,
-    waiting,
 )
-from cedana_sched_kueue.checkpoints import in_words
 from cedana_sched_kueue.objects import (
     AdmissionCheck,
     AdmissionCheckSpec,
@@ -50,7 +50,7 @@ def _policy(name: str, kind: str = "CheckpointPolicy", group: str = names.GROUP)
 
 def answer(asked: Workload, policy: str | None, saved: tuple[str, ...] = ()) -> Answer:
     """What we say of it where these ids have snapshots."""
-    return answer_of(asked, policy, lambda one: one in saved)
+    return decide_check_answer(asked, policy, lambda one: one in saved)
 
 
 def updates_of(found: Answer) -> dict[str, str]:
@@ -130,18 +130,20 @@ def test_a_job_that_was_never_saved_shows_no_earlier_admission() -> None:
 
 def test_why_a_workload_waits_is_said_once() -> None:
     pending = workload(checks=(CheckState("save", message="Reset to Pending after eviction"),))
-    body = waiting(pending, "save", "not yet", _NOW)
+    body = build_pending_status(pending, "save", "not yet", _NOW)
     assert body is not None
     (said,) = body["status"]["admissionChecks"]
     assert (said["state"], said["message"], said["podSetUpdates"]) == ("Pending", "not yet", [])
-    assert waiting(workload(checks=(CheckState("save", message="not yet"),)), "save", "not yet", _NOW) is None
+    assert (
+        build_pending_status(workload(checks=(CheckState("save", message="not yet"),)), "save", "not yet", _NOW) is None
+    )
 
 
 def test_a_long_name_of_a_policy_is_not_said_again_and_again() -> None:
     pods = template({names.QUEUE_POLICY: "\n" * 100_000})
     why = answer(workload(pod_sets=(PodSet("p" * 300, pods),)), "hourly").obstacle
     assert why is not None
-    assert waiting(workload(checks=(CheckState("save", message=why),)), "save", why, _NOW) is None
+    assert build_pending_status(workload(checks=(CheckState("save", message=why),)), "save", why, _NOW) is None
 
 
 @pytest.mark.parametrize("kind", [owner(kind="JobSet", api_version="jobset.x-k8s.io/v1alpha2"), owner(kind="Pod")])
@@ -180,7 +182,7 @@ def test_a_workload_waits_for_us_only_when_it_has_its_quota() -> None:
 
 def test_what_is_left_from_the_last_admission_is_overwritten() -> None:
     """Kueue leaves our updates in place when it resets the check, so none must be said as none."""
-    body = ready(workload(), "save", answer(workload(pod_sets=()), None), "as it is", _NOW)
+    body = build_ready_status(workload(), "save", answer(workload(pod_sets=()), None), "as it is", _NOW)
     assert body["metadata"] == {"name": "job-md-12345", "namespace": "bio", "resourceVersion": "7"}
     assert body["status"]["admissionChecks"] == [
         {
@@ -195,7 +197,7 @@ def test_what_is_left_from_the_last_admission_is_overwritten() -> None:
 
 def test_a_check_is_active_with_its_policy_or_without_one() -> None:
     for check in (_check(), _check(_policy("hourly"))):
-        body = active(check, ["hourly"], _NOW)
+        body = build_active_condition(check, ["hourly"], _NOW)
         assert body is not None
         (condition,) = body["status"]["conditions"]
         assert (condition["type"], condition["status"]) == ("Active", "True")
@@ -214,7 +216,7 @@ def test_a_check_is_active_with_its_policy_or_without_one() -> None:
 def test_a_check_whose_parameters_name_no_policy_says_why_it_is_not_active(
     parameters: ParametersReference, words: str
 ) -> None:
-    body = active(_check(parameters), ["daily"], _NOW)
+    body = build_active_condition(_check(parameters), ["daily"], _NOW)
     assert body is not None
     (condition,) = body["status"]["conditions"]
     assert condition["status"] == "False"
@@ -223,13 +225,13 @@ def test_a_check_whose_parameters_name_no_policy_says_why_it_is_not_active(
 
 
 def test_a_condition_that_says_it_already_is_not_written_again() -> None:
-    body = active(_check(), [], _NOW)
+    body = build_active_condition(_check(), [], _NOW)
     assert body is not None
     (written,) = body["status"]["conditions"]
     as_read = Condition("Active", "True", written["reason"], written["message"], "2026-11-01T00:00:00Z")
-    assert active(_check(held=(as_read,)), [], _NOW) is None
+    assert build_active_condition(_check(held=(as_read,)), [], _NOW) is None
     other = Condition("Active", "True", "Old", "older words", "2026-11-01T00:00:00Z")
-    again = active(_check(held=(other,)), [], _NOW)
+    again = build_active_condition(_check(held=(other,)), [], _NOW)
     assert again is not None
     assert again["status"]["conditions"][0]["lastTransitionTime"] == "2026-11-01T00:00:00Z"
 
@@ -245,7 +247,7 @@ def _snapshot(generation: int, index: int = 0) -> SnapshotRef:
 
 
 def test_people_read_what_it_continues_from() -> None:
-    assert in_words([]) == "starts from the beginning"
-    assert in_words(_snapshot(generation) for generation in (3, 12, 4)) == "continues from md/0@12"
+    assert describe_snapshots([]) == "starts from the beginning"
+    assert describe_snapshots(_snapshot(generation) for generation in (3, 12, 4)) == "continues from md/0@12"
     replicas = [_snapshot(generation, index) for generation in (1, 2) for index in (2, 0, 1)]
-    assert in_words(replicas) == "continues from md/0@2 and 2 more"
+    assert describe_snapshots(replicas) == "continues from md/0@2 and 2 more"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.adapter.conformance.coordinator import coordinating
+from cedana_sched.adapter.conformance.coordinator import running_coordinator
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, RefusedByServerError
 from cedana_sched.kube.resources import JOBS, PREEMPTION_HOLDS, Resource
@@ -58,7 +58,7 @@ async def test_a_workload_that_is_gone_does_not_speak_for_the_others() -> None:
     async with stage.adapter():
         _read_ahead(stage, {workload["metadata"]["name"]: {"status": EVICTED}})
         stage.remove_pod(victim)
-        await stage.settle()
+        await stage.wait_until_reported()
         assert not stage.is_let_go(victim)
 
 
@@ -71,7 +71,7 @@ async def test_a_job_of_which_no_workload_is_known_is_asked_about(is_evicted: bo
     async with stage.adapter():
         _read_ahead(stage, {workload["metadata"]["name"]: {"status": EVICTED if is_evicted else {}}})
         stage.remove_pod(victim)
-        await stage.settle()
+        await stage.wait_until_reported()
         assert stage.is_let_go(victim) is not is_evicted
 
 
@@ -86,7 +86,7 @@ async def test_who_cannot_be_asked_about_is_not_let_go(error: ApiError) -> None:
 
         stage.api.get = get  # type: ignore[method-assign]  # it fails
         stage.remove_pod(victim)
-        await stage.settle()
+        await stage.wait_until_reported()
         await asyncio.sleep(0.2)  # it is tried again
         assert not stage.is_let_go(victim)
 
@@ -94,41 +94,41 @@ async def test_who_cannot_be_asked_about_is_not_let_go(error: ApiError) -> None:
 async def test_a_release_that_cannot_be_written_takes_nothing_back() -> None:
     stage = KueueStage()
     (victim,) = await stage.start()
-    async with coordinating(stage) as coordinator:
+    async with running_coordinator(stage) as coordinator:
         await stage.preempt(victim)
-        signal = await coordinator.signal_of(victim)
+        signal = await coordinator.wait_for_signal(victim)
         release = await coordinator.decide(signal, Verdict.COMMITTED)
-        async with stage.unreachable():
-            assert not await coordinator.try_to_tell(release)
+        async with stage.scheduler_outage():
+            assert not await coordinator.try_release_call(release)
         assert coordinator.cancellations() == set()
-        await coordinator.tell(release)
-        await coordinator.evicted_for_good(victim)
+        await coordinator.deliver_release(release)
+        await coordinator.check_final_eviction(victim)
 
 
 @pytest.mark.parametrize("what", ["its Workload is not known", "its Workload cannot be read", "nothing has changed"])
 async def test_a_new_coordinator_takes_nothing_back_that_it_cannot_see(what: str) -> None:
     stage = KueueStage()
     (victim,) = await stage.start()
-    async with coordinating(stage) as coordinator:
+    async with running_coordinator(stage) as coordinator:
         await stage.preempt(victim)
-        signal = await coordinator.signal_of(victim)
+        signal = await coordinator.wait_for_signal(victim)
     (workload,) = stage.api.all_of(WORKLOADS)
     if what == "its Workload is not known":
         stage.api.remove(WORKLOADS, workload["metadata"]["name"], NAMESPACE)
     elif what == "its Workload cannot be read":
         stage.api.put(WORKLOADS, {**workload, "status": {"conditions": [{"type": "Evicted", "status": True}]}})
     assert stage.api.all_of(PREEMPTION_HOLDS)
-    async with coordinating(stage) as coordinator:
-        await stage.settle()
+    async with running_coordinator(stage) as coordinator:
+        await stage.wait_until_reported()
         assert signal.uid not in coordinator.cancellations()
 
 
 async def test_a_new_coordinator_that_cannot_read_earlier_holds_takes_nothing_back() -> None:
     stage = KueueStage()
     (victim,) = await stage.start()
-    async with coordinating(stage) as coordinator:
+    async with running_coordinator(stage) as coordinator:
         await stage.preempt(victim)
-        await coordinator.signal_of(victim)
+        await coordinator.wait_for_signal(victim)
     await stage.take_back(victim)
     read = stage.api.list_all
 
@@ -138,6 +138,6 @@ async def test_a_new_coordinator_that_cannot_read_earlier_holds_takes_nothing_ba
         return await read(resource, *args, **kwargs)
 
     stage.api.list_all = list_all  # type: ignore[method-assign]  # it fails for holds
-    async with coordinating(stage) as coordinator:
-        await stage.settle()
+    async with running_coordinator(stage) as coordinator:
+        await stage.wait_until_reported()
         assert coordinator.cancellations() == set(), "it ends by its deadline"

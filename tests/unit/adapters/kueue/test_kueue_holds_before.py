@@ -12,7 +12,7 @@ from cedana_sched.cluster.coordinator.record_objects import to_object
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep, PreemptionHold
-from cedana_sched_kueue.abandoned import holds_that_stand, victims_let_go
+from cedana_sched_kueue.holds_before_restart import released_victims_by_signal, unreleased_signal_uids
 
 HELD = PreemptionHold(
     uid="job-1@2026-11-21T13:00:00Z", adapter="kueue", preemptor=None, reason="InClusterQueue", step=HoldStep.HOLDING,
@@ -38,14 +38,14 @@ class Api:
 @pytest.mark.parametrize("step", [HoldStep.RELEASING, HoldStep.RELEASED])
 async def test_victims_of_holds_that_are_over_are_read(step: HoldStep) -> None:
     api: Any = Api(HELD, replace(RELEASED, step=step), replace(RELEASED, uid="q", adapter="volcano"))
-    assert await victims_let_go(api, "kueue") == {RELEASED.uid: frozenset({"pod-1", "pod-2"})}
+    assert await released_victims_by_signal(api, "kueue") == {RELEASED.uid: frozenset({"pod-1", "pod-2"})}
 
 
 async def test_holds_that_stand_are_read() -> None:
     api: Any = Api(HELD, RELEASED)
-    assert await holds_that_stand(api, "kueue") == (HELD.uid,)
+    assert await unreleased_signal_uids(api, "kueue") == (HELD.uid,)
 
 
 async def test_where_the_kind_is_not_installed_nothing_is_held() -> None:
     api: Any = Api(error=AbsentError("no such kind", status=404))
-    assert await victims_let_go(api, "kueue") == {}
+    assert await released_victims_by_signal(api, "kueue") == {}

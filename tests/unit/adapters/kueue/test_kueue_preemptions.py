@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.kube.objects import Condition
+from cedana_sched.kube.builtin_kinds import Condition
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.naming import hold_name
+from cedana_sched.model.objects.object_names import hold_name
 from cedana_sched.model.preemption import HeldObject, Signal
 from cedana_sched_kueue.objects import Job, Workload
 from cedana_sched_kueue.preemptions import KueueReport
@@ -162,7 +162,7 @@ def test_a_restart_repeats_what_is_pending_with_the_same_uid(world: World) -> No
     world.now += 60
     after = _signal(world.review())
     assert msgspec.structs.replace(after, observed_at=before.observed_at) == before
-    assert world.preemptions.pending() == (Preempted(after),)
+    assert world.preemptions.pending_reports() == (Preempted(after),)
 
 
 def test_another_eviction_of_the_same_job_is_another_signal(world: World) -> None:
@@ -197,7 +197,7 @@ def test_a_preemption_that_is_called_off_is_taken_back(world: World, now: tuple[
     assert report.signal_uid == signal.uid
     assert why in report.why
     assert world.review() == ()
-    assert world.preemptions.pending() == ()
+    assert world.preemptions.pending_reports() == ()
 
 
 def test_a_deleted_job_takes_its_preemption_back(world: World) -> None:
@@ -214,7 +214,7 @@ def test_a_deleted_workload_does_not_save_its_job(world: World) -> None:
     signal = _signal(world.review())
     world.workloads.drop(preempted())
     assert world.review() == ()
-    assert world.preemptions.pending() == (Preempted(signal),)
+    assert world.preemptions.pending_reports() == (Preempted(signal),)
 
 
 def test_an_eviction_that_went_through_is_over_without_a_word(world: World) -> None:
@@ -222,7 +222,7 @@ def test_an_eviction_that_went_through_is_over_without_a_word(world: World) -> N
     world.review()
     world.put(job(suspend=True))
     assert world.review() == ()
-    assert world.preemptions.pending() == ()
+    assert world.preemptions.pending_reports() == ()
 
     world.put(job(), pod(5))  # admitted again, and the Workload's news come later
     assert world.review() == ()
@@ -240,9 +240,9 @@ def test_a_job_that_is_stopped_already_is_no_preemption(world: World) -> None:
 def test_a_released_preemption_is_not_repeated(world: World) -> None:
     world.put(preempted())
     signal = _signal(world.review())
-    world.preemptions.released(signal.uid)
+    world.preemptions.on_released(signal.uid)
     assert world.review() == ()
-    assert world.preemptions.pending() == ()
+    assert world.preemptions.pending_reports() == ()
 
     world.put(job(annotations={names.RELEASED_HOLD: hold_name(signal.uid)}))
     world.restart()
@@ -259,36 +259,36 @@ def test_an_eviction_that_saves_nothing_is_let_go_at_once(world: World) -> None:
     assert world.review() == ()
 
     name = hold_name(f"{JOB_UID}@{EVICTED_AT}")
-    assert world.preemptions.annotation(JOB_UID) == (True, name)
+    assert world.preemptions.annotation_correction(JOB_UID) == (True, name)
     world.put(job(annotations={names.RELEASED_HOLD: name}), pod(0))
-    assert world.preemptions.annotation(JOB_UID)[0] is False
+    assert world.preemptions.annotation_correction(JOB_UID)[0] is False
     assert world.review() == (), "it was let go, and stays so"
 
 
 def test_a_job_that_the_webhook_never_holds_is_not_written_to(world: World) -> None:
     world.put(job(pods=template()), preempted(), pod(0, phase="Pending"), pod(1, phase="Pending"))
     world.review()
-    assert world.preemptions.annotation(JOB_UID)[0] is False
+    assert world.preemptions.annotation_correction(JOB_UID)[0] is False
 
 
 def test_a_release_is_removed_when_the_job_runs_again_and_not_before(world: World) -> None:
     world.put(preempted())
     name = hold_name(_signal(world.review()).uid)
-    world.preemptions.released(f"{JOB_UID}@{EVICTED_AT}")
+    world.preemptions.on_released(f"{JOB_UID}@{EVICTED_AT}")
     released = job(annotations={names.RELEASED_HOLD: name})
     world.put(released)
-    assert world.preemptions.annotation(JOB_UID)[0] is False, "Kueue has not suspended it yet"
+    assert world.preemptions.annotation_correction(JOB_UID)[0] is False, "Kueue has not suspended it yet"
 
     world.put(job(suspend=True, annotations={names.RELEASED_HOLD: name}))
-    assert world.preemptions.annotation(JOB_UID)[0] is False
+    assert world.preemptions.annotation_correction(JOB_UID)[0] is False
     world.put(admitted(), released)
-    assert world.preemptions.annotation(JOB_UID) == (True, None)
+    assert world.preemptions.annotation_correction(JOB_UID) == (True, None)
 
 
 def test_a_release_of_an_earlier_hold_does_not_let_the_next_one_go(world: World) -> None:
     world.put(job(annotations={names.RELEASED_HOLD: "hold-of-long-ago"}), preempted())
     world.review()
-    assert world.preemptions.annotation(JOB_UID) == (True, None)
+    assert world.preemptions.annotation_correction(JOB_UID) == (True, None)
 
 
 _STATES = st.sampled_from([
@@ -314,7 +314,7 @@ def test_repeating_what_is_known_changes_nothing(history: list[tuple[Job | Workl
         told += expected
     begun = [report.signal.uid for report in told if isinstance(report, Preempted)]
     ended = [report.signal_uid for report in told if isinstance(report, PreemptionCancelled)]
-    pending = [report.signal.uid for report in once.preemptions.pending()]
+    pending = [report.signal.uid for report in once.preemptions.pending_reports()]
     for uid in ended:
         assert begun.count(uid) >= ended.count(uid)
     assert set(pending) <= set(begun)

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from cedana_sched.kube.client import Api
-from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
+from cedana_sched.kube.own_kinds.cached_hold import PreemptionHold
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
-from cedana_sched.model.served import Served
-from cedana_sched.testing.patches import patched
+from cedana_sched.model.served_namespaces import ServedNamespaces
+from cedana_sched.testing.patches import apply_json_patch
 from cedana_sched_kueue.webhooks import KueueWebhooks
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.schedulers import ReplicaAccess
@@ -31,12 +31,12 @@ class Desk:
     def __init__(self, *holds: PreemptionHold) -> None:
         self.seconds = 1000.0
         self.known = knowledge(holds=holds)
-        served = Served(frozenset({"monitoring"}))
+        served = ServedNamespaces(frozenset({"monitoring"}))
         replica = ReplicaAccess(cast("Api", None), self.known, served, now=lambda: NOW)
         self.webhooks = KueueWebhooks(replica, lambda: self.seconds)
 
     def ask(self, request: Request) -> Answer:
-        return asyncio.run(self.webhooks._answer(request))
+        return asyncio.run(self.webhooks._answer_job_admission(request))
 
 
 def refused(answer: Answer) -> str:
@@ -85,7 +85,7 @@ def test_the_annotation_of_the_release_allows_and_goes(step: HoldStep) -> None:
     assert answer.decision == "released"
     assert answer.refusal is None
     assert request.object is not None
-    assert patched(request.object, answer.patch)["metadata"]["annotations"] == {"mine": "x"}
+    assert apply_json_patch(request.object, answer.patch)["metadata"]["annotations"] == {"mine": "x"}
 
 
 @pytest.mark.parametrize("earlier", [(), (hold("hold-0", created=OF_AN_EARLIER_RUN, step=HoldStep.RELEASED),)])
@@ -129,7 +129,7 @@ def test_a_hold_that_was_taken_back_says_nothing_of_the_next_eviction(step: Hold
     desk = Desk()
     refused(desk.ask(suspension()))
     desk.seconds += 600.0
-    desk.known.note_hold(None, hold(step=step, verdicts=(Verdict.NOT_NEEDED, Verdict.NOT_NEEDED)))
+    desk.known.on_hold_change(None, hold(step=step, verdicts=(Verdict.NOT_NEEDED, Verdict.NOT_NEEDED)))
     assert "at most 30 s more" in refused(desk.ask(suspension())), "it waits anew, not since the first eviction"
     desk.seconds += 31.0
     assert desk.ask(suspension()).decision == "nobody-holds"
@@ -170,10 +170,10 @@ def test_a_hold_that_comes_late_still_holds() -> None:
     desk = Desk()
     desk.ask(suspension())
     desk.seconds += 29.0
-    desk.known.note_hold(None, hold())
+    desk.known.on_hold_change(None, hold())
     assert "Preempted" in refused(desk.ask(suspension()))
     desk.seconds += 600.0
-    desk.known.note_hold(hold(), hold(step=HoldStep.RELEASED))
+    desk.known.on_hold_change(hold(), hold(step=HoldStep.RELEASED))
     assert desk.ask(suspension()).decision == "over"
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from cedana_sched.adapter.conformance import RunningWorkload
 from cedana_sched.adapter.contract import Preempted
+from cedana_sched.kube.builtin_kinds import PREEMPTION, Pod
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import PREEMPTION, Pod
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Signal
@@ -92,7 +92,7 @@ def test_pods_that_were_on_their_way_back_when_it_was_let_go_are_saved_while_the
     world = World()
     world.put(job(), preempted(), pod(0, phase="Pending"), pod(1, phase="Pending"))
     assert world.review() == ()
-    needed, name = world.preemptions.annotation(JOB_UID)
+    needed, name = world.preemptions.annotation_correction(JOB_UID)
     assert needed, "it is let go"
     released = {names.RELEASED_HOLD: name or ""}
     world.put(changed(job(suspend=True), annotations=released), pod(0), pod(1))
@@ -111,7 +111,7 @@ def test_one_that_came_back_while_the_others_were_held_is_saved_while_it_waits()
     world.put(job(), preempted(), pod(0), pod(1, phase="Pending"))
     first = signal_of(world.review())
     assert [victim.workload.name for victim in first.victims] == ["md-0"]
-    world.preemptions.released(first.uid)
+    world.preemptions.on_released(first.uid)
     world.put(job(suspend=True), *(deleted(pod(index), ago=1, now=world.now) for index in (0, 1)))
     later = signal_of(world.review())
     assert [victim.workload.name for victim in later.victims] == ["md-1"]
@@ -126,9 +126,9 @@ def test_one_that_came_back_is_saved_by_who_leads_after_the_others_were_let_go()
     world.put(job(), preempted(), pod(0), pod(1, phase="Pending"))
     first = signal_of(world.review())
     world.restart()
-    world.preemptions.told_before(f"{JOB_UID}@2026-11-21T14:00:00Z", frozenset({pod(1).metadata.uid}))
-    world.preemptions.told_before(first.uid, frozenset({pod(0).metadata.uid}))
-    world.preemptions.told_before(f"{JOB_UID}@2026-11-21T13:00:00Z", frozenset({pod(1).metadata.uid}))
+    world.preemptions.record_earlier_signal(f"{JOB_UID}@2026-11-21T14:00:00Z", frozenset({pod(1).metadata.uid}))
+    world.preemptions.record_earlier_signal(first.uid, frozenset({pod(0).metadata.uid}))
+    world.preemptions.record_earlier_signal(f"{JOB_UID}@2026-11-21T13:00:00Z", frozenset({pod(1).metadata.uid}))
     world.put(job(suspend=True), *(deleted(pod(index), ago=1, now=world.now) for index in (0, 1)))
     later = signal_of(world.review())
     assert [victim.workload.name for victim in later.victims] == ["md-1"]
@@ -140,10 +140,10 @@ def test_an_eviction_that_was_told_later_is_over_when_the_job_runs_again() -> No
     world = World()
     world.put(job(), preempted(), pod(0), pod(1, phase="Pending"))
     first = signal_of(world.review())
-    world.preemptions.released(first.uid)
+    world.preemptions.on_released(first.uid)
     world.put(job(suspend=True), *(deleted(pod(index), ago=1, now=world.now) for index in (0, 1)))
     later = signal_of(world.review())
-    world.preemptions.released(later.uid)
+    world.preemptions.on_released(later.uid)
     world.put(job(), pod(2))
     assert world.review() == ()
 
@@ -196,7 +196,7 @@ async def test_who_is_evicted_unheld_is_reported_and_not_let_go() -> None:
         report = await asyncio.wait_for(anext(reports), 60)
         assert isinstance(report, Preempted)
         assert [one.workload.uid for one in report.signal.victims] == [victim.workload.uid]
-        await stage.settle()
+        await stage.wait_until_reported()
         assert not stage.is_let_go(victim)
 
 
@@ -229,7 +229,7 @@ async def test_a_deletion_that_comes_before_the_news_of_its_eviction_is_asked_ab
 
         stage.api.get = get  # type: ignore[method-assign]  # it is ahead of the watches
         stage.remove_pod(victim)
-        await stage.settle()
+        await stage.wait_until_reported()
         assert asked == ["Job", "Workload"]
         assert not stage.is_let_go(victim)
 
@@ -241,5 +241,5 @@ async def test_a_pod_whose_node_another_scheduler_chose_waits_for_that_ones_word
     async with stage.adapter():
         stage.change_pod(victim, {"spec": {"schedulerName": "volcano"}, "status": {"conditions": [condition]}})
         stage.remove_pod(victim)
-        await stage.settle()
+        await stage.wait_until_reported()
         assert not stage.is_let_go(victim)

@@ -10,7 +10,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, JOBS
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.naming import derived_id
+from cedana_sched.model.objects.object_names import derived_id
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS
 from tests.unit.adapters.kueue.kueue_builders import JOB_UID
 from tests.unit.adapters.kueue.kueue_stage import NAMESPACE, KueueStage
@@ -58,11 +58,11 @@ class Stage(KueueStage):
 async def test_it_waits_until_the_check_says_what_its_template_says() -> None:
     stage = Stage(is_saved=False)
     async with stage.adapter():
-        await stage.settle()
+        await stage.wait_until_reported()
         assert stage.check["state"] == "Pending"
         assert "'hourly' is not the policy of the queue's AdmissionCheck, 'weekly'" in stage.check["message"]
         stage.name_in_the_check("hourly")
-        await stage.settle()
+        await stage.wait_until_reported()
         assert stage.check["state"] == "Ready"
 
 
@@ -78,14 +78,14 @@ async def test_it_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage.adapter():
         for _ in range(3):
             stage.api.merge(WORKLOADS, "md", NAMESPACE, {"metadata": {"labels": {"a": "b"}}})
-            await stage.settle()
+            await stage.wait_until_reported()
     assert written.count(WORKLOADS) == 1
 
 
 async def test_a_job_that_has_snapshots_of_us_returns_whatever_its_template_says_of_its_queue() -> None:
     stage = Stage(is_saved=True)
     async with stage.adapter():
-        await stage.settle()
+        await stage.wait_until_reported()
         assert stage.check["state"] == "Ready"
         assert stage.check["podSetUpdates"] == []
         assert stage.check["message"] == f"continues from {DERIVED}/0@1"

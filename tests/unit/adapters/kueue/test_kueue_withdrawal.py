@@ -11,8 +11,8 @@ from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ConflictError
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.objects import names
+from cedana_sched_kueue.admission_check_removal import withdraw_checks
 from cedana_sched_kueue.objects import ADMISSION_CHECKS
-from cedana_sched_kueue.withdrawal import withdraw_checks
 
 CHECKS = [
     {"metadata": {"name": "ours"}, "spec": {"controllerName": names.ADMISSION_CHECK_CONTROLLER}},

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cedana_sched_volcano.extender.answering import answer
+from cedana_sched_volcano.extender.answering import answer_extender_call
 from cedana_sched_volcano.extender.claims import Claims
 from tests.unit.adapters.volcano.extender.extender_builders import CPU, KnownPods, question, task
 
@@ -61,7 +61,9 @@ class Volcano:
             there = [pod for uid, pod in self.pods.items() if pod["NodeName"] == node and uid not in taken | evicted]
             if not there:
                 continue
-            answered = answer("reclaim", question(evictor, self._in_any_order(there)), self.holder, self.claims)
+            answered = answer_extender_call(
+                "reclaim", question(evictor, self._in_any_order(there)), self.holder, self.claims
+            )
             self.words.append(answered.word)
             victims = [pod for pod in json.loads(answered.body)["victims"] if not self.forbids(pod)]
             if idle[node] + sum(pod["Resreq"]["MilliCPU"] / CPU for pod in victims) < cpu:

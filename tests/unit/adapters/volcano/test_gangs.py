@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.kube.objects import Metadata, Pod, PodStatus
+from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodStatus
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import EvictionMark, written
-from cedana_sched_volcano.gangs import Gangs
+from cedana_sched.model.objects.eviction_mark import EvictionMark, serialized_mark
+from cedana_sched_volcano.gangs import GangResolver
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup, PodGroupSpec, PodGroupStatus
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -30,7 +30,7 @@ def pod(
     annotations = {} if group is None else {GROUP_NAME: group}
     if asked is not None:
         times = ((NOW + timedelta(seconds=at)).isoformat(timespec="milliseconds") for at in (asked, last))
-        annotations[names.EVICTION_REQUESTED] = written(EvictionMark("volcano", *times))
+        annotations[names.EVICTION_REQUESTED] = serialized_mark(EvictionMark("volcano", *times))
     deletion = "2026-05-01T12:00:00Z" if deleted else None
     metadata = Metadata(
         name=name, namespace="bio", uid=f"uid-{name}", annotations=annotations, deletion_timestamp=deletion
@@ -46,7 +46,7 @@ def family(min_member: int | None, *pods: Pod, running: int = 0) -> tuple[str | 
         metadata = Metadata(name="md", namespace="bio", uid="group-uid")
         groups._put(PodGroup(metadata, PodGroupSpec(min_member), PodGroupStatus(running)))
     informer._replace(pods)
-    found = Gangs(groups, informer, lambda: NOW).family_of(pods[0])
+    found = GangResolver(groups, informer, lambda: NOW).family_evicted_with(pods[0])
     return found.gang, [one.metadata.name for one in found.pods]
 
 

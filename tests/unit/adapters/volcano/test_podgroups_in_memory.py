@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from cedana_sched.kube.objects import Metadata, PartialObject
-from cedana_sched.kube.reading import read
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
+from cedana_sched.kube.response_decoding import read
 from cedana_sched.model.objects import names
 from cedana_sched_volcano.objects import GROUP_NAME, POD_GROUPS, PodGroup
-from cedana_sched_volcano.pod_queues import PodQueues
+from cedana_sched_volcano.pod_queues import PodQueueResolver
 
 KEPT_BYTES = 1_024
 
@@ -40,7 +40,7 @@ def test_queue_whose_name_begins_as_a_longer_one_is_not_meant() -> None:
     """Tenants choose what stands there: cut to the name of a Queue, it would be another one."""
     longest = "q" * 253
     queue = PartialObject(Metadata(longest))
-    queues = PodQueues(
+    queues = PodQueueResolver(
         lambda name: queue if name == longest else None, lambda name, namespace: made(queue=longest + "q" * 1_000)
     )
-    assert queues.of_new({GROUP_NAME: "g"}, "lab", "") is None
+    assert queues.queue_of_new_pod({GROUP_NAME: "g"}, "lab", "") is None

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.kube.objects import Metadata, PartialObject, Pod, PodSpec
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject, Pod, PodSpec
 from cedana_sched.model.objects import names
-from cedana_sched.model.served import Served
-from cedana_sched.testing.patches import patched
+from cedana_sched.model.served_namespaces import ServedNamespaces
+from cedana_sched.testing.patches import apply_json_patch
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup, PodGroupSpec
-from cedana_sched_volcano.pod_queues import PodQueues
-from cedana_sched_volcano.queues import NOT_OURS, QueueOptIn
+from cedana_sched_volcano.pod_queues import PodQueueResolver
+from cedana_sched_volcano.queue_opt_in import NOT_OURS, QueueOptIn
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.identity import replica_of
 
@@ -38,10 +38,10 @@ def queue(name: str) -> PartialObject | None:
     return PartialObject(Metadata(name=name, annotations=QUEUES[name])) if name in QUEUES else None
 
 
-def pod_queues(**groups: str) -> PodQueues:
+def pod_queues(**groups: str) -> PodQueueResolver:
     """PodGroups of namespace `lab` by their names, each with its Queue."""
     known = {name.replace("_", "-"): PodGroup(Metadata(), PodGroupSpec(queue=of)) for name, of in groups.items()}
-    return PodQueues(queue, lambda name, namespace: known.get(name) if namespace == "lab" else None)
+    return PodQueueResolver(queue, lambda name, namespace: known.get(name) if namespace == "lab" else None)
 
 
 def pod(annotations: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
@@ -54,15 +54,15 @@ def pod(annotations: dict[str, str] | None = None, **fields: Any) -> dict[str, A
 
 
 async def answered(body: dict[str, Any], namespace: str = "lab", **groups: str) -> Answer:
-    opt_in = QueueOptIn(pod_queues(**groups), Served(frozenset({"kube-system"})))
-    return await opt_in.answer(Request(uid="1", namespace=namespace, object=body))
+    opt_in = QueueOptIn(pod_queues(**groups), ServedNamespaces(frozenset({"kube-system"})))
+    return await opt_in.answer_pod_admission(Request(uid="1", namespace=namespace, object=body))
 
 
 @pytest.mark.parametrize("said", [OF_JOB, IN_BIO])
 async def test_a_pod_of_a_protected_queue_gets_its_owners_id_and_the_queues_policy(said: dict[str, str]) -> None:
     body = pod({**said, "mine": "x"})
     answer = await answered(body)
-    assert patched(body, answer.patch)["metadata"]["annotations"] == {
+    assert apply_json_patch(body, answer.patch)["metadata"]["annotations"] == {
         **said,
         "mine": "x",
         names.ID: "md-1a2b3c4d",
@@ -85,12 +85,12 @@ async def test_a_pod_with_an_id_of_its_own_is_told_the_queues_policy(named: dict
     body = pod(own, **named)
     answer = await answered(body)
     assert answer.decision == "named"
-    assert patched(body, answer.patch)["metadata"]["annotations"] == {**own, names.QUEUE_POLICY: "fast"}
+    assert apply_json_patch(body, answer.patch)["metadata"]["annotations"] == {**own, names.QUEUE_POLICY: "fast"}
 
 
 async def test_a_pod_without_a_queue_is_in_the_default_one_and_keeps_its_own_policy() -> None:
     body = pod({names.POLICY: "mine"})
-    annotations = patched(body, (await answered(body)).patch)["metadata"]["annotations"]
+    annotations = apply_json_patch(body, (await answered(body)).patch)["metadata"]["annotations"]
     assert annotations == {names.ID: "md-1a2b3c4d", names.DERIVED_ID: "true", names.POLICY: "mine"}
 
 
@@ -121,7 +121,7 @@ async def test_a_pod_that_nobody_makes_again_is_left_alone() -> None:
 async def test_an_id_leaves_room_for_the_tasks_name() -> None:
     body = pod(IN_BIO, owners=[{**OWNER, "name": "j" * 60}])
     body["metadata"]["labels"] = {"volcano.sh/task-spec": "worker", "volcano.sh/task-index": "1"}
-    written = patched(body, (await answered(body)).patch)
+    written = apply_json_patch(body, (await answered(body)).patch)
     replica = replica_of(written)
     assert replica is not None
     assert str(replica) == "j" * (63 - len("-1a2b3c4d-worker")) + "-1a2b3c4d-worker/1"
@@ -141,7 +141,7 @@ async def test_a_pod_is_in_the_queue_by_which_volcano_counts_it(
     annotations: dict[str, str], groups: dict[str, str]
 ) -> None:
     body = pod(annotations)
-    written = patched(body, (await answered(body, **groups)).patch)["metadata"]["annotations"]
+    written = apply_json_patch(body, (await answered(body, **groups)).patch)["metadata"]["annotations"]
     assert written[names.QUEUE_POLICY] == "fast"
 
 
@@ -149,8 +149,8 @@ async def test_a_pod_is_in_the_queue_by_which_volcano_counts_it(
 async def test_a_pod_gets_nothing_of_a_queue_whose_name_it_only_bears(annotations: dict[str, str]) -> None:
     body = pod({**annotations, names.QUEUE_POLICY: "fast"})
     assert await answered(body, md_1="ml") == NOT_OURS
-    assert QueueOptIn(pod_queues(md_1="ml"), Served(frozenset())).given(_there(body)) == {}
-    assert QueueOptIn(pod_queues(md_1="bio"), Served(frozenset())).given(_there(body)) != {}
+    assert QueueOptIn(pod_queues(md_1="ml"), ServedNamespaces(frozenset())).annotations_for(_there(body)) == {}
+    assert QueueOptIn(pod_queues(md_1="bio"), ServedNamespaces(frozenset())).annotations_for(_there(body)) != {}
 
 
 def _there(body: dict[str, Any]) -> dict[str, Any]:

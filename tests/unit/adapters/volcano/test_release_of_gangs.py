@@ -9,15 +9,15 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.adapter.evictions import NOT_ASKED, Report
+from cedana_sched.adapter.marked_evictions import NOT_ASKED, Report
+from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.events import ObjectEvent
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import EvictionMark, written
+from cedana_sched.model.objects.eviction_mark import EvictionMark, serialized_mark
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_volcano.adapter import VolcanoAdapter
@@ -44,16 +44,16 @@ class Cluster:
         self.adapter._groups._put(group)
         self.pods._replace(tuple(self._pod(index) for index in range(3)))
         for pod in self.pods:
-            self.adapter._evictions._heard(None, pod)
+            self.adapter._evictions._on_pod_change(None, pod)
         self.adapter._evictions.synced.set()
 
-    def tell(self, event: ObjectEvent) -> None:
+    def record_event(self, event: ObjectEvent) -> None:
         self.said.append(event)
 
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
         return CheckpointPolicy()
 
     async def delete(self, resource: object, name: str, namespace: str, *, uid: str | None = None) -> None:
@@ -63,7 +63,11 @@ class Cluster:
 
     def _pod(self, index: int) -> Pod:
         now = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-        mark = {names.EVICTION_REQUESTED: written(EvictionMark("volcano", now, now))} if index == self.asked else {}
+        mark = (
+            {names.EVICTION_REQUESTED: serialized_mark(EvictionMark("volcano", now, now))}
+            if index == self.asked
+            else {}
+        )
         annotations = {names.ID: "md", names.INDEX: str(index), GROUP_NAME: "md", **mark}
         metadata = Metadata(
             name=f"md-{index}", namespace="bio", uid=f"uid-{index}", resource_version="1", annotations=annotations

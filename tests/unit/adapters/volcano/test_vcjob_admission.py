@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.kube.objects import Metadata, PartialObject
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.model.objects import names
-from cedana_sched.testing.patches import patched
-from cedana_sched_volcano.jobs import HARMLESS, JobAdmission
+from cedana_sched.testing.patches import apply_json_patch
+from cedana_sched_volcano.vcjob_admission import HARMLESS, VcjobAdmission
 from cedana_sched_webhooks.admission import Answer, Request
 
 QUEUES = {
@@ -28,7 +28,7 @@ def vcjob(
 
 
 async def answered(body: dict[str, Any]) -> Answer:
-    return await JobAdmission(QUEUES.get).answer(Request(uid="1", namespace="lab", object=body))
+    return await VcjobAdmission(QUEUES.get).answer(Request(uid="1", namespace="lab", object=body))
 
 
 DEADLY = [{"event": "PodFailed", "action": "TerminateJob"}]
@@ -46,7 +46,7 @@ async def test_on_request_it_is_rewritten_and_said() -> None:
     answer = await answered(body)
     assert answer.decision == "rewritten"
     assert answer.warnings
-    after = patched(body, answer.patch)
+    after = apply_json_patch(body, answer.patch)
     assert (await answered(after)).decision == "harmless"
     assert after["spec"]["policies"][-1] == DEADLY[0], "real failures end it as before"
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedana_sched_volcano.vcjob_policies import MANY_RETRIES, harmless, losses
+from cedana_sched_volcano.vcjob_policies import MANY_RETRIES, find_preemption_losses, rewrite_policies
 
 LONGEST_WARNING = 256
 """The API server cuts off what is longer."""
@@ -28,7 +28,7 @@ def on(event: str, action: str, **more: Any) -> dict[str, Any]:
 
 
 def said(spec: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(loss.field, loss.value) for loss in losses(spec)]
+    return [(loss.field, loss.value) for loss in find_preemption_losses(spec)]
 
 
 def done(spec: dict[str, Any], event: str, *, code: int = 0, task: str = "w") -> str:
@@ -60,9 +60,14 @@ def is_valid(policies: Sequence[dict[str, Any]]) -> bool:
 
 
 def test_no_policy_is_no_loss() -> None:
-    assert losses({}) == losses(job()) == losses({"tasks": None, "policies": None}) == ()
-    assert harmless(job()).spec == job()
-    assert harmless(job()).changes == ()
+    assert (
+        find_preemption_losses({})
+        == find_preemption_losses(job())
+        == find_preemption_losses({"tasks": None, "policies": None})
+        == ()
+    )
+    assert rewrite_policies(job()).spec == job()
+    assert rewrite_policies(job()).changes == ()
 
 
 @pytest.mark.parametrize("action", ["TerminateJob", "AbortJob", "CompleteJob"])
@@ -71,8 +76,8 @@ def test_what_ends_the_job_when_it_is_preempted(event: str, action: str) -> None
     for gang in (1, 4):
         spec = job(on(event, action), least=gang)
         assert said(spec) == [("spec.policies[0]", f"{event}: {action}")]
-        rewritten = harmless(spec)
-        assert losses(rewritten.spec) == ()
+        rewritten = rewrite_policies(spec)
+        assert find_preemption_losses(rewritten.spec) == ()
         assert done(rewritten.spec, event, code=137) == "SyncJob"
         assert rewritten.changes
 
@@ -82,93 +87,93 @@ def test_what_ends_the_job_when_it_is_preempted(event: str, action: str) -> None
 def test_what_restarts_and_counts(event: str, action: str) -> None:
     """`PodEvicted: RestartPod` with two victims twice was the end of a job with the stock three retries."""
     spec = job(on(event, action))
-    (loss,) = losses(spec)
+    (loss,) = find_preemption_losses(spec)
     assert "counts towards maxRetry 3" in loss.says
-    assert done(harmless(spec).spec, event, code=137) == "SyncJob"
-    assert harmless(spec).spec.get("maxRetry") is None
+    assert done(rewrite_policies(spec).spec, event, code=137) == "SyncJob"
+    assert rewrite_policies(spec).spec.get("maxRetry") is None
 
 
 @pytest.mark.parametrize("event", ["PodFailed", "PodEvicted", "Unknown"])
 def test_a_gang_is_restarted_as_a_whole_as_often_as_it_is_preempted(event: str) -> None:
     spec = job(on(event, "RestartJob"), least=4)
-    (loss,) = losses(spec)
+    (loss,) = find_preemption_losses(spec)
     assert "fails for good after 3" in loss.says
-    rewritten = harmless(spec)
+    rewritten = rewrite_policies(spec)
     assert rewritten.spec["policies"] == spec["policies"]
     assert rewritten.spec["maxRetry"] == MANY_RETRIES
     assert rewritten.changes == (f"spec.maxRetry: 3 became {MANY_RETRIES}, because preemptions count",)
-    assert losses(rewritten.spec) == ()
+    assert find_preemption_losses(rewritten.spec) == ()
 
 
 def test_a_gang_of_one_pod_is_none() -> None:
-    assert harmless(job(on("PodEvicted", "RestartJob"), replicas=1)).spec["policies"] == []
+    assert rewrite_policies(job(on("PodEvicted", "RestartJob"), replicas=1)).spec["policies"] == []
 
 
 def test_a_task_that_completes_when_it_is_asked_to_end_is_told_and_left() -> None:
     """The last pod exits with 0 on SIGTERM: Volcano counts the job as Completed, and the work is silently lost."""
     spec = job(on("TaskCompleted", "CompleteJob"))
-    (loss,) = losses(spec)
+    (loss,) = find_preemption_losses(spec)
     assert "counts the job as complete" in loss.says
     assert loss.remedy == "have the program exit with another status on SIGTERM"
-    assert harmless(spec).spec == spec
+    assert rewrite_policies(spec).spec == spec
 
 
 def test_waiting_for_a_place_can_be_what_ends_it() -> None:
     spec = job(on("PodPending", "AbortJob", timeout="10m"))
     assert said(spec) == [("spec.policies[0]", "PodPending: AbortJob")]
-    assert harmless(spec).spec == spec
-    assert losses(job(on("PodPending", "AbortJob"))) == ()  # Volcano passes over it
+    assert rewrite_policies(spec).spec == spec
+    assert find_preemption_losses(job(on("PodPending", "AbortJob"))) == ()  # Volcano passes over it
 
 
 @pytest.mark.parametrize("code", [137, 143])
 def test_exit_codes_of_evicted_pods(code: int) -> None:
     spec = job({"exitCode": code, "action": "TerminateJob"}, {"exitCode": 3, "action": "AbortJob"})
     assert said(spec) == [("spec.policies[0]", f"exitCode {code}: TerminateJob")]
-    rewritten = harmless(spec).spec
+    rewritten = rewrite_policies(spec).spec
     assert done(rewritten, "PodFailed", code=code) == "SyncJob"
     assert done(rewritten, "PodFailed", code=3) == "AbortJob"
 
 
 def test_what_is_taken_out_does_not_uncover_what_stood_behind_it() -> None:
     codes = [{"exitCode": code, "action": "AbortJob"} for code in (137, 143)]
-    rewritten = harmless(job(*codes, on("PodFailed", "TerminateJob"))).spec
+    rewritten = rewrite_policies(job(*codes, on("PodFailed", "TerminateJob"))).spec
     assert [done(rewritten, "PodFailed", code=code) for code in (137, 143, 1)] == ["SyncJob", "SyncJob", "TerminateJob"]
 
 
 def test_who_has_taken_evictions_out_already_hears_nothing() -> None:
     guards = [{"exitCode": code, "action": "SyncJob"} for code in (143, 137)]
     spec = job(*guards, on("PodFailed", "TerminateJob"))
-    assert losses(spec) == ()
-    assert harmless(spec).spec == spec
+    assert find_preemption_losses(spec) == ()
+    assert rewrite_policies(spec).spec == spec
     behind = job(on("PodFailed", "TerminateJob"), *guards)
-    assert len(losses(behind)) == 1
-    assert harmless(behind).spec == spec
+    assert len(find_preemption_losses(behind)) == 1
+    assert rewrite_policies(behind).spec == spec
 
 
 def test_a_task_has_policies_of_its_own() -> None:
     spec = job(task_policies=[on("PodFailed", "RestartTask"), on("TaskCompleted", "CompleteJob")])
     assert said(spec)[0] == ("spec.tasks[0].policies[0]", "PodFailed: RestartTask")
-    rewritten = harmless(spec).spec["tasks"][0]["policies"]
+    rewritten = rewrite_policies(spec).spec["tasks"][0]["policies"]
     assert [one.get("exitCode") for one in rewritten] == [137, 143, None, None]
 
 
 def test_some_events_of_a_policy_go_and_others_stay() -> None:
     spec = job({"events": ["PodEvicted", "PodFailed", "TaskCompleted"], "action": "TerminateJob", "timeout": "5s"})
     kept = {"events": ["PodFailed", "TaskCompleted"], "action": "TerminateJob", "timeout": "5s"}
-    assert harmless(spec).spec["policies"][2:] == [kept]
+    assert rewrite_policies(spec).spec["policies"][2:] == [kept]
 
 
 def test_any_event_is_all_of_them() -> None:
     spec = job(on("*", "TerminateJob"))
     assert {value.split(":")[0] for _, value in said(spec)} == {"PodFailed", "PodEvicted", "Unknown", "TaskCompleted"}
-    rewritten = harmless(spec).spec
+    rewritten = rewrite_policies(spec).spec
     assert done(rewritten, "PodEvicted") == "SyncJob"
     assert done(rewritten, "PodFailed", code=1) == done(rewritten, "TaskCompleted") == "TerminateJob"
 
 
 def test_failures_of_tasks_and_changes_of_jobs_are_no_preemptions() -> None:
-    assert losses(job(on("TaskFailed", "TerminateJob"), on("JobUpdated", "RestartJob"))) == ()
-    assert losses(job(on("PodEvicted", "ResumeJob"), {"exitCode": 3, "action": "TerminateJob"})) == ()
+    assert find_preemption_losses(job(on("TaskFailed", "TerminateJob"), on("JobUpdated", "RestartJob"))) == ()
+    assert find_preemption_losses(job(on("PodEvicted", "ResumeJob"), {"exitCode": 3, "action": "TerminateJob"})) == ()
 
 
 ACTIONS = st.sampled_from(
@@ -207,12 +212,12 @@ def test_a_rewritten_job_outlives_preemptions_and_treats_failures_as_before(
     spec = job(*of_job, least=least, task_policies=of_task, schedulerName="volcano")
     spec |= {} if retries is None else {"maxRetry": retries}
     before = copy.deepcopy(spec)
-    rewritten = harmless(spec)
+    rewritten = rewrite_policies(spec)
     assert spec == before
     now = json.loads(json.dumps(rewritten.spec))
     assert is_valid(now["policies"])
     assert is_valid(now["tasks"][0]["policies"])
-    assert harmless(now).spec == now
+    assert rewrite_policies(now).spec == now
     assert bool(rewritten.changes) == (now != before)
     harmless_actions = {"SyncJob", "ResumeJob"} | ({"RestartJob"} if least == 4 else set())
     for event, code in (("PodFailed", 137), ("PodFailed", 143), ("PodEvicted", 0), ("Unknown", 0)):
@@ -221,8 +226,8 @@ def test_a_rewritten_job_outlives_preemptions_and_treats_failures_as_before(
         assert action != "RestartJob" or now["maxRetry"] >= MANY_RETRIES
     for event, code in (("PodFailed", 1), ("PodFailed", 2), ("TaskCompleted", 0), ("TaskFailed", 0), ("PodPending", 0)):
         assert done(now, event, code=code) == done(before, event, code=code)
-    assert {loss.value.split(":")[0] for loss in losses(now)} <= {"TaskCompleted", "PodPending"}
-    assert all(len(str(loss)) <= LONGEST_WARNING for loss in losses(before))
+    assert {loss.value.split(":")[0] for loss in find_preemption_losses(now)} <= {"TaskCompleted", "PodPending"}
+    assert all(len(str(loss)) <= LONGEST_WARNING for loss in find_preemption_losses(before))
     now["policies"] = before["policies"]
     now["tasks"][0]["policies"] = before["tasks"][0]["policies"]
     now.pop("maxRetry", None), before.pop("maxRetry", None)

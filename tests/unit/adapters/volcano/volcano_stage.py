@@ -10,15 +10,21 @@ from typing import ClassVar
 
 import msgspec
 
-from cedana_sched.adapter.conformance import Power, RunningWorkload
+from cedana_sched.adapter.conformance import RunningWorkload, SchedulerCapability
 from cedana_sched.adapter.conformance.cluster_stage import ClusterStage
-from cedana_sched.eviction_holds.pods import decide
+from cedana_sched.eviction_holds.pod_eviction_rule import decide
+from cedana_sched.kube.builtin_kinds import PREEMPTION
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import PREEMPTION
-from cedana_sched.kube.own_kinds.preemption_hold import PreemptionHold
+from cedana_sched.kube.own_kinds.cached_hold import PreemptionHold
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import STALE_SECONDS, EvictionMark, asked_now, read_mark, written
+from cedana_sched.model.objects.eviction_mark import (
+    STALE_SECONDS,
+    EvictionMark,
+    read_mark,
+    refreshed_mark,
+    serialized_mark,
+)
 from cedana_sched_volcano.adapter import VolcanoAdapter
 from cedana_sched_volcano.objects import GROUP_NAME, POD_GROUPS, SCHEDULER_NAME
 
@@ -30,7 +36,7 @@ class VolcanoStage(ClusterStage):
     """Each job is a PodGroup; `preempt` makes the scheduler want one pod of it."""
 
     adapter_class: ClassVar = VolcanoAdapter
-    lacks: ClassVar = {Power.STARTS: "its workloads are pods"}
+    lacks: ClassVar = {SchedulerCapability.STARTS: "its workloads are pods"}
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +51,7 @@ class VolcanoStage(ClusterStage):
         metadata = {"name": name, "namespace": NAMESPACE}
         self.api.put(POD_GROUPS, {"metadata": metadata, "spec": {"minMember": members}})
         pods = tuple(self._pod(f"{name}-{i}", i, protected, deadline_seconds) for i in range(members))
-        await self.settle()
+        await self.wait_until_reported()
         return pods
 
     async def preempt(self, victim: RunningWorkload) -> None:
@@ -60,9 +66,9 @@ class VolcanoStage(ClusterStage):
         assert mark is not None
         long_ago = (self._now() - timedelta(seconds=2 * STALE_SECONDS)).isoformat()
         self._write(victim, msgspec.structs.replace(mark, last=long_ago))
-        await self.settle()
+        await self.wait_until_reported()
 
-    async def preempt_by(self, victim: RunningWorkload) -> float:
+    async def preempt_with_deadline(self, victim: RunningWorkload) -> float:
         """The webhook was not there: the pod is being deleted, and its preStop holds it."""
         ends_at = datetime(2040, 1, 1, tzinfo=UTC)
         self.change_pod(victim, {"status": {"conditions": [DISRUPTED]}})
@@ -72,9 +78,9 @@ class VolcanoStage(ClusterStage):
     async def finish(self, victim: RunningWorkload) -> None:
         self.change_pod(victim, {"status": {"phase": "Succeeded"}})
 
-    async def returned(self, victim: RunningWorkload) -> RunningWorkload:
+    async def wait_until_returned(self, victim: RunningWorkload) -> RunningWorkload:
         again = self._pod(victim.workload.name, 0)
-        await self.settle()
+        await self.wait_until_reported()
         return again
 
     def _pod(self, name: str, index: int, protected: bool = True, deadline_seconds: float = 600.0) -> RunningWorkload:
@@ -106,7 +112,7 @@ class VolcanoStage(ClusterStage):
         holds = [msgspec.convert(one, PreemptionHold) for one in self.holds() if victim.uid in one["spec"]["pods"]]
         if decide(victim.uid, self._mark_of(victim), holds, self._now()).refused is None:
             return True
-        if (mark := asked_now(self._mark_of(victim), "volcano-scheduler", self._now())) is not None:
+        if (mark := refreshed_mark(self._mark_of(victim), "volcano-scheduler", self._now())) is not None:
             self._write(victim, mark)
         return False
 
@@ -115,7 +121,7 @@ class VolcanoStage(ClusterStage):
         return read_mark(pod.get("metadata", {}).get("annotations", {}))
 
     def _write(self, victim: RunningWorkload, mark: EvictionMark) -> None:
-        self.change_pod(victim, {"metadata": {"annotations": {names.EVICTION_REQUESTED: written(mark)}}})
+        self.change_pod(victim, {"metadata": {"annotations": {names.EVICTION_REQUESTED: serialized_mark(mark)}}})
 
     def _now(self) -> datetime:
         """No two decisions are of one moment."""

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from cedana_sched.adapter import registry
-from cedana_sched.cli.doctor import command, criu, devices, machine
+from cedana_sched.cli.doctor import command, criu, gpus_and_disk, machine
+from cedana_sched.cli.doctor.check_runner import Finding, Level, run_check
 from cedana_sched.cli.doctor.cluster.examine import OF_CLUSTER, OF_INSTALLATION
-from cedana_sched.cli.doctor.findings import Finding, Level, checked
 from cedana_sched.cli.exit_codes import ExitCode
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.gpus import Gpu, Gpus, MigDevice
-from cedana_sched.snapshot.toolchain import Origin, Toolchain
+from cedana_sched.snapshot.criu_toolchain import Origin, Toolchain
 from tests.unit.cli.conftest import Cli
 from tests.unit.cli.doctor.cluster.cluster_to_look_at import Cluster
 from tests.unit.cli.fake_engine import AN_ENGINE, FakeEngine
@@ -49,7 +49,7 @@ def test_missing_capabilities_say_what_does_not_work() -> None:
 
 def test_what_others_have_written_moves_no_terminal() -> None:
     found = [Finding("armada", Level.WARN, "says: \x1b[2J", "mend \x9b1m\nit")]
-    assert [row[2] for row in command._table(found).rows] == ["says: \ufffd[2J", "-> mend \ufffd1m\ufffdit"]
+    assert [row[2] for row in command._findings_table(found).rows] == ["says: \ufffd[2J", "-> mend \ufffd1m\ufffdit"]
 
 
 @pytest.mark.parametrize(("release", "level"), [("4.19.0-27", Level.FAIL), ("5.9.0", Level.OK), ("6.18.44", Level.OK)])
@@ -72,7 +72,7 @@ def test_old_kernels_are_refused(monkeypatch: pytest.MonkeyPatch, release: str, 
 def test_it_says_which_packages_criu_is_made_from(origin: Origin, level: Level, named: str) -> None:
     folder = Path("/cache/criu-1")
     programs = (folder / "bin/criu", folder / "bin/tini", folder / "bin/nft", folder / "python")
-    finding = criu.packages(Toolchain("4.2.1", *programs, origin=origin))
+    finding = criu.check_package_origin(Toolchain("4.2.1", *programs, origin=origin))
     assert finding.level is level
     assert named in f"{finding.says} {finding.remedy}"
     assert bool(finding.remedy) == (level is Level.WARN)
@@ -106,9 +106,9 @@ def test_gpus_are_named(found: Gpus, says: list[str], monkeypatch: pytest.Monkey
     async def find() -> Gpus:
         return found
 
-    monkeypatch.setattr(devices, "find_gpus", find)
+    monkeypatch.setattr(gpus_and_disk, "find_gpus", find)
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    findings = list(devices.gpus())
+    findings = list(gpus_and_disk.gpus())
     assert [f"{finding.level} {finding.says}" for finding in findings] == says
     assert [bool(finding.remedy) for finding in findings] == [finding.level is Level.WARN for finding in findings]
 
@@ -117,20 +117,20 @@ def test_a_driver_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def find() -> Gpus:
         return Gpus()
 
-    monkeypatch.setattr(devices, "find_gpus", find)
+    monkeypatch.setattr(gpus_and_disk, "find_gpus", find)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    (finding,) = devices.gpus()
+    (finding,) = gpus_and_disk.gpus()
     assert (finding.level, "the driver is not loaded" in finding.says) == (Level.WARN, True)
 
 
 def test_the_disk_of_a_directory_that_is_not_there_yet_is_its_parents(tmp_path: Path) -> None:
-    (finding,) = devices.disk(tmp_path / "a" / "b")
+    (finding,) = gpus_and_disk.disk(tmp_path / "a" / "b")
     assert f"free at {tmp_path};" in finding.says
 
 
 def test_too_little_room_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "SCARCE_BYTES", 1 << 62)
-    (finding,) = devices.disk(tmp_path)
+    monkeypatch.setattr(gpus_and_disk, "SCARCE_BYTES", 1 << 62)
+    (finding,) = gpus_and_disk.disk(tmp_path)
     assert finding.level is Level.FAIL
 
 
@@ -138,7 +138,7 @@ def test_an_error_is_a_finding_with_its_remedy() -> None:
     def broken() -> list[Finding]:
         raise CedanaSchedError("no hierarchy is mounted", remedy="mount one")
 
-    assert checked("cgroups", broken) == [Finding("cgroups", Level.FAIL, "no hierarchy is mounted", "mount one")]
+    assert run_check("cgroups", broken) == [Finding("cgroups", Level.FAIL, "no hierarchy is mounted", "mount one")]
 
 
 def test_the_exit_code_is_that_of_the_worst_finding(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def adapters(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         yield Cluster()
 
     there: dict[str, Any] = {"kueue": type("Adapter", (), {})}
-    monkeypatch.setattr(registry, "installed", lambda: there)
+    monkeypatch.setattr(registry, "installed_adapters", lambda: there)
     monkeypatch.setattr(registry, "load", lambda name: there[name])
     monkeypatch.setattr(Api, "open", opened)
     return there

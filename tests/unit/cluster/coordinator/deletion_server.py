@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from cedana_sched.cluster.coordinator.record_objects import to_object
+from cedana_sched.kube.builtin_kinds import Node
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.objects import Node
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, NODES
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model import codec
@@ -67,7 +67,7 @@ class DeletionServer(FakeApi):
 
     def tell(self, key: Key) -> None:
         """Have an object seen once more, as by a watch that begins anew."""
-        self.repeat()
+        self.repeat_current_state()
         asyncio.get_running_loop().call_soon(self._obey, key)
 
     def _see(self, change: Change) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
-from cedana_sched.cluster.coordinator.known import ById
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
-from cedana_sched.kube.own_kinds.ordered import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
+from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.order_exchange import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import SnapshotRef
 
@@ -33,11 +33,11 @@ def filled(*objects: Any) -> Informer[Any]:
     return informer
 
 
-def known_checkpoints(*checkpoints: KnownCheckpoint) -> ById:
+def known_checkpoints(*checkpoints: KnownCheckpoint) -> CheckpointsById:
     """No others come."""
     informer = filled(*checkpoints)
     informer.synced.set()
-    return ById(informer)
+    return CheckpointsById(informer)
 
 
 def shown_restore(
@@ -49,8 +49,8 @@ def shown_restore(
     return OrderedObject(metadata, OrderedSpec(f"restore.{uid}.{beginning}", NamedPod(uid, name=pod)), status)
 
 
-def known_beginnings(*restores: OrderedObject) -> BeginningNumbers:
+def known_beginnings(*restores: OrderedObject) -> IncarnationNumbers:
     """What these Restores tell of beginnings; no others come."""
     informer = filled(*restores)
     informer.synced.set()
-    return BeginningNumbers(informer)
+    return IncarnationNumbers(informer)

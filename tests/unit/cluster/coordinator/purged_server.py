@@ -1,4 +1,4 @@
-"""An API server beside which somebody attends to finalizers at once, as `Purge` does in time."""
+"""An API server beside which somebody attends to finalizers at once, as `CheckpointFinalizer` does in time."""
 
 from __future__ import annotations
 

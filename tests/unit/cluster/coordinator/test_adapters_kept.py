@@ -9,13 +9,13 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from cedana_sched.adapter.cluster import ClusterAdapter
-from cedana_sched.cluster.coordinator import adapters
-from cedana_sched.cluster.coordinator.adapters import AdapterMetrics, OwnDeployment, keep_running
+from cedana_sched.adapter.cluster_contract import ClusterAdapter
+from cedana_sched.cluster.coordinator import adapter_supervision
+from cedana_sched.cluster.coordinator.adapter_supervision import AdapterMetrics, OwnDeployment, keep_running
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError, RefusedByServerError
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.objects import Metadata, PartialObject
 from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.watching import Informer, Watch
 from tests.pauses import shorten_pauses
@@ -57,7 +57,7 @@ class Told:
     async def get(self, *_: Any, into: Any) -> PartialObject:
         return PartialObject(Metadata(name="c", namespace="ours", uid="u"))
 
-    def tell(self, event: ObjectEvent) -> None:
+    def record_event(self, event: ObjectEvent) -> None:
         self.events.append(event)
         self.up.append(self.registry.get_sample_value("cedana_sched_adapter_up", {"adapter": "kueue"}))
         self.told.set()
@@ -109,8 +109,8 @@ class Metrics(AdapterMetrics):
         super().__init__(told.registry)
         self._told = told
 
-    def set(self, adapter: str, *, up: bool) -> None:
-        super().set(adapter, up=up)
+    def set_adapter_up(self, adapter: str, *, up: bool) -> None:
+        super().set_adapter_up(adapter, up=up)
         if up:
             self._told.is_up.set()
 
@@ -167,7 +167,7 @@ async def test_a_watch_that_is_refused_for_ever_is_told_and_no_longer_once_it_is
     monkeypatch: pytest.MonkeyPatch, *, watch_alone: bool
 ) -> None:
     """A role that lacks the kind, or the verb `watch` alone: the watch retries, and the adapter goes on running."""
-    monkeypatch.setattr(adapters, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(adapter_supervision, "LOOK_SECONDS", 0.005)
     shorten_pauses(monkeypatch, 0.2)
     rights, told, registry = Rights(403, watch_alone=watch_alone), Told(), CollectorRegistry()
     async with served({"/apis/kueue.x-k8s.io/v1beta2/workloads": rights.answer}) as api:
@@ -196,8 +196,8 @@ async def test_an_api_server_that_does_not_answer_refuses_nothing(monkeypatch: p
         async with asyncio.timeout(60):
             await rights.asked_again.wait()
         assert watch.problem is not None
-        assert informer.refused is None
-        assert informer.awaited is not None
+        assert informer.refusal_reason is None
+        assert informer.unsynced_reason is not None
         await stopped(task)
 
 

@@ -10,8 +10,8 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cedana_sched.cluster.coordinator.agents import AnswerNotBelievedError
-from cedana_sched.cluster.coordinator.answers import objection_to
+from cedana_sched.cluster.coordinator.answer_validation import first_objection_to
+from cedana_sched.cluster.coordinator.orders_to_agents import AnswerRejectedError
 from cedana_sched.model import codec
 from cedana_sched.model.identity import LARGEST_GENERATION, SnapshotRef
 from cedana_sched.model.orders import Order, Outcome
@@ -50,7 +50,7 @@ async def _answered(order: Order, outcome: Any) -> list[Outcome]:
     agents = Agents()
     try:
         found = await agents.answer(order, outcome)
-    except AnswerNotBelievedError:
+    except AnswerRejectedError:
         assert agents.told
         return []
     for one in agents.removed:
@@ -64,4 +64,4 @@ async def _answered(order: Order, outcome: Any) -> list[Outcome]:
 def test_any_answer(order: Order, outcome: Any) -> None:
     with structlog.testing.capture_logs():
         for found in asyncio.run(_answered(order, outcome)):
-            assert objection_to(found, order) is None
+            assert first_objection_to(found, order) is None

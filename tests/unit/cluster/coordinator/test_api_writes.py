@@ -9,11 +9,10 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from cedana_sched.adapter.contract import Preempted, Report
-from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
+from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
 from cedana_sched.cluster.coordinator.projection import Projection
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.progress_writes import ProgressPlan
+from cedana_sched.cluster.node.order_feed import OrderFeed, ProgressPlan
 from cedana_sched.coordinator import Coordinator
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import PublishEvent
@@ -100,7 +99,7 @@ class Preemption:
                 await scheduler.released.wait()
                 while self.retained < len(self.victims):  # noqa: ASYNC110 - it lets everybody else go on
                     await asyncio.sleep(0)
-                await projection.flushed()
+                await projection.wait_flushed()
             for task in tasks:
                 task.cancel()
         return self.server

@@ -10,21 +10,21 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.adapter.cluster import ClusterAccess
-from cedana_sched.cluster.coordinator.agents import ObjectAgents
-from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
+from cedana_sched.adapter.cluster_contract import ClusterAccess
+from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
+from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
+from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
-from cedana_sched.cluster.node.containers.bundles import Beginning
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.restoring.new_beginnings import NewBeginnings
-from cedana_sched.cluster.node.restoring.served import ServedBeginnings
+from cedana_sched.cluster.node.containers.bundles import Incarnation
+from cedana_sched.cluster.node.order_feed import OrderFeed
+from cedana_sched.cluster.node.restoring.incarnation_reports import IncarnationReports
+from cedana_sched.cluster.node.restoring.restore_states import IncarnationRecords
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.shell import Coordinator
-from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.builtin_kinds import Container, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.resources import RESTORES
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -54,11 +54,11 @@ POD = Pod(
 
 
 class _Policies:
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         del name
         return CheckpointPolicy()
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
         return CheckpointPolicy()
 
 
@@ -69,7 +69,7 @@ class Scene:
         self.server = FakeApi()
         self.host = Host(folder / "host")
         self.host.folder(self.host.places.states)
-        self.served = ServedBeginnings(folder / "served")
+        self.served = IncarnationRecords(folder / "served")
         self.continued: list[str] = []
         self.told: list[str] = []
         self.attempt = 0
@@ -95,7 +95,7 @@ class Scene:
                 yield Staged(uid)
             case RestoreSnapshot(uid):
                 number = self.attempt
-                self.served.assign(uid, UID, Beginning(f"c{number}", f"s{number}"))
+                self.served.record_assignment(uid, UID, Incarnation(f"c{number}", f"s{number}"))
                 self.host.write(self.host.places.states / f"c{number}" / "state.json", state(start=1))
                 self.host.container(f"main{number}", UID, sandbox=f"s{number}")
                 self.continued.append(uid)
@@ -104,7 +104,7 @@ class Scene:
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[None]:
         feed = OrderFeed(self.server, "n1", self.perform)
-        beginnings = NewBeginnings(
+        beginnings = IncarnationReports(
             self.server, feed.restores, lambda uid: POD if uid == UID else None, self.host.places, self.served
         )
         async with asyncio.TaskGroup() as group:
@@ -116,15 +116,15 @@ class Scene:
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[None]:
         self._coordinators += 1
-        api, alive = self.server, Alive()
+        api, alive = self.server, PodNodeDependencies()
         projection = Projection(api, SYSTEM)
         agents = ObjectAgents(api, projection, filled(), alive=alive)
         pods = filled(POD)
         pods.synced.set()
         nothing = cast("Any", None)
         access = ClusterAccess(api, nothing, pods, _Policies(), SavedSnapshots(), SYSTEM, nothing)
-        reports = PodReports(access, alive, BeginningNumbers(agents.restores), known_checkpoints())
-        journal = ObjectJournal(api, SYSTEM, f"coordinator-{self._coordinators}", projection, alive.recorded)
+        reports = PodReports(access, alive, IncarnationNumbers(agents.restores), known_checkpoints())
+        journal = ObjectJournal(api, SYSTEM, f"coordinator-{self._coordinators}", projection, alive.on_records_saved)
         listener = cast("Any", type("Listener", (), {"on_event": lambda _, tell: self.told_by(tell)})())
         async with asyncio.TaskGroup() as group:
             works = [group.create_task(work) for work in (projection.run(), agents.run(), reports.run())]
@@ -132,7 +132,7 @@ class Scene:
                 journal=journal, adapters={"pods": reports}, agents=agents, clock=SystemClock(), listener=listener
             ):
                 yield
-            await projection.flushed()
+            await projection.wait_flushed()
             for work in works:
                 work.cancel()
 

@@ -8,15 +8,15 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.agents import AnswerNotBelievedError, ObjectAgents
-from cedana_sched.cluster.coordinator.answers import objection_to
-from cedana_sched.cluster.coordinator.known import BySnapshot
+from cedana_sched.cluster.coordinator.answer_validation import first_objection_to
+from cedana_sched.cluster.coordinator.checkpoint_finalizer import _is_removed
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsBySnapshot
+from cedana_sched.cluster.coordinator.orders_to_agents import AnswerRejectedError, ObjectAgents
 from cedana_sched.cluster.coordinator.projection import Projection
-from cedana_sched.cluster.coordinator.purge import _is_removed
 from cedana_sched.cluster.coordinator.record_objects import to_object
-from cedana_sched.cluster.coordinator.removal import Removal
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
-from cedana_sched.kube.own_kinds.ordered import OrderedObject
+from cedana_sched.cluster.coordinator.retention_cleanup import RetentionCleanup
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.errors import CedanaSchedError
@@ -104,7 +104,7 @@ class Agents:
         self.projection.write((RECORD, RESTORE), ())
         self.agents = ObjectAgents(
             nothing, self.projection, Informer(nothing), lambda refs, _: self.removed.extend(refs),
-            disbelieved=lambda kind, one, why: self.told.append((f"{kind.kind} {one.name}", why)),
+            on_answer_rejected=lambda kind, one, why: self.told.append((f"{kind.kind} {one.name}", why)),
         )  # fmt: skip
 
     async def answer(self, order: Order, outcome: Any, **changes: Any) -> list[Outcome]:
@@ -152,7 +152,7 @@ async def test_what_was_ordered_is_believed(order: Order, outcome: Outcome) -> N
 async def test_what_is_about_others_is_not(order: Order, lie: Outcome, instead: type | None) -> None:
     agents = Agents()
     if instead is None:
-        with pytest.raises(AnswerNotBelievedError):
+        with pytest.raises(AnswerRejectedError):
             await agents.answer(order, lie)
     else:
         [outcome] = await agents.answer(order, lie)
@@ -194,13 +194,13 @@ def _their_checkpoint(**status: Any) -> KnownCheckpoint:
 async def test_no_checkpoint_of_another_namespace_is_removed() -> None:
     """As `retained_of_another_node.py` did it."""
     informer: Informer[KnownCheckpoint] = Informer(cast("Any", None))
-    removal = Removal(cast("Any", None), informer, BySnapshot(informer))
+    removal = RetentionCleanup(cast("Any", None), informer, CheckpointsBySnapshot(informer))
     informer._put(_their_checkpoint())
     agents = Agents()
-    agents.agents._removed = removal.removed
-    with pytest.raises(AnswerNotBelievedError):
+    agents.agents._on_snapshots_removed = removal.on_snapshots_removed
+    with pytest.raises(AnswerRejectedError):
         await agents.answer(RETAIN, RetentionApplied(UID, (THEIRS,)))
-    assert not removal.is_gone(THEIRS, "")
+    assert not removal.is_snapshot_removed(THEIRS, "")
 
 
 def test_nothing_is_removed_before_it_is_ordered() -> None:
@@ -214,29 +214,29 @@ def test_nothing_is_removed_before_it_is_ordered() -> None:
 
 
 def test_what_is_said_of_answers_is_short() -> None:
-    assert len(objection_to(Frozen("x" * 10_000), Freeze(UID, WORKLOAD)) or "") < 200
+    assert len(first_objection_to(Frozen("x" * 10_000), Freeze(UID, WORKLOAD)) or "") < 200
 
 
 def test_the_digest_of_a_manifest_is_known_when_its_record_is_forgotten() -> None:
     informer: Informer[KnownCheckpoint] = Informer(cast("Any", None))
-    by_snapshot = BySnapshot(informer)
+    by_snapshot = CheckpointsBySnapshot(informer)
     informer._put(_their_checkpoint(manifestDigest="0f" * 32))
     theirs = SnapshotRef(Identity("tenant-b", "bank"), 7)
 
-    assert by_snapshot.manifest_of(theirs) == "0f" * 32
-    assert by_snapshot.manifest_of(SnapshotRef(Identity("tenant-a", "bank"), 7)) == ""
+    assert by_snapshot.manifest_digest_of(theirs) == "0f" * 32
+    assert by_snapshot.manifest_digest_of(SnapshotRef(Identity("tenant-a", "bank"), 7)) == ""
 
 
 async def test_an_agent_is_told_by_what_a_manifest_is_known_also_when_its_record_is_forgotten() -> None:
     agents = Agents()
-    agents.agents._manifest_of = lambda snapshot: "0f" * 32 if snapshot == OURS else ""
+    agents.agents._manifest_digest_of = lambda snapshot: "0f" * 32 if snapshot == OURS else ""
     given: list[Order] = []
 
     def take(uid: str, order: Order) -> int:
         given.append(order)
         return 1
 
-    agents.projection.order = take  # type: ignore[method-assign]
+    agents.projection.enqueue_order = take  # type: ignore[method-assign]
 
     for order in (Stage(RESTORE.uid, WORKLOAD, OURS), Stage(RESTORE.uid, WORKLOAD, OURS, "ab" * 32)):
         performing = asyncio.create_task(_all(agents.agents.perform("node-1", order)))

@@ -22,7 +22,7 @@ from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model import codec
 from cedana_sched.model.records import Record
 from cedana_sched.testing import FakeApi
-from tests.unit.cluster.coordinator.test_notes import notes
+from tests.unit.cluster.coordinator.test_adapter_notes import notes
 from tests.unit.cluster.coordinator.test_object_journal import SYSTEM, by_uid
 from tests.unit.cluster.coordinator.test_objects_of_records import HOLD
 from tests.unit.cluster.coordinator.test_redo_log import Writer, _different
@@ -105,7 +105,7 @@ async def test_a_segment_that_says_no_sense_of_its_entries_is_passed_over(live: 
 @pytest.mark.parametrize("slot", [-1, redo_log.SLOTS, 10**30])
 async def test_a_slot_that_is_none_is_not_read(slot: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No rule lets a coordinator read it, so it would be refused for ever."""
-    monkeypatch.setattr(redo_log, "_name", lambda number: pytest.fail(f"{number} was read"))
+    monkeypatch.setattr(redo_log, "_slot_object_name", lambda number: pytest.fail(f"{number} was read"))
     named = [{"parts": [(slot, "")], "live": "1"}]
     server = FakeApi()
     metadata = {"name": LOG_NAME, "namespace": SYSTEM, "resourceVersion": "1", "uid": "u"}

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
-from cedana_sched.cluster.coordinator.restarts import ContainerRestarts
+from cedana_sched.cluster.coordinator.container_restarts import ContainerRestarts
+from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
+from cedana_sched.kube.builtin_kinds import ContainerStatus, Metadata, OwnerReference, Pod, PodStatus
 from cedana_sched.kube.events import ObjectEvent
-from cedana_sched.kube.objects import ContainerStatus, Metadata, OwnerReference, Pod, PodStatus
-from cedana_sched.kube.own_kinds.ordered import OrderedObject
+from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -44,18 +44,18 @@ class Field:
         self.synced.set()
         self.committed: dict[str, float] = {}
         """By uid of a pod: when its snapshot was committed, in seconds before `NOW`."""
-        beginnings = BeginningNumbers(self.restores)
+        beginnings = IncarnationNumbers(self.restores)
         self.restarts = ContainerRestarts(cast("Any", self), cast("Any", self), beginnings, lambda: NOW)
         self._last: Pod | None = None
 
-    def tell(self, event: ObjectEvent) -> None:
+    def record_event(self, event: ObjectEvent) -> None:
         self.said.append(event)
 
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
         assert (namespace, identifier) == ("bio", "md")
         return self.known
 
-    def was_saved(self, pod_uid: str, identity: Identity, before: float) -> bool:
+    def has_pod_snapshot_before(self, pod_uid: str, identity: Identity, before: float) -> bool:
         assert identity == Identity("bio", "md", 3)
         return pod_uid in self.committed and NOW.timestamp() - self.committed[pod_uid] < before
 
@@ -65,7 +65,7 @@ class Field:
         informer: Informer[Pod] = filled(*pods)
         informer.synced.set()
         for now in pods:
-            self.restarts.heard(None, now)
+            self.restarts.on_pod_changed(None, now)
         await self.restarts.run(informer)
         return [event.involved["kind"] for event in self.said]
 
@@ -73,7 +73,7 @@ class Field:
         """How many Events that made, on whom."""
         self.said.clear()
         for now in pods:
-            self.restarts.heard(self._last, now)
+            self.restarts.on_pod_changed(self._last, now)
             self._last = now
         return [event.involved["kind"] for event in self.said]
 

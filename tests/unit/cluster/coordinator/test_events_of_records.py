@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from cedana_sched.cluster.coordinator.event_publisher import EventPublisher
 from cedana_sched.coordinator.core import PublishEvent, Severity
+from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, Pod
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.objects import Metadata, OwnerReference, Pod
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 
@@ -20,7 +20,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.told: list[ObjectEvent] = []
 
-    def tell(self, event: ObjectEvent) -> None:
+    def record_event(self, event: ObjectEvent) -> None:
         self.told.append(event)
 
 

@@ -10,28 +10,28 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report, Starting
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
-from cedana_sched.cluster.coordinator import ends
-from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.excluded import Excluded
-from cedana_sched.cluster.coordinator.gates import Gates
-from cedana_sched.cluster.coordinator.known import ById
-from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.cluster.coordinator import pod_end_confirmation
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
+from cedana_sched.cluster.coordinator.excluded_namespace_cancellation import ExcludedNamespacesAdapter
+from cedana_sched.cluster.coordinator.leading_coordinator import LeadingCoordinator
+from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
+from cedana_sched.cluster.coordinator.scheduling_gates import Gates
 from cedana_sched.coordinator.core import ReleaseHold, Reported
+from cedana_sched.kube.builtin_kinds import Container, Metadata, Pod, PodSpec
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import decoded
-from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, JOBS, PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Abort, Aborted, Frozen
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Signal, Verdict
 from cedana_sched.model.records import CheckpointStep, Restore, RestoreStep
-from cedana_sched.model.served import EVERYWHERE, Served
+from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
 from cedana_sched.testing import FakeApi
 from cedana_sched_volcano.objects import POD_GROUPS
 from tests.unit.cluster.coordinator.filled_mirrors import SavedSnapshots, filled, known_beginnings, known_checkpoints
@@ -40,7 +40,7 @@ from tests.unit.cluster.coordinator.test_objects_of_records import RESTORE
 from tests.unit.coordinator.core.core_builders import Told, victim
 from tests.unit.kube.moody_api_server import MoodyApiServer
 
-EXCLUDED = Served(frozenset({"bio"}))
+EXCLUDED = ServedNamespaces(frozenset({"bio"}))
 WHY = "namespace bio is excluded (excludedNamespaces)"
 BOTH = pytest.mark.parametrize("served", [EVERYWHERE, EXCLUDED], ids=["served", "excluded"])
 
@@ -80,10 +80,10 @@ async def test_components_and_adapters_see_no_pod_of_it() -> None:
         namespace="ours", excluded_namespaces=frozenset({"bio"}), adapters=("kueue", "volcano")
     )
     async with server.serving() as api, asyncio.timeout(60):
-        leader = Leader(api, configuration, "me")
+        leader = LeadingCoordinator(api, configuration, "me")
         kueue, volcano = (cast("Any", leader._adapters[name]) for name in ("kueue", "volcano"))
         unprepared = leader._unprepared
-        async with leader.coordinating():
+        async with leader.run_coordinator():
             informers = [leader.pods, kueue._pods, volcano._pods, unprepared.unlabelled, unprepared.refused]
             informers += [kueue._jobs, volcano._groups]
             for informer in informers:
@@ -105,11 +105,11 @@ def _held() -> Told:
 async def test_a_hold_that_stands_when_its_namespace_is_excluded_is_called_off_and_released() -> None:
     told = _held()
     told.restart()
-    excluded = Excluded(EXCLUDED)
-    excluded.recorded(told.core.records(), ())
+    excluded = ExcludedNamespacesAdapter(EXCLUDED)
+    excluded.on_records_saved(told.core.records(), ())
     [cancelled] = await _reported(excluded.reports())
     assert cancelled == PreemptionCancelled("s1", WHY)
-    told.tell(Reported(Excluded.name, cancelled))
+    told.tell(Reported(ExcludedNamespacesAdapter.name, cancelled))
     assert told.order(Abort).checkpoint_uid == "s1.w1.1", "it is thawed"
     told.tell(Aborted("s1.w1.1"))
     [release] = [one for one in told.said if isinstance(one, ReleaseHold)]
@@ -117,8 +117,8 @@ async def test_a_hold_that_stands_when_its_namespace_is_excluded_is_called_off_a
 
 
 async def test_one_that_comes_later_is_called_off_once() -> None:
-    excluded, heard = Excluded(EXCLUDED), list[Report]()
-    excluded.recorded((), ())
+    excluded, heard = ExcludedNamespacesAdapter(EXCLUDED), list[Report]()
+    excluded.on_records_saved((), ())
 
     async def read() -> None:
         async for report in excluded.reports():
@@ -127,7 +127,7 @@ async def test_one_that_comes_later_is_called_off_once() -> None:
     reading = asyncio.create_task(read())
     await _turns()
     for step in (CheckpointStep.WAITING, CheckpointStep.FREEZING, CheckpointStep.ABORTING, CheckpointStep.FAILED):
-        excluded.recorded((checkpoint(1, step),), ())
+        excluded.on_records_saved((checkpoint(1, step),), ())
     await _turns()
     assert heard == [PreemptionCancelled("s", WHY)]
     reading.cancel()
@@ -136,23 +136,23 @@ async def test_one_that_comes_later_is_called_off_once() -> None:
 
 @pytest.mark.parametrize("step", [CheckpointStep.READY, CheckpointStep.FAILED])
 async def test_what_is_settled_stays_as_it_is(step: CheckpointStep) -> None:
-    excluded = Excluded(EXCLUDED)
-    excluded.recorded((checkpoint(1, step),), ())
+    excluded = ExcludedNamespacesAdapter(EXCLUDED)
+    excluded.on_records_saved((checkpoint(1, step),), ())
     assert await _reported(excluded.reports()) == []
 
 
 async def test_what_is_saved_elsewhere_goes_on() -> None:
-    excluded = Excluded(Served(frozenset({"kube-system"})))
-    excluded.recorded((checkpoint(1, CheckpointStep.DUMPING),), ())
+    excluded = ExcludedNamespacesAdapter(ServedNamespaces(frozenset({"kube-system"})))
+    excluded.on_records_saved((checkpoint(1, CheckpointStep.DUMPING),), ())
     assert await _reported(excluded.reports()) == []
 
 
 async def test_the_coordinator_that_leads_calls_it_off() -> None:
     """As it is wired: the report comes to the core, and with it what was loaded from the journal."""
     configuration = CoordinatorConfiguration(namespace="ours", excluded_namespaces=frozenset({"bio"}))
-    leader = Leader(FakeApi(), configuration, "me")
-    leader._recorded((checkpoint(1, CheckpointStep.DUMPING),), ())
-    adapter = leader.coordinator._adapters[Excluded.name]
+    leader = LeadingCoordinator(FakeApi(), configuration, "me")
+    leader._on_records_saved((checkpoint(1, CheckpointStep.DUMPING),), ())
+    adapter = leader.coordinator._adapters[ExcludedNamespacesAdapter.name]
     assert await _reported(adapter.reports()) == [PreemptionCancelled("s", WHY)]
 
 
@@ -160,10 +160,10 @@ async def test_the_coordinator_that_leads_calls_it_off() -> None:
 
 
 class _Policies:
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
         return CheckpointPolicy()
 
 
@@ -181,19 +181,19 @@ def _returning(*init_containers: str, identifier: str = "md") -> Pod:
 
 
 def _pod_reports(
-    served: Served, *pods: Pod, api: Any = None, alive: Alive | None = None, events: Any = None
+    served: ServedNamespaces, *pods: Pod, api: Any = None, alive: PodNodeDependencies | None = None, events: Any = None
 ) -> PodReports:
     """A Checkpoint of `md` is there, which failed."""
     informer = filled(*pods)
     informer.synced.set()
     nothing = cast("Any", None)
     access = ClusterAccess(api, events, informer, _Policies(), SavedSnapshots(), "ours", nothing, served=served)
-    return PodReports(access, alive or Alive(), known_beginnings(), known_checkpoints(_FAILED))
+    return PodReports(access, alive or PodNodeDependencies(), known_beginnings(), known_checkpoints(_FAILED))
 
 
 @BOTH
 @pytest.mark.parametrize("waits", [True, False])
-async def test_only_who_waits_in_our_container_is_told_how_to_begin(served: Served, waits: bool) -> None:
+async def test_only_who_waits_in_our_container_is_told_how_to_begin(served: ServedNamespaces, waits: bool) -> None:
     """Its node refuses to continue it, and it begins anew; see `order_border`."""
     pod = _returning(*([names.RESTORE_CONTAINER] if waits else ["theirs"]))
     reports = await _reported(_pod_reports(served, pod).reports())
@@ -202,7 +202,9 @@ async def test_only_who_waits_in_our_container_is_told_how_to_begin(served: Serv
 
 
 @BOTH
-async def test_who_waits_in_our_container_without_a_snapshot_is_given_no_restore_there(served: Served) -> None:
+async def test_who_waits_in_our_container_without_a_snapshot_is_given_no_restore_there(
+    served: ServedNamespaces,
+) -> None:
     """No Checkpoint is there under its id, and it names none of another cluster's: whoever wrote the container."""
     reports = _pod_reports(served, _returning(names.RESTORE_CONTAINER, identifier="made-up")).reports()
     assert [type(report) for report in await _reported(reports)] == ([Starting] if served is EVERYWHERE else [])
@@ -225,25 +227,25 @@ async def test_a_leader_gives_a_restore_to_whom_it_had_wait_alone() -> None:
     server.put(CHECKPOINTS, msgspec.to_builtins(_FAILED))
     configuration = CoordinatorConfiguration(namespace="ours", excluded_namespaces=frozenset({"bio"}))
     async with server.serving() as api, asyncio.timeout(60):
-        leader = Leader(api, configuration, "me")
+        leader = LeadingCoordinator(api, configuration, "me")
         reports = leader.coordinator._adapters[PodReports.name].reports()
-        async with leader.coordinating():
+        async with leader.run_coordinator():
             assert cast("Starting", await anext(aiter(reports))).identity.id == "md"
 
 
 @BOTH
-async def test_our_label_is_not_put_back_there(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "LOOK_AGAIN_SECONDS", 0.001)
-    server, alive = FakeApi(), Alive()
+async def test_our_label_is_not_put_back_there(served: ServedNamespaces, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_end_confirmation, "LOOK_AGAIN_SECONDS", 0.001)
+    server, alive = FakeApi(), PodNodeDependencies()
     pod = _returning()
     server.put(PODS, msgspec.to_builtins(pod))
     workload = replace(RESTORE.workload, uid="uid-3", name="md-3")
     running: Restore = replace(RESTORE, workload=workload, finished_at=None, step=RestoreStep.RUNNING)
-    alive.recorded((running,), ())
+    alive.on_records_saved((running,), ())
     told = list[Any]()
 
     class Events:
-        tell = told.append
+        record_event = told.append
 
     reports = _pod_reports(served, api=server, alive=alive, events=Events())
     looking = asyncio.create_task(reports.run())
@@ -271,11 +273,13 @@ class _Gated:
 
 
 @BOTH
-async def test_no_gate_of_ours_stays_closed_there(served: Served) -> None:
+async def test_no_gate_of_ours_stays_closed_there(served: ServedNamespaces) -> None:
     server, nothing = _Gated(), filled()
     nothing.synced.set()
-    gates = Gates(cast("Api", server), filled(msgspec.convert(server.pod, Pod)), filled(), ById(nothing), served=served)
-    gates.recorded((checkpoint(1, CheckpointStep.DUMPING),))
+    gates = Gates(
+        cast("Api", server), filled(msgspec.convert(server.pod, Pod)), filled(), CheckpointsById(nothing), served=served
+    )
+    gates.on_records_saved((checkpoint(1, CheckpointStep.DUMPING),))
     opening = asyncio.create_task(gates.run())
     await _turns()
     opening.cancel()

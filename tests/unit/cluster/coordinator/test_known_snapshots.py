@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.known import ById
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.model.identity import Identity
 from tests.unit.cluster.coordinator.filled_mirrors import filled
 
@@ -39,4 +39,4 @@ def committed(at: str | None, *, pod: str = "u1", snapshot: bool = True) -> Know
     ids=["saved before", "saved since", "another pod's", "not saved", "no time", "no such time"],
 )
 def test_a_pod_was_saved_before_a_moment(one: KnownCheckpoint, *, is_so: bool) -> None:
-    assert ById(filled(one)).was_saved("u1", Identity("bio", "md", 3), AFTER) is is_so
+    assert CheckpointsById(filled(one)).has_pod_snapshot_before("u1", Identity("bio", "md", 3), AFTER) is is_so

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator import projection
-from cedana_sched.cluster.coordinator.answers import shortened
-from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.cluster.coordinator.answer_validation import truncate_outcome_texts
+from cedana_sched.cluster.coordinator.leading_coordinator import LeadingCoordinator
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.record_objects import status_of, to_object
 from cedana_sched.cluster.coordinator.status_patches import status_patch
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
-from cedana_sched.kube.own_kinds.ordered import OrderedObject
-from cedana_sched.kube.reading import read
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.resources import CHECKPOINTS, CONFIG_MAPS, PODS, PREEMPTION_HOLDS
+from cedana_sched.kube.response_decoding import read
 from cedana_sched.model import codec
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import (
@@ -60,7 +60,7 @@ async def test_a_coordinator_outlives_an_agents_long_answer() -> None:
     def is_shown() -> bool:
         return any((one.get("status") or {}).get("message") for one in server.all_of(CHECKPOINTS))
 
-    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
+    async with asyncio.timeout(60), LeadingCoordinator(server, told, "me").run_coordinator():
         await server.until(lambda: any(map(_order, server.all_of(CHECKPOINTS))))
         (body,) = server.all_of(CHECKPOINTS)
         order = _order(body)
@@ -114,7 +114,7 @@ async def test_a_record_that_no_object_can_be_made_of_costs_only_its_own(monkeyp
     running = asyncio.create_task(carrying.run())
     carrying.write((broken, whole), ())
     async with asyncio.timeout(60):
-        await carrying.flushed()
+        await carrying.wait_flushed()
     assert not running.done()
     assert calls.count(broken.uid) >= 3
     assert {one["status"]["step"] for one in server.all_of(CHECKPOINTS)} == {"Freezing"}
@@ -130,8 +130,8 @@ async def test_what_is_forgotten_and_cannot_be_written_is_waited_for_no_more(mon
     running = asyncio.create_task(carrying.run())
     carrying.write((), (checkpoint(1, CheckpointStep.READY),))
     async with asyncio.timeout(60):
-        await carrying.flushed()
-    assert carrying.pending().forgotten == ()
+        await carrying.wait_flushed()
+    assert carrying.pending_records().forgotten == ()
     assert not running.done()
     running.cancel()
 
@@ -147,7 +147,7 @@ async def test_what_is_forgotten_and_cannot_be_written_is_waited_for_no_more(mon
     ],
 )
 def test_of_each_answer_as_much_is_kept_as_a_record_has_room_for(outcome: Outcome) -> None:
-    kept: Any = shortened(outcome)
+    kept: Any = truncate_outcome_texts(outcome)
     field = "problem" if isinstance(outcome, SnapshotFound) else "why"
     assert len(getattr(kept, field)) == LONGEST_TEXT
     assert getattr(kept, field).endswith("…")

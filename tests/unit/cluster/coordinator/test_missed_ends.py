@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
-from cedana_sched.cluster.coordinator import ends
-from cedana_sched.cluster.coordinator.agents import OUT_OF_SERVICE, ObjectAgents
-from cedana_sched.cluster.coordinator.alive import Alive
+from cedana_sched.cluster.coordinator import pod_end_confirmation
+from cedana_sched.cluster.coordinator.orders_to_agents import OUT_OF_SERVICE, ObjectAgents
+from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost
+from cedana_sched.kube.builtin_kinds import Metadata, Node, NodeSpec, Pod, PodSpec, PodStatus, Taint
 from cedana_sched.kube.errors import error_of
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.objects import Metadata, Node, NodeSpec, Pod, PodSpec, PodStatus, Taint
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity
@@ -52,10 +52,10 @@ def _of(name: str) -> Restore:
 
 
 class _Policies:
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
         return CheckpointPolicy()
 
 
@@ -63,7 +63,7 @@ class _Events:
     def __init__(self) -> None:
         self.told: list[ObjectEvent] = []
 
-    def tell(self, event: ObjectEvent) -> None:
+    def record_event(self, event: ObjectEvent) -> None:
         self.told.append(event)
 
 
@@ -77,8 +77,8 @@ class Cluster:
         self.informer: Informer[Pod] = filled(*shown)
         self.informer.synced.set()
         self.events = _Events()
-        self.alive = Alive()
-        self.alive.recorded(records, ())
+        self.alive = PodNodeDependencies()
+        self.alive.on_records_saved(records, ())
         nothing = cast("Any", None)
         events = cast("EventRecorder", self.events)
         policies, saved = _Policies(), SavedSnapshots()
@@ -122,7 +122,7 @@ async def test_successor_of_a_pod_that_ended_while_nobody_led_continues_at_once(
             async with asyncio.timeout(60):
                 for _ in range(2):
                     told.report(await queue.get())
-    assert told.core.book.restores[uid].step is RestoreStep.ENDED, "nobody has noticed its end"
+    assert told.core.registry.restores[uid].step is RestoreStep.ENDED, "nobody has noticed its end"
     assert told.order(FindSnapshot).restore_uid == "restore.uid-of-p2"
 
 
@@ -164,7 +164,7 @@ async def test_end_of_a_record_that_came_after_the_reader_is_told() -> None:
     cluster = Cluster()
     async with cluster.reporting() as queue, asyncio.timeout(60):
         await _silence(queue)
-        cluster.alive.recorded((_of("a"),), ())
+        cluster.alive.on_records_saved((_of("a"),), ())
         assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
 
 
@@ -220,7 +220,7 @@ async def test_pod_that_ends_before_the_mirror_has_shown_it_again_is_not_missed(
     monkeypatch: pytest.MonkeyPatch, labels: dict[str, str]
 ) -> None:
     """Its watch had broken off, and the next list is of a time at which it is gone."""
-    monkeypatch.setattr(ends, "LOOK_AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(pod_end_confirmation, "LOOK_AGAIN_SECONDS", 0.001)
     hidden = _pod("a")
     cluster = Cluster(hidden=(replace(hidden, metadata=replace(hidden.metadata, labels=labels)),), records=(_of("a"),))
     async with cluster.reporting() as queue, asyncio.timeout(60):
@@ -230,7 +230,7 @@ async def test_pod_that_ends_before_the_mirror_has_shown_it_again_is_not_missed(
 
 
 async def test_pod_that_the_mirror_shows_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(pod_end_confirmation, "LOOK_AGAIN_SECONDS", 0.0)
     shown = _pod("a")
     cluster = Cluster(shown, records=(_of("a"),))
     find, looks = cluster.server.find, list[str]()
@@ -242,7 +242,7 @@ async def test_pod_that_the_mirror_shows_is_not_looked_for_again(monkeypatch: py
     monkeypatch.setattr(cluster.server, "find", counting)
     async with cluster.reporting() as queue, asyncio.timeout(60):
         assert isinstance(await queue.get(), Starting)
-        cluster.pods._ends.doubt(_of("a").workload)
+        cluster.pods._ends.enqueue_check(_of("a").workload)
         await _silence(queue)
     assert looks == ["a"]
 
@@ -320,10 +320,10 @@ async def test_nodes_that_were_lost_while_nobody_led_are_told() -> None:
     ]
     records.append(replace(_of("d"), finished_at=1.0, workload=replace(_of("d").workload, node="gone long ago")))
     nodes = filled(_node("tainted", OUT_OF_SERVICE), _node("well", "other"))
-    alive = Alive()
-    alive.recorded(tuple(records), ())
+    alive = PodNodeDependencies()
+    alive.on_records_saved(tuple(records), ())
     api = FakeApi()
-    changes = ObjectAgents(api, Projection(api, "s"), nodes, alive=alive).changes()
+    changes = ObjectAgents(api, Projection(api, "s"), nodes, alive=alive).lost_nodes()
     early = asyncio.ensure_future(anext(changes))
     for _ in range(10):
         await asyncio.sleep(0)

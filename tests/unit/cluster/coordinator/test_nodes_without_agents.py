@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.coordinator.agents import ObjectAgents
+from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.record_objects import to_object
-from cedana_sched.kube.objects import Metadata, Node
+from cedana_sched.kube.builtin_kinds import Metadata, Node
 from cedana_sched.model.objects import names
 from cedana_sched.model.orders import Abort, Aborted, CheckpointFailed, Freeze, Order, Outcome
 from cedana_sched.model.records import CheckpointStep
@@ -65,5 +65,5 @@ async def test_what_was_frozen_before_the_agent_left_is_thawed_by_an_order(proje
 async def test_what_an_earlier_coordinator_has_ordered_is_ordered_again() -> None:
     projection, body = Projection(cast("Any", None), SYSTEM), to_object(RECORD, SYSTEM)
     body["spec"]["firstOrder"] = {"number": 1}
-    projection.know(RECORD, body)
+    projection.register_existing_object(RECORD, body)
     assert await first(projection, FREEZE, WITHOUT) is None

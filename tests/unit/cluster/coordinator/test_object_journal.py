@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
-from cedana_sched.cluster.coordinator.owners import Owners
+from cedana_sched.cluster.coordinator.owner_references import OwnerReferences
 from cedana_sched.cluster.coordinator.projection import Projection
-from cedana_sched.cluster.coordinator.record_objects import key_of, to_object
+from cedana_sched.cluster.coordinator.record_objects import object_key_of, to_object
 from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, FencedError
+from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, Pod
 from cedana_sched.kube.errors import ApiUnavailableError
-from cedana_sched.kube.objects import Metadata, OwnerReference, Pod
 from cedana_sched.kube.resources import CHECKPOINTS, CONFIG_MAPS
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -75,8 +75,8 @@ class Process:
             await self._task
 
     async def settle(self) -> None:
-        await self.projection.flushed()
-        pending = self.projection.pending()
+        await self.projection.wait_flushed()
+        pending = self.projection.pending_records()
         assert not pending.records
         assert not pending.forgotten
 
@@ -118,7 +118,7 @@ async def test_what_was_saved_is_loaded_after_a_crash_at_any_instant(seed: int) 
     await last.settle()
     await last.crash()
     shown = {key for key in server.objects if key[0] == CHECKPOINTS}
-    assert shown == {(CHECKPOINTS, *key_of(record, SYSTEM)) for record in saved.values()}
+    assert shown == {(CHECKPOINTS, *object_key_of(record, SYSTEM)) for record in saved.values()}
 
 
 async def test_who_lost_the_lease_without_noticing_writes_nothing_any_more() -> None:
@@ -184,13 +184,13 @@ async def test_a_step_and_its_order_are_one_request() -> None:
     freezing = replace(checkpoint(1), step=CheckpointStep.FREEZING)
     await process.journal.save((freezing,), ())
     asyncio.get_running_loop().call_soon(
-        process.projection.order, freezing.uid, Freeze(freezing.uid, freezing.workload)
+        process.projection.enqueue_order, freezing.uid, Freeze(freezing.uid, freezing.workload)
     )
     await asyncio.sleep(0)
     await process.settle()
     await process.crash()
     assert server.traffic.requests - before == 2, "the log, and the object"
-    status = server.objects[CHECKPOINTS, *key_of(freezing, SYSTEM)]["status"]
+    status = server.objects[CHECKPOINTS, *object_key_of(freezing, SYSTEM)]["status"]
     assert (status["step"], status["order"]["number"]) == ("Freezing", 1)
     assert status["order"]["order"]["type"] == "Freeze"
 
@@ -204,7 +204,7 @@ async def begun(server: FakeApi, **status: object) -> tuple[Process, Checkpoint]
     await process.journal.save((freezing,), ())
     body = to_object(freezing, SYSTEM)
     body["spec"]["firstOrder"] = {"number": 1, "order": {"type": "Freeze"}}
-    server.objects[CHECKPOINTS, *key_of(freezing, SYSTEM)] = body | {"status": status}
+    server.objects[CHECKPOINTS, *object_key_of(freezing, SYSTEM)] = body | {"status": status}
     return process, freezing
 
 
@@ -212,10 +212,10 @@ async def test_order_after_a_crash_gets_no_number_that_an_agent_may_have_answere
     server = purged_server()
     answer = {"number": 1, "outcome": {"type": "Frozen"}}
     _, freezing = await begun(server, answer=answer)
-    key = (CHECKPOINTS, *key_of(freezing, SYSTEM))
+    key = (CHECKPOINTS, *object_key_of(freezing, SYSTEM))
     again = Process(server, "again")
     assert set(by_uid(await again.journal.load())) == {freezing.uid}
-    number = again.projection.order(freezing.uid, Freeze(freezing.uid, freezing.workload))
+    number = again.projection.enqueue_order(freezing.uid, Freeze(freezing.uid, freezing.workload))
     await again.settle()
     await again.crash()
     assert number == 2
@@ -249,8 +249,8 @@ async def test_a_snapshot_outlives_its_record_and_a_failure_does_not() -> None:
     await process.journal.save((), (ready, failed))
     await process.settle()
     await process.crash()
-    assert (CHECKPOINTS, *key_of(ready, SYSTEM)) in server.objects
-    assert (CHECKPOINTS, *key_of(failed, SYSTEM)) not in server.objects
+    assert (CHECKPOINTS, *object_key_of(ready, SYSTEM)) in server.objects
+    assert (CHECKPOINTS, *object_key_of(failed, SYSTEM)) not in server.objects
     again = Process(server, "again")
     assert await again.journal.load() == ()
     await again.crash()
@@ -267,7 +267,7 @@ async def test_what_was_deleted_since_the_log_was_written_does_not_come_back(is_
         await process.journal.save((), (READY,))
         await process.settle()
     await process.crash()
-    assert server.objects.pop((CHECKPOINTS, *key_of(READY, SYSTEM)))
+    assert server.objects.pop((CHECKPOINTS, *object_key_of(READY, SYSTEM)))
     again = Process(server, "again")
     assert await again.journal.load() == ()
     await again.settle()
@@ -293,14 +293,14 @@ async def test_nothing_is_written_any_more_for_what_is_let_go() -> None:
     await process.journal.load()
     await process.journal.save((READY, checkpoint(2)), ())
     await process.settle()
-    key = (CHECKPOINTS, *key_of(READY, SYSTEM))
-    process.projection.let_go(READY.uid)
+    key = (CHECKPOINTS, *object_key_of(READY, SYSTEM))
+    process.projection.stop_writing(READY.uid)
     server.objects.pop(key)
     for records, forgotten in (((READY,), ()), ((), (READY,)), ((checkpoint(2),), ())):
         await process.journal.save(records, forgotten)
         await process.settle()
     with pytest.raises(KeyError):
-        process.projection.order(READY.uid, Freeze(READY.uid, READY.workload))
+        process.projection.enqueue_order(READY.uid, Freeze(READY.uid, READY.workload))
     await process.crash()
     assert key not in server.objects
     assert not process.projection._let_go
@@ -314,13 +314,13 @@ async def test_job_owns_the_checkpoints_of_its_own_id_and_no_others(derived: str
     owner = OwnerReference("batch/v1", "Job", "md", "job-uid", controller=True)
     pod = Pod(Metadata("md-1", "bio", uid, annotations=annotations, owner_references=(owner,)))
     server = purged_server()
-    projection = Projection(server, SYSTEM, owners=Owners(filled(pod)).of)
+    projection = Projection(server, SYSTEM, owners=OwnerReferences(filled(pod)).owner_references_for)
     task = asyncio.create_task(projection.run())
     projection.write((checkpoint(1), checkpoint(2)), ())
-    await projection.flushed()
+    await projection.wait_flushed()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    owned, other = (server.objects[CHECKPOINTS, *key_of(checkpoint(one), SYSTEM)]["metadata"] for one in (1, 2))
+    owned, other = (server.objects[CHECKPOINTS, *object_key_of(checkpoint(one), SYSTEM)]["metadata"] for one in (1, 2))
     expected = [{"apiVersion": "batch/v1", "kind": "Job", "name": "md", "uid": "job-uid"}]
     assert owned.get("ownerReferences", []) == (expected if (derived, uid) == ("true", POD_UID) else [])
     assert "ownerReferences" not in other, "its pod is gone"

@@ -59,9 +59,9 @@ async def _shown(server: Busy, projection: Projection, *records: Checkpoint) -> 
     """Objects that are there, each with the order to freeze; whatever is written next is no creation."""
     projection.write(records, ())
     for record in records:
-        projection.order(record.uid, Freeze(record.uid, record.workload))
+        projection.enqueue_order(record.uid, Freeze(record.uid, record.workload))
         server.turn.release()
-    await asyncio.wait_for(projection.flushed(), 60)
+    await asyncio.wait_for(projection.wait_flushed(), 60)
     assert len(server.written) == len(records)
     server.written.clear()
 
@@ -72,17 +72,17 @@ async def test_first_orders_stand_in_their_creations_which_no_status_holds_up() 
         records = [_checkpoint(number, CheckpointStep.FREEZING) for number in range(MANY)]
         projection.write(tuple(records), ())
         for record in records:
-            projection.order(record.uid, Freeze(record.uid, record.workload))
+            projection.enqueue_order(record.uid, Freeze(record.uid, record.workload))
         for _ in range(3 * MANY):
             await asyncio.sleep(0)
         assert [(body["spec"]["firstOrder"]["number"], body["spec"]["uid"]) for body in server.created] == [
             (1, record.uid) for record in records
         ]
         assert not server.written
-        assert len(projection.pending().records) == MANY, "a coordinator that starts now sees no status"
+        assert len(projection.pending_records().records) == MANY, "a coordinator that starts now sees no status"
         for _ in range(MANY):
             server.turn.release()
-        await asyncio.wait_for(projection.flushed(), 60)
+        await asyncio.wait_for(projection.wait_flushed(), 60)
         assert len(server.written) == MANY
 
 
@@ -96,10 +96,10 @@ async def test_orders_are_written_before_what_is_only_shown() -> None:
             await asyncio.sleep(0)
         last = _checkpoint(MANY - 1, CheckpointStep.KILLING)
         projection.write((last,), ())
-        projection.order(last.uid, Kill(last.uid, last.workload))
+        projection.enqueue_order(last.uid, Kill(last.uid, last.workload))
         for _ in range(MANY):
             server.turn.release()
-        await asyncio.wait_for(projection.flushed(), 60)
+        await asyncio.wait_for(projection.wait_flushed(), 60)
         steps = [step for _, step, _ in server.written]
         assert steps.index(CheckpointStep.KILLING) <= projections.WRITERS
 
@@ -115,12 +115,12 @@ async def test_what_an_order_overtakes_is_not_written() -> None:
         killing = [_checkpoint(number, CheckpointStep.KILLING) for number in range(MANY)]
         projection.write(tuple(killing), ())
         for record in killing:
-            projection.order(record.uid, Kill(record.uid, record.workload))
+            projection.enqueue_order(record.uid, Kill(record.uid, record.workload))
         for _ in range(2 * MANY):
             server.turn.release()
-        await asyncio.wait_for(projection.flushed(), 60)
+        await asyncio.wait_for(projection.wait_flushed(), 60)
         assert len(server.written) == MANY + projections.WRITERS  # those that were on their way, and one of each
         assert {name for name, step, _ in server.written if step == CheckpointStep.KILLING} == {
             name for name, _, _ in server.written
         }
-        assert projection.pending().records == ()
+        assert projection.pending_records().records == ()

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Preempted
-from cedana_sched.cluster.coordinator.agents import ObjectAgents
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
+from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import Event, NamespaceCorrected
@@ -59,7 +59,7 @@ RETURNING = replace(RESTORE, step=RestoreStep.STAGING, snapshot=ref(1))
 
 @pytest.fixture
 def _always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedana_sched.cluster.coordinator.current_namespaces.CURRENT_SECONDS", 0.0)
+    monkeypatch.setattr("cedana_sched.cluster.coordinator.namespace_uid_check.CURRENT_SECONDS", 0.0)
 
 
 class Strict(Server):
@@ -89,7 +89,9 @@ class Side:
     """The coordinator's side of orders, over one API server."""
 
     def __init__(self, server: Server, corrected: Callable[[Event], None] = lambda _: None) -> None:
-        self.projection = Projection(server, SYSTEM, corrected=lambda *given: corrected(NamespaceCorrected(*given)))
+        self.projection = Projection(
+            server, SYSTEM, on_namespace_corrected=lambda *given: corrected(NamespaceCorrected(*given))
+        )
         self.agents = ObjectAgents(server, self.projection, cast("Any", filled()))
 
     @asynccontextmanager
@@ -142,9 +144,9 @@ async def test_where_an_agent_may_have_obeyed_only_the_namespaces_own_end_ends_a
     side = Side(server)
     async with side.writing():
         side.projection.write((of(FREEZING, noted),), ())
-        await side.projection.flushed()
+        await side.projection.wait_flushed()
         server.has(None)
-        side.projection.seen(FREEZING.uid, None)
+        side.projection.on_labels_seen(FREEZING.uid, None)
         assert (await side.answered(Abort(FREEZING.uid, FREEZING.workload, MD, "why")) is not None) == is_over
 
 
@@ -221,7 +223,7 @@ async def test_a_wrong_uid_is_corrected_where_the_pod_is_and_the_order_is_given_
     async with leading.running():
         leading.preempt(BEFORE)
         await leading.until(lambda: uids() == {NOW})
-        await leading.side.projection.flushed()
+        await leading.side.projection.wait_flushed()
         shown = [one for (resource, _, _), one in server.objects.items() if resource in {CHECKPOINTS, PREEMPTION_HOLDS}]
         assert [one["spec"]["namespaceUID"] for one in shown] == [NOW, NOW]
         (order,) = [one["spec"]["firstOrder"] for one in shown if "firstOrder" in one["spec"]]

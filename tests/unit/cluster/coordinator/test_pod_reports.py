@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.adapter.cluster import ClusterAccess
+from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
-from cedana_sched.cluster.coordinator.alive import Alive
-from cedana_sched.cluster.coordinator.beginning_numbers import BeginningNumbers
+from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
+from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
-from cedana_sched.kube.objects import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
-from cedana_sched.kube.own_kinds.ordered import OrderedObject
+from cedana_sched.kube.builtin_kinds import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -27,11 +27,11 @@ NOTHING_SAVED = SavedSnapshots()
 
 
 class _Policies:
-    def named(self, name: str | None, namespace: str) -> CheckpointPolicy:
+    def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy(deadline_seconds=7 if name == "hasty" else 600)
 
-    def of(self, pod: Pod) -> CheckpointPolicy:
-        return self.named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
+    def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
+        return self.policy_named(pod.metadata.annotations.get(names.POLICY), pod.metadata.namespace)
 
 
 def _pod(name: str, node: str = "", phase: str = "Pending", **annotations: str) -> Pod:
@@ -54,7 +54,9 @@ class _Cluster:
         self.restores.synced.set()
         nothing = cast("Any", None)
         access = ClusterAccess(nothing, nothing, self.informer, _Policies(), saved, "cedana-system", nothing)
-        self._reports = PodReports(access, Alive(), BeginningNumbers(self.restores), known_checkpoints()).reports()
+        self._reports = PodReports(
+            access, PodNodeDependencies(), IncarnationNumbers(self.restores), known_checkpoints()
+        ).reports()
 
     async def next(self) -> Report:
         async with asyncio.timeout(60):

@@ -10,17 +10,17 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.adapter.contract import Ended, Preempted, Starting
-from cedana_sched.cluster.coordinator.rivals import Rivals
+from cedana_sched.cluster.coordinator.identity_rivals import Rivals
+from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, Pod, PodSpec, PodStatus
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.objects import Metadata, OwnerReference, Pod, PodSpec, PodStatus
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint, KnownSpec, KnownStatus
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint, KnownSpec, KnownStatus
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
 from cedana_sched.model.records import CheckpointStep
-from cedana_sched_webhooks.injection import LONGEST_REASON
+from cedana_sched_webhooks.pod_mutations import LONGEST_REASON
 from tests.unit.cluster.coordinator.filled_mirrors import filled
 
 SAID = "md/0 is already run by a; give each an id of its own"
@@ -69,7 +69,7 @@ class World:
         del resource, namespace
         self.patches.append((name, patch))
 
-    def tell(self, event: ObjectEvent) -> None:
+    def record_event(self, event: ObjectEvent) -> None:
         self.told.append(event)
 
     @asynccontextmanager
@@ -91,13 +91,13 @@ class World:
     def victim(self, name: str) -> Victim:
         workload = WorkloadRef(f"uid-of-{name}", "bio", name, "n1")
         signal = Signal("s", "kueue", (Victim(workload, Identity("bio", "md")),), "Preempted", 0.0)
-        screened = self.rivals.screen(Preempted(signal))
+        screened = self.rivals.add_rivals_to_report(Preempted(signal))
         assert isinstance(screened, Preempted)
         return screened.signal.victims[0]
 
     def start(self, name: str) -> Starting:
         starting = Starting(WorkloadRef(f"uid-of-{name}", "bio", name, "n1"), Identity("bio", "md"))
-        screened = self.rivals.screen(starting)
+        screened = self.rivals.add_rivals_to_report(starting)
         assert isinstance(screened, Starting)
         return screened
 
@@ -165,4 +165,4 @@ async def test_two_that_came_at_one_moment_are_one_first_and_one_second() -> Non
 
 def test_other_reports_pass() -> None:
     ended = Ended("uid-of-a", "it ended")
-    assert World(pod("a")).rivals.screen(ended) == ended
+    assert World(pod("a")).rivals.add_rivals_to_report(ended) == ended

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.known import ById
-from cedana_sched.cluster.coordinator.passed_over import PassedOver
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
+from cedana_sched.cluster.coordinator.missed_restores import MissedRestores
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
+from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from tests.unit.cluster.coordinator.filled_mirrors import filled
@@ -63,9 +63,9 @@ class Field:
         self.said: list[PublishEvent] = []
         self.pods: Informer[Pod] = filled(*pods)
         self.pods.synced.set()
-        snapshots = ById(filled(*known))
+        snapshots = CheckpointsById(filled(*known))
         snapshots.synced.set()
-        self._looking = PassedOver(self.pods, snapshots, self.said.append, lambda: NOW)
+        self._looking = MissedRestores(self.pods, snapshots, self.said.append, lambda: NOW)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -13,28 +13,28 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.adapter.cluster import OptingIn
-from cedana_sched.cluster.coordinator import unprepared
-from cedana_sched.cluster.coordinator.known import ById
-from cedana_sched.cluster.coordinator.unprepared import REVISION, Unprepared
+from cedana_sched.adapter.cluster_contract import OptingIn
+from cedana_sched.cluster.coordinator import pods_missed_by_webhook
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
+from cedana_sched.cluster.coordinator.pods_missed_by_webhook import REVISION, PodsMissedByWebhook
 from cedana_sched.coordinator.core import PublishEvent
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, ConflictError, decoded
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.objects import Metadata, PartialObject
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint, KnownSpec, KnownStatus
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint, KnownSpec, KnownStatus
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef, SnapshotName
-from cedana_sched.kube.reading import Unreadable
 from cedana_sched.kube.resources import JOBS, PODS, Resource
+from cedana_sched.kube.response_decoding import Unreadable
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject
 from cedana_sched.model.records import CheckpointStep
-from cedana_sched.model.served import Served
-from cedana_sched.testing.patches import patched
-from cedana_sched_webhooks import pods
+from cedana_sched.model.served_namespaces import ServedNamespaces
+from cedana_sched.testing.patches import apply_json_patch
+from cedana_sched_webhooks import pod_admission
 from cedana_sched_webhooks.admission import Request
-from cedana_sched_webhooks.injection import LONGEST_REASON, SAID_LATER
-from cedana_sched_webhooks.shapes import MIRROR
+from cedana_sched_webhooks.admission_types import MIRROR
+from cedana_sched_webhooks.pod_mutations import LONGEST_REASON, SAID_LATER
 from tests.pauses import shorten_pauses
 from tests.unit.cluster.coordinator.filled_mirrors import filled
 from tests.unit.webhooks.admission_builders import configuration, knowledge
@@ -107,13 +107,13 @@ class World:
         self.told: list[PublishEvent] = []
         self.events: list[ObjectEvent] = []
         self.left: list[Unreadable] = []
-        by_id = ById(filled(*snapshots))
-        self.unprepared = Unprepared(
+        by_id = CheckpointsById(filled(*snapshots))
+        self.unprepared = PodsMissedByWebhook(
             cast("Api", self),
             by_id,
             cast("EventRecorder", self),
             self.told.append,
-            Served(frozenset({"excluded"})),
+            ServedNamespaces(frozenset({"excluded"})),
             lambda annotations: annotations.get(names.QUEUE_POLICY),
             queues,
             lambda: NOW,
@@ -144,10 +144,10 @@ class World:
             self.unprepared.unlabelled._drop(msgspec.convert(self.body, PartialObject))
             raise ApiUnavailableError(name)
 
-    def tell(self, event: ObjectEvent) -> None:
+    def record_event(self, event: ObjectEvent) -> None:
         self.events.append(event)
 
-    def unreadable(self, resource: Resource, one: Unreadable) -> None:
+    def record_unreadable(self, resource: Resource, one: Unreadable) -> None:
         del resource
         self.left.append(one)
 
@@ -248,7 +248,7 @@ class Queues:
         self.given = given
         self.more: Callable[[], None] = lambda: None
 
-    def opted_in(self, pod: Object) -> Mapping[str, str]:
+    def opt_in_annotations(self, pod: Object) -> Mapping[str, str]:
         assert pod["metadata"]["name"] == "md-0-x"
         return self.given
 
@@ -295,9 +295,9 @@ async def test_who_asks_for_protection_is_who_the_webhook_protects(said: str | N
     body = pod(said=said, annotations={} if annotated is None else {names.ID: annotated})
     written, prepared = (
         await World(copy.deepcopy(body)).sees(),
-        pods.answer(Request("r", "bio", object=copy.deepcopy(body)), knowledge(), configuration()),
+        pod_admission.admit_pod(Request("r", "bio", object=copy.deepcopy(body)), knowledge(), configuration()),
     )
-    after = patched(body, prepared.patch)["metadata"]
+    after = apply_json_patch(body, prepared.patch)["metadata"]
     expected = (after["labels"].get(names.PROTECTED), after["annotations"].get(names.ID))
     if expected[0] is None:
         assert written is None
@@ -355,7 +355,7 @@ async def test_what_one_stranger_says_of_his_template_hides_no_other_pod(change:
 
 
 async def test_templates_of_strangers_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unprepared, "MOST_TEMPLATES", 3)
+    monkeypatch.setattr(pods_missed_by_webhook, "MOST_TEMPLATES", 3)
     world = World(pod(said=None, owner=DEPLOYED))
     for number in range(5):
         world.body["metadata"]["name"] = f"md-{number}"
@@ -456,7 +456,7 @@ async def test_pods_that_cannot_be_read_are_told_of() -> None:
     world = World(pod())
     one = Unreadable(Metadata(name="md-0-x", namespace="bio"), "it is too large")
     for informer in (world.unprepared.unlabelled, world.unprepared.refused):
-        informer._leave(one)
+        informer._keep_last_version(one)
     assert world.left == [one, one]
 
 

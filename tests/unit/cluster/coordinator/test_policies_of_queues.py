@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
-from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.cluster.coordinator.leading_coordinator import LeadingCoordinator
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, JOBS, PODS, RESTORES, Resource
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import EvictionMark, written
+from cedana_sched.model.objects.eviction_mark import EvictionMark, serialized_mark
 from cedana_sched.testing import FakeApi
 from cedana_sched.testing.traffic import LATE_TURNS
-from cedana_sched_kueue.admission import active
+from cedana_sched_kueue.admission_check_decisions import build_active_condition
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS, AdmissionCheck
 from cedana_sched_volcano.objects import GROUP_NAME, POD_GROUPS, QUEUE_NAME, QUEUE_OF_JOB, QUEUES
 
@@ -45,7 +45,12 @@ def _cluster() -> FakeApi:
         parameters = {"apiGroup": names.GROUP, "kind": "CheckpointPolicy", "name": name}
         check = {"controllerName": names.ADMISSION_CHECK_CONTROLLER, "parameters": parameters}
         known = msgspec.convert({"metadata": {"name": f"{name}-check"}, "spec": check}, AdmissionCheck)
-        put(ADMISSION_CHECKS, f"{name}-check", spec=check, **_parts(active(known, (name,), datetime.now(tz=UTC))))
+        put(
+            ADMISSION_CHECKS,
+            f"{name}-check",
+            spec=check,
+            **_parts(build_active_condition(known, (name,), datetime.now(tz=UTC))),
+        )
     put(POD_GROUPS, "group", spec={"minMember": 1, "queue": "strict"})
     put(POD_GROUPS, "podgroup-set-uid", spec={"minMember": 1, "queue": "strict"})
     template = {"metadata": {"annotations": FORGED}, "spec": {"containers": []}}
@@ -74,7 +79,7 @@ def _pod(
 
 def _marked() -> dict[str, str]:
     now = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-    return {names.EVICTION_REQUESTED: written(EvictionMark("volcano", now, now))}
+    return {names.EVICTION_REQUESTED: serialized_mark(EvictionMark("volcano", now, now))}
 
 
 CASES = [
@@ -104,7 +109,7 @@ OF_NO_QUEUE = [
 async def test_it_returns_by_its_queues_policy(adapter: str, fields: Any, said: dict[str, str], seconds: float) -> None:
     server = _cluster()
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=(adapter,))
-    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
+    async with asyncio.timeout(60), LeadingCoordinator(server, told, "me").run_coordinator():
         for _ in range(2 * LATE_TURNS):  # its queue is listed
             await asyncio.sleep(0)
         server.put(PODS, _pod("Pending", {names.RESTORE_IDENTITY: "md/0", **said}, **fields))
@@ -120,7 +125,7 @@ async def test_it_is_saved_by_its_queues_policy(
     server = _cluster()
     server.put(PODS, _pod("Running", {**_marked(), **said}, **fields))
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=(adapter,))
-    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
+    async with asyncio.timeout(60), LeadingCoordinator(server, told, "me").run_coordinator():
         await server.until(lambda: bool(server.all_of(CHECKPOINTS)))
     (checkpoint,) = server.all_of(CHECKPOINTS)
     assert checkpoint["spec"]["policy"]["deadlineSeconds"] == seconds
@@ -155,7 +160,7 @@ async def test_a_workload_that_somebody_makes_beside_kueues_decides_nothing(owne
 async def _deadlines(server: FakeApi, adapter: str) -> list[float]:
     """Of all Checkpoints that are begun."""
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=(adapter,))
-    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
+    async with asyncio.timeout(60), LeadingCoordinator(server, told, "me").run_coordinator():
         await server.until(lambda: bool(server.all_of(CHECKPOINTS)))
     return [one["spec"]["policy"]["deadlineSeconds"] for one in server.all_of(CHECKPOINTS)]
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
+from cedana_sched.kube.builtin_kinds import Metadata, Pod
 from cedana_sched.kube.events import ObjectEvent
-from cedana_sched.kube.objects import Metadata, Pod
-from cedana_sched.kube.own_kinds.checkpoint_policy import PolicyObject
+from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnCheckpointFailure
 
@@ -20,7 +20,7 @@ KEEP = {"onCheckpointFailure": "KeepRunning"}
 def policies(**specs: dict[str, Any]) -> ClusterPolicies:
     made = ClusterPolicies(cast("Any", None), 3_600)
     for name, spec in specs.items():
-        made._informer._put(PolicyObject(Metadata(name), spec))
+        made._informer._put(CachedPolicy(Metadata(name), spec))
     return made
 
 
@@ -29,7 +29,7 @@ def policies(**specs: dict[str, Any]) -> ClusterPolicies:
 )
 def test_a_deadline_is_no_longer_than_allowed(name: str | None, deadlines: tuple[float, float]) -> None:
     known = policies(long={"deadlineSeconds": 86_400, "restoreDeadlineSeconds": 86_400}, short={"deadlineSeconds": 30})
-    found = known.named(name, "lab")
+    found = known.policy_named(name, "lab")
     assert (found.deadline_seconds, found.restore_deadline_seconds) == deadlines
 
 
@@ -37,13 +37,13 @@ def test_a_deadline_is_no_longer_than_allowed(name: str | None, deadlines: tuple
 def test_a_policy_that_is_not_for_a_namespace_does_not_count_there(namespace: str, seconds: float) -> None:
     """It was named while no webhook answered, or the list was changed since."""
     listed = {"deadlineSeconds": 30, "allowedNamespaces": {"from": "Names", "names": ["bio"]}, **KEEP}
-    found = policies(theirs=listed, default={"deadlineSeconds": 90}).named("theirs", namespace)
+    found = policies(theirs=listed, default={"deadlineSeconds": 90}).policy_named("theirs", namespace)
     assert found.deadline_seconds == seconds
     assert (found.on_checkpoint_failure is OnCheckpointFailure.KEEP_RUNNING) is (namespace == "bio")
 
 
 def test_a_policy_that_names_no_namespaces_keeps_nobody_running() -> None:
-    found = policies(stays=KEEP).named("stays", "lab")
+    found = policies(stays=KEEP).policy_named("stays", "lab")
     assert found.on_checkpoint_failure is OnCheckpointFailure.EVICT
 
 
@@ -54,8 +54,8 @@ def test_a_pod_that_no_webhook_has_seen_has_its_queues_policy_unless_that_lets_i
     of_queue: str, counts: str
 ) -> None:
     known = policies(own={}, strict={}, open={"podsMayChoose": True}, broken={"deadlineSeconds": -1})
-    assert known.chosen({names.POLICY: "own", names.QUEUE_POLICY: of_queue}) == counts
-    assert known.chosen({}) is None
+    assert known.chosen_policy_of({names.POLICY: "own", names.QUEUE_POLICY: of_queue}) == counts
+    assert known.chosen_policy_of({}) is None
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_of_a_pods_queue_counts_what_its_policy_allows_now_and_that_at_the_pods_
         default={"deadlineSeconds": 90},
     )
     for of_queue in of_queues:
-        known.look_up(partial(_of_queue, of_queue))
-    assert known.of(Pod(Metadata("md-0", "lab", annotations=said))).deadline_seconds == seconds
+        known.add_queue_policy_source(partial(_of_queue, of_queue))
+    assert known.policy_of_pod(Pod(Metadata("md-0", "lab", annotations=said))).deadline_seconds == seconds
 
 
 GAINS = {**KEEP, "imageMayChange": True, "serviceAccountMayChange": True, "retention": {"keepLast": 9}}
@@ -99,8 +99,8 @@ GAINS = {**KEEP, "imageMayChange": True, "serviceAccountMayChange": True, "reten
 def test_a_pod_gains_nothing_that_either_policy_of_its_queue_withholds(at_creation: str, now: str) -> None:
     allowed = {"allowedNamespaces": {"from": "All"}}
     known = policies(gains=GAINS | allowed, none={"retention": {"maxAgeSeconds": 60}} | allowed)
-    known.look_up(partial(_of_queue, now))
-    found = known.of(Pod(Metadata("md-0", "lab", annotations={names.QUEUE_POLICY: at_creation})))
+    known.add_queue_policy_source(partial(_of_queue, now))
+    found = known.policy_of_pod(Pod(Metadata("md-0", "lab", annotations={names.QUEUE_POLICY: at_creation})))
     assert found.on_checkpoint_failure is OnCheckpointFailure.EVICT
     assert (found.image_may_change, found.service_account_may_change) == (False, False)
     assert (found.retention.keep_last, found.retention.max_age_seconds) == (3, 60)
@@ -115,8 +115,8 @@ def test_a_pod_gains_nothing_by_an_object_of_another_scheduler(
     allowed = {"allowedNamespaces": {"from": "All"}}
     known = policies(gains=GAINS | allowed, none=allowed)
     for of_queue in of_queues:
-        known.look_up(partial(_of_queue, of_queue))
-    found = known.of(Pod(Metadata("md-0", "lab", annotations=said)))
+        known.add_queue_policy_source(partial(_of_queue, of_queue))
+    found = known.policy_of_pod(Pod(Metadata("md-0", "lab", annotations=said)))
     assert found.on_checkpoint_failure is OnCheckpointFailure.EVICT
     assert (found.image_may_change, found.service_account_may_change) == (False, False)
     assert found.retention.keep_last == 3
@@ -131,7 +131,7 @@ def test_what_counts_for_nobody_is_said_on_the_policy_once_for_each_change() -> 
     known = ClusterPolicies(cast("Any", None), 3_600, publish=told.append)
 
     def put(name: str, **spec: Any) -> None:
-        known._informer._put(PolicyObject(Metadata(name, uid=f"uid-of-{name}"), spec))
+        known._informer._put(CachedPolicy(Metadata(name, uid=f"uid-of-{name}"), spec))
 
     for _ in range(2):
         put("stays", **KEEP, imageMayChange=True)

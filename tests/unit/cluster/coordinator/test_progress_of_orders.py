@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import msgspec
 
-from cedana_sched.cluster.coordinator.agents import ObjectAgents
+from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.record_objects import to_object
-from cedana_sched.kube.own_kinds.ordered import OrderedObject
+from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.orders import Outcome, Stage, Staged, StageFailed, StageProgress

@@ -46,9 +46,9 @@ async def test_a_write_is_not_overtaken_by_the_next_one() -> None:
     server.began.clear()
     server.under_way[HoldStep.RELEASING].set()
     await asyncio.wait_for(server.began.wait(), 60)
-    assert projection.pending().records == (released,)
+    assert projection.pending_records().records == (released,)
     server.under_way[HoldStep.RELEASED].set()
-    await asyncio.wait_for(projection.flushed(), 60)
+    await asyncio.wait_for(projection.wait_flushed(), 60)
     assert server.says == HoldStep.RELEASED
-    assert projection.pending().records == ()
+    assert projection.pending_records().records == ()
     running.cancel()

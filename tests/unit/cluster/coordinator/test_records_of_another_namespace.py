@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.cluster.coordinator import current_namespaces
-from cedana_sched.cluster.coordinator.current_namespaces import CurrentNamespaces
-from cedana_sched.cluster.coordinator.in_use import InUse
+from cedana_sched.cluster.coordinator import namespace_uid_check
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsBySnapshot
+from cedana_sched.cluster.coordinator.checkpoints_in_use import CheckpointsInUse
 from cedana_sched.cluster.coordinator.journal import ObjectJournal
-from cedana_sched.cluster.coordinator.known import BySnapshot
+from cedana_sched.cluster.coordinator.namespace_uid_check import NamespaceUidCheck
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.record_objects import to_object, to_record
-from cedana_sched.cluster.coordinator.removal import Removal
+from cedana_sched.cluster.coordinator.retention_cleanup import RetentionCleanup
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import NamespaceGoneError, RefusedByServerError
-from cedana_sched.kube.own_kinds.checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, NAMESPACES, PODS, PREEMPTION_HOLDS, RESTORES
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record, Restore, RestoreStep
@@ -39,7 +39,7 @@ NOW = "0a1b2c3d-0000-4000-8000-0000000000f2"
 @pytest.fixture
 def _always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here a namespace is made again within no time."""
-    monkeypatch.setattr(current_namespaces, "CURRENT_SECONDS", 0.0)
+    monkeypatch.setattr(namespace_uid_check, "CURRENT_SECONDS", 0.0)
 
 
 def of(record: Record, uid: str) -> Any:
@@ -98,14 +98,14 @@ async def test_an_object_that_went_with_its_namespace_is_not_made_in_the_next_on
     server, mine = Server(BEFORE), of(record, BEFORE)
     async with writing(server) as projection:
         projection.write((mine,), ())
-        await projection.flushed()
+        await projection.wait_flushed()
         assert server.shown() == {record.uid}
         server.has(NOW)
-        projection.seen(record.uid, None)
+        projection.on_labels_seen(record.uid, None)
         projection.write((mine,), ())
-        await projection.flushed()
+        await projection.wait_flushed()
         projection.write((mine,), ())  # nor later
-        await projection.flushed()
+        await projection.wait_flushed()
         assert server.shown() == set()
 
 
@@ -122,7 +122,7 @@ async def test_a_pod_that_is_there_is_of_this_namespace_whatever_a_webhook_took_
     server.objects[PODS, "bio", saved.workload.name] = {"metadata": {**pod, "namespace": "bio"}, "spec": {"uid": "-"}}
     async with writing(server) as projection:
         projection.write((saved, hold), ())
-        await projection.flushed()
+        await projection.wait_flushed()
     assert server.shown() - {"-"} == ({saved.uid, hold.uid} if is_shown else set())
     shown = [one for (resource, _, _), one in server.objects.items() if resource in KINDS.values()]
     assert all(one["spec"]["namespaceUID"] == NOW for one in shown)
@@ -139,7 +139,7 @@ async def test_a_victim_in_another_namespace_says_nothing_of_the_holds_own() -> 
     server.objects[PODS, "chem", name] = {"metadata": pod, "spec": {"uid": "-"}}
     async with writing(server) as projection:
         projection.write((gone, elsewhere, hold), ())
-        await projection.flushed()
+        await projection.wait_flushed()
     assert server.shown() == set()
 
 
@@ -150,11 +150,11 @@ async def test_an_object_that_somebody_deleted_in_its_own_namespace_is_made_agai
     server, mine = Server(BEFORE), of(record, uid)
     async with writing(server) as projection:
         projection.write((mine,), ())
-        await projection.flushed()
+        await projection.wait_flushed()
         server.has(BEFORE)
-        projection.seen(record.uid, None)
+        projection.on_labels_seen(record.uid, None)
         projection.write((mine,), ())
-        await projection.flushed()
+        await projection.wait_flushed()
         assert server.shown() == {record.uid}
 
 
@@ -176,7 +176,7 @@ async def test_a_write_that_was_refused_until_its_namespace_was_another_is_given
     monkeypatch.setattr(server, "create", refusing)
     async with writing(server) as projection:
         projection.write((of(READY, BEFORE),), ())
-        await projection.flushed()
+        await projection.wait_flushed()
     assert refused.is_set()
     assert server.shown() == set()
 
@@ -194,7 +194,7 @@ async def test_the_journal_makes_no_object_of_the_namespace_before(
     server.has(is_now)
     async with writing(server) as projection:
         assert await ObjectJournal(server, SYSTEM, "next", projection).load() == (mine,)
-        await projection.flushed()
+        await projection.wait_flushed()
     assert server.shown() == ({mine.uid} if is_made else set())
 
 
@@ -206,35 +206,35 @@ async def test_what_an_object_has_corrected_the_log_does_not_undo() -> None:
         dead = ObjectJournal(server, SYSTEM, "dead", projection)
         await dead.load()
         await dead.save((mine,), ())
-        await projection.flushed()
+        await projection.wait_flushed()
     async with writing(server) as projection:
         assert await ObjectJournal(server, SYSTEM, "next", projection).load() == (of(mine, NOW),)
-        assert projection.pending().records == (of(mine, NOW),)
+        assert projection.pending_records().records == (of(mine, NOW),)
 
 
 async def test_an_adapter_that_repeats_an_old_preemption_makes_no_object_in_the_next_namespace() -> None:
     server = Server(NOW)
     async with writing(server) as projection:
         projection.write((of(checkpoint(1, CheckpointStep.WAITING), BEFORE),), ())
-        await projection.flushed()
+        await projection.wait_flushed()
     assert server.shown() == set()
 
 
 async def test_many_records_of_one_namespace_cost_one_look_at_it() -> None:
     now = 0.0
     server = Server(NOW)
-    namespaces = CurrentNamespaces(server, clock=lambda: now)
+    namespaces = NamespaceUidCheck(server, clock=lambda: now)
     for _ in range(3):
-        await namespaces.require("bio", NOW)
-        await namespaces.require("bio", "")
+        await namespaces.require_current_uid("bio", NOW)
+        await namespaces.require_current_uid("bio", "")
         with pytest.raises(NamespaceGoneError):
-            await namespaces.require("bio", BEFORE)
+            await namespaces.require_current_uid("bio", BEFORE)
     assert server.traffic.requests == 1 + 3
     now = 2.0
     server.has(BEFORE)
     with pytest.raises(NamespaceGoneError):
-        await namespaces.require("bio", NOW)
-    await namespaces.require("bio", BEFORE)
+        await namespaces.require_current_uid("bio", NOW)
+    await namespaces.require_current_uid("bio", BEFORE)
 
 
 def _known(server: DeletionServer, record: Checkpoint) -> KnownCheckpoint:
@@ -245,15 +245,15 @@ def _known(server: DeletionServer, record: Checkpoint) -> KnownCheckpoint:
 @pytest.mark.parametrize(("noted", "is_gone"), [(BEFORE, False), (NOW, True), ("", True)])
 def test_what_retention_removed_in_the_namespace_before_is_still_there_in_the_next(noted: str, is_gone: bool) -> None:
     informer = filled()
-    removal = Removal(cast("Api", None), informer, BySnapshot(informer))
+    removal = RetentionCleanup(cast("Api", None), informer, CheckpointsBySnapshot(informer))
     snapshot = cast("SnapshotRef", READY.snapshot)
-    removal.removed([snapshot], noted)
-    assert removal.is_gone(snapshot, NOW) == removal.is_removed(of(READY, NOW)) == is_gone
+    removal.on_snapshots_removed([snapshot], noted)
+    assert removal.is_snapshot_removed(snapshot, NOW) == removal.has_removed_snapshot(of(READY, NOW)) == is_gone
 
 
 @pytest.mark.parametrize(("noted", "is_needed"), [(BEFORE, False), (NOW, True), ("", True)])
 async def test_a_return_in_the_namespace_before_keeps_no_snapshot_of_the_next(noted: str, is_needed: bool) -> None:
-    in_use = InUse()
+    in_use = CheckpointsInUse()
     fetching = replace(of(RESTORE, noted), step=RestoreStep.STAGING, snapshot=READY.snapshot)
-    in_use.recorded((fetching,), ())
+    in_use.on_records_saved((fetching,), ())
     assert in_use.is_needed(_known(DeletionServer(), of(READY, NOW))) == is_needed

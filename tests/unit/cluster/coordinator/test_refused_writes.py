@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry
 
 from cedana_sched.adapter.contract import Preempted
 from cedana_sched.cluster.coordinator import projection
-from cedana_sched.cluster.coordinator.agents import ObjectAgents, OrderGivenUpError
 from cedana_sched.cluster.coordinator.metrics import CoordinatorMetrics
+from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents, OrderSupersededError
 from cedana_sched.cluster.coordinator.projection import Projection
-from cedana_sched.cluster.coordinator.record_objects import key_of, resource_of, to_object
-from cedana_sched.cluster.coordinator.refusals import Refusals
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.coordinator.core import Core, Event, Persist, Reported, Send, record_of
+from cedana_sched.cluster.coordinator.record_objects import object_key_of, resource_of, to_object
+from cedana_sched.cluster.coordinator.rejected_writes import RejectedWrites
+from cedana_sched.cluster.node.order_feed import OrderFeed
+from cedana_sched.coordinator.core import Core, Event, Persist, Reported, Send, record_uid_of
 from cedana_sched.coordinator.effects import Effects, is_same
 from cedana_sched.coordinator.tasks import Tasks
 from cedana_sched.kube.errors import ApiUnavailableError, RefusedByServerError
@@ -91,7 +91,7 @@ async def _until(holds: Callable[[], bool], otherwise: str) -> None:
 
 
 def _shows(server: FakeApi, record: Record) -> bool:
-    body = server.objects.get((resource_of(record), *key_of(record, SYSTEM)))
+    body = server.objects.get((resource_of(record), *object_key_of(record, SYSTEM)))
     wanted = to_object(record, SYSTEM)["status"]
     return body is not None and {name: body["status"].get(name) for name in wanted} == wanted
 
@@ -106,10 +106,10 @@ async def test_order_whose_write_is_refused_arrives_all_the_same(status: int) ->
         cluster.projection.write((freezing,), ())
         answer = group.create_task(cluster.answered("node-1", order))
         await _until(lambda: cluster.server.traffic.attempts.total() >= 3, "what was refused is not written again")
-        assert cluster.projection.pending().records == (freezing,), "what was refused counted as written"
+        assert cluster.projection.pending_records().records == (freezing,), "what was refused counted as written"
         cluster.server.traffic.refusing.clear()
         assert await answer == Frozen(freezing.uid)
-        await cluster.projection.flushed()
+        await cluster.projection.wait_flushed()
     assert _shows(cluster.server, freezing)
     assert cluster.obeyed == [order]
 
@@ -151,13 +151,13 @@ async def test_every_object_says_its_record_and_every_order_was_seen(seed: int) 
             for _ in range(dice.randrange(30)):
                 await asyncio.sleep(0)
         server.traffic.fault_rate = 0.0
-        await cluster.projection.flushed()
+        await cluster.projection.wait_flushed()
         outcomes = {uid: await task for uid, task in answers.items() if uid in given}
-        await cluster.projection.flushed()
+        await cluster.projection.wait_flushed()
     for record in records.values():
         assert _shows(server, record), record
     for record in gone:
-        assert (resource_of(record), *key_of(record, SYSTEM)) not in server.objects
+        assert (resource_of(record), *object_key_of(record, SYSTEM)) not in server.objects
     for uid, order in given.items():
         assert order in cluster.obeyed
         assert outcomes[uid] is not None
@@ -165,8 +165,8 @@ async def test_every_object_says_its_record_and_every_order_was_seen(seed: int) 
 
 async def _until_answered(cluster: Cluster, order: Order, given: dict[str, Order]) -> Outcome | None:
     """As the coordinator does: an order that is given up is given again, unless another one has taken its place."""
-    while given.get(record_of(order)) is order:
-        with suppress(OrderGivenUpError):
+    while given.get(record_uid_of(order)) is order:
+        with suppress(OrderSupersededError):
             return await cluster.answered("node-1", order)
         await asyncio.sleep(0)
     return None
@@ -186,14 +186,14 @@ async def test_records_of_a_deleted_namespace_are_not_written_again(answer: tupl
     known, new = checkpoint(1), checkpoint(2)
     async with cluster.running():
         cluster.projection.write((known,), ())
-        await cluster.projection.flushed()
+        await cluster.projection.wait_flushed()
         cluster.server.traffic.gone_namespaces["bio"] = answer
-        cluster.server.remove(CHECKPOINTS, key_of(known, SYSTEM)[1], "bio")
+        cluster.server.remove(CHECKPOINTS, object_key_of(known, SYSTEM)[1], "bio")
         cluster.projection.write((known, new, HOLD), ())
-        await cluster.projection.flushed()
+        await cluster.projection.wait_flushed()
         before = cluster.server.traffic.attempts.total()
         cluster.projection.write((), (known, new, HOLD))
-        await cluster.projection.flushed()
+        await cluster.projection.wait_flushed()
         assert cluster.server.traffic.attempts.total() - before <= 5, "they are written again and again"
     assert cluster.server.objects == {}
 
@@ -206,7 +206,7 @@ async def test_order_that_never_reached_the_server_is_written_again_when_the_cor
     events: list[Event] = []
     async with cluster.running() as group:
         tasks = Tasks(group)
-        effects = Effects(tasks, core.book, cluster.agents, {}, clock, events.append)
+        effects = Effects(tasks, core.registry, cluster.agents, {}, clock, events.append)
 
         def carry_out(event: Event) -> None:
             for instruction in core.handle(event, clock.now()):
@@ -226,22 +226,22 @@ async def test_order_that_never_reached_the_server_is_written_again_when_the_cor
 async def test_agent_answers_before_its_checkpoint_has_a_status() -> None:
     cluster = Cluster(purged_server())
     freezing = checkpoint(1, CheckpointStep.FREEZING)
-    key = (CHECKPOINTS, *key_of(freezing, SYSTEM))
+    key = (CHECKPOINTS, *object_key_of(freezing, SYSTEM))
     written = asyncio.Event()
-    show = cluster.projection._show
+    show = cluster.projection._write_object
 
     async def show_late(target: Any) -> None:
         if target.exists:
             await written.wait()
         await show(target)
 
-    cluster.projection._show = show_late  # type: ignore[method-assign]
+    cluster.projection._write_object = show_late  # type: ignore[method-assign]
     async with cluster.running():
         cluster.projection.write((freezing,), ())
         assert isinstance(await cluster.answered("node-1", Freeze(freezing.uid, freezing.workload)), Frozen)
         assert set(cluster.server.objects[key]["status"]) == {"answer"}
         written.set()
-        await cluster.projection.flushed()
+        await cluster.projection.wait_flushed()
         assert cluster.server.objects[key]["status"]["step"] == CheckpointStep.FREEZING
     assert [type(order) for order in cluster.obeyed] == [Freeze], "the order that the status repeats is no other one"
 
@@ -255,19 +255,19 @@ async def test_order_that_somebody_took_out_of_its_object_is_written_again_when_
         await cluster.answered("node-1", Freeze(aborting.uid, aborting.workload))
         waiting = group.create_task(cluster.answered("node-1", order))
         await asyncio.sleep(0)
-        await cluster.projection.flushed()
-        _, name = key_of(aborting, SYSTEM)
+        await cluster.projection.wait_flushed()
+        _, name = object_key_of(aborting, SYSTEM)
         await cluster.server.patch(CHECKPOINTS, name, "bio", {"status": {"order": None}}, subresource="status")
         for _ in range(20):
             await asyncio.sleep(0)
-        cluster.agents.repeat("node-1", order)
-        await cluster.projection.flushed()
+        cluster.agents.repeat_order("node-1", order)
+        await cluster.projection.wait_flushed()
         assert cluster.server.objects[CHECKPOINTS, "bio", name]["status"]["order"]["number"] == 2
         for _ in range(20):
             await asyncio.sleep(0)
         before = cluster.server.traffic.attempts.total()
-        cluster.agents.repeat("node-1", order)
-        await cluster.projection.flushed()
+        cluster.agents.repeat_order("node-1", order)
+        await cluster.projection.wait_flushed()
         assert cluster.server.traffic.attempts.total() == before, "what stands is not written again"
         waiting.cancel()
 
@@ -278,11 +278,11 @@ async def test_object_that_somebody_deleted_is_made_again_with_its_order() -> No
     async with cluster.running():
         cluster.projection.write((killing,), ())
         assert await cluster.answered("node-1", Kill(killing.uid, killing.workload)) == Killed(killing.uid)
-        await cluster.projection.flushed()
-        _, name = key_of(killing, SYSTEM)
+        await cluster.projection.wait_flushed()
+        _, name = object_key_of(killing, SYSTEM)
         cluster.server.remove(CHECKPOINTS, name, "bio")
         await _until(lambda: (CHECKPOINTS, "bio", name) in cluster.server.objects, "it is not made again")
-        await cluster.projection.flushed()
+        await cluster.projection.wait_flushed()
     assert _shows(cluster.server, killing)
 
 
@@ -292,8 +292,8 @@ async def test_labels_by_which_an_agent_finds_its_orders_are_put_right(labels: d
     killing = checkpoint(1, CheckpointStep.KILLING)
     async with cluster.running():
         cluster.projection.write((killing,), ())
-        await cluster.projection.flushed()
-        _, name = key_of(killing, SYSTEM)
+        await cluster.projection.wait_flushed()
+        _, name = object_key_of(killing, SYSTEM)
         await cluster.server.patch(CHECKPOINTS, name, "bio", {"metadata": {"labels": labels}})
         wanted = to_object(killing, SYSTEM)["metadata"]["labels"]
         shown = cluster.server.objects
@@ -307,16 +307,16 @@ async def test_what_is_forgotten_and_gone_is_not_made_again() -> None:
     ready = checkpoint(1, CheckpointStep.READY)
     async with cluster.running():
         cluster.projection.write((ready,), ())
-        await cluster.projection.flushed()
-        _, name = key_of(ready, SYSTEM)
+        await cluster.projection.wait_flushed()
+        _, name = object_key_of(ready, SYSTEM)
         cluster.server.traffic.refusing[CHECKPOINTS] = 403
         cluster.projection.write((), (ready,))
         await _until(lambda: cluster.server.traffic.attempts.total() >= 4, "it is not tried again")
         cluster.server.remove(CHECKPOINTS, name, "bio")
         cluster.server.traffic.refusing.clear()
-        await cluster.projection.flushed()
+        await cluster.projection.wait_flushed()
     assert (CHECKPOINTS, "bio", name) not in cluster.server.objects
-    assert cluster.projection.pending().forgotten == ()
+    assert cluster.projection.pending_records().forgotten == ()
 
 
 async def test_refused_objects_do_not_hold_up_the_others() -> None:
@@ -335,7 +335,9 @@ async def test_refused_objects_do_not_hold_up_the_others() -> None:
 async def test_refusals_are_told() -> None:
     server = FakeApi()
     told: list[tuple[str, int]] = []
-    one = Projection(server, SYSTEM, refused=lambda record, error, first: told.append((record.uid, error.status)))
+    one = Projection(
+        server, SYSTEM, on_write_rejected=lambda record, error, first: told.append((record.uid, error.status))
+    )
     running = asyncio.create_task(one.run())
     server.traffic.refusing[CHECKPOINTS] = 422
     one.write((checkpoint(1),), ())
@@ -358,10 +360,10 @@ class Told:
     def __init__(self) -> None:
         self.events: list[ObjectEvent] = []
         self.registry = CollectorRegistry()
-        refused = CoordinatorMetrics(self.registry).refused
-        self.refusals = Refusals(cast("EventRecorder", self), refused)
+        refused = CoordinatorMetrics(self.registry).count_rejected_write
+        self.refusals = RejectedWrites(cast("EventRecorder", self), refused)
 
-    def tell(self, event: ObjectEvent) -> None:
+    def record_event(self, event: ObjectEvent) -> None:
         self.events.append(event)
 
     def counted(self, kind: str, status: int) -> float | None:
@@ -373,8 +375,8 @@ def test_refusal_is_an_event_where_a_person_can_mend_it() -> None:
     told, one = Told(), checkpoint(1)
     invalid = RefusedByServerError("spec.id: Invalid value", status=422)
     for is_first in (True, False):
-        told.refusals.refused(one, invalid, is_first)
-    told.refusals.refused(one, ApiUnavailableError("no answer"), True)
+        told.refusals.on_write_rejected(one, invalid, is_first)
+    told.refusals.on_write_rejected(one, ApiUnavailableError("no answer"), True)
     (event,) = told.events
     pod = one.workload
     assert event.involved == PODS.reference(pod.name, pod.namespace, pod.uid)
@@ -385,8 +387,8 @@ def test_refusal_is_an_event_where_a_person_can_mend_it() -> None:
 
 def test_refusal_of_a_hold_is_an_event_on_what_is_held() -> None:
     told = Told()
-    told.refusals.refused(HOLD, RefusedByServerError("no rights", status=403), True)
-    told.refusals.refused(replace(HOLD, held=None), RefusedByServerError("no rights", status=403), True)
+    told.refusals.on_write_rejected(HOLD, RefusedByServerError("no rights", status=403), True)
+    told.refusals.on_write_rejected(replace(HOLD, held=None), RefusedByServerError("no rights", status=403), True)
     (event,) = told.events
     assert (event.involved["kind"], event.involved["name"], event.involved["uid"]) == ("Job", "md", "job-uid")
     assert told.counted("PreemptionHold", 403) == 2

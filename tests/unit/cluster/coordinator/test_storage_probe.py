@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.coordinator.scoping import Scoping
-from cedana_sched.cluster.coordinator.storage_probe import StorageProbe, config_of
+from cedana_sched.cluster.coordinator.scoped_storage_condition import ScopedConditionProbe
+from cedana_sched.cluster.coordinator.storage_probe import StorageProbe, storage_configuration_of
+from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.checkpoint_storage import StorageObject
+from cedana_sched.kube.own_kinds.cached_storage import CachedStorage
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.errors import StoreDeniedError, UsageError
 from cedana_sched.store.check import StoreReport
-from cedana_sched.store.location import S3Location, StorageConfig
-from cedana_sched.store.session_credentials import SessionCredentials
+from cedana_sched.store.credential_renewal import SessionCredentials
+from cedana_sched.store.storage_config import S3Location, StorageConfig
 from cedana_sched.store.sts import NoSessionsError
 
 _S3: Object = {"s3": {"bucket": "snapshots", "endpoint": "http://s3.test:7070", "allowHttp": True, "prefix": "lab"}}
@@ -37,7 +37,9 @@ class _Server:
         self.said.put_nowait(patch["status"])
 
 
-async def _first_status(spec: Object, report: StoreReport | Exception, scoping: Scoping | None = None) -> Object:
+async def _first_status(
+    spec: Object, report: StoreReport | Exception, scoping: ScopedConditionProbe | None = None
+) -> Object:
     server = _Server()
 
     def probe(config: StorageConfig) -> StoreReport:
@@ -46,7 +48,7 @@ async def _first_status(spec: Object, report: StoreReport | Exception, scoping: 
         return report
 
     storages = StorageProbe(cast("Api", server), probe, probe, scoping)
-    trying = asyncio.create_task(storages._keep_trying(StorageObject(Metadata(name="lab"), spec)))
+    trying = asyncio.create_task(storages._keep_trying(CachedStorage(Metadata(name="lab"), spec)))
     try:
         return await asyncio.wait_for(server.said.get(), 60)
     finally:
@@ -92,7 +94,7 @@ async def test_folder_of_the_nodes_is_not_tried_from_the_coordinator() -> None:
     assert status["conditions"][0]["status"] == "Unknown"
 
 
-async def _scoped(scoping: Scoping | None) -> tuple[str, str, str]:
+async def _scoped(scoping: ScopedConditionProbe | None) -> tuple[str, str, str]:
     conditions = (await _first_status(_S3, _REPORT, scoping))["conditions"]
     assert [one["type"] for one in conditions] == ["Ready", "Scoped"]
     return conditions[1]["status"], conditions[1]["reason"], conditions[1]["message"]
@@ -113,20 +115,22 @@ async def test_storage_says_whether_nodes_get_credentials() -> None:
             raise NoSessionsError("there is no STS", remedy="use another store")
         return SessionCredentials("k", "s", "t", 900.0)
 
-    ours = config_of(_S3).s3
-    assert (await _scoped(Scoping(ours, begin)))[:2] == ("True", "ScopedCredentials")
+    ours = storage_configuration_of(_S3).s3
+    assert (await _scoped(ScopedConditionProbe(ours, begin)))[:2] == ("True", "ScopedCredentials")
     assert tried == [("cedana-sched", "coordinator")]
-    status, reason, message = await _scoped(Scoping(ours, begin))
+    status, reason, message = await _scoped(ScopedConditionProbe(ours, begin))
     assert (status, reason) == ("False", "NoSessions")
     assert "there is no STS (use another store)" in message
-    assert (await _scoped(Scoping(S3Location(bucket="another"), begin)))[1] == "NodesHaveBucketKeys"
+    assert (await _scoped(ScopedConditionProbe(S3Location(bucket="another"), begin)))[1] == "NodesHaveBucketKeys"
 
 
 async def test_a_prefix_that_no_session_policy_fits_leaves_the_storage_usable() -> None:
     def begin(namespace: str, who: str) -> SessionCredentials:
         raise UsageError("prefix", "a*", "would be read as a pattern", remedy="use no '*' in it")
 
-    conditions = (await _first_status(_S3, _REPORT, Scoping(config_of(_S3).s3, begin)))["conditions"]
+    conditions = (await _first_status(_S3, _REPORT, ScopedConditionProbe(storage_configuration_of(_S3).s3, begin)))[
+        "conditions"
+    ]
     assert [(one["type"], one["status"]) for one in conditions] == [("Ready", "True"), ("Scoped", "False")]
     assert "would be read as a pattern" in conditions[1]["message"]
 
@@ -142,10 +146,10 @@ async def test_a_folder_has_no_keys() -> None:
 )
 def test_what_cannot_be_a_place_is_named(spec: Object, field: str) -> None:
     with pytest.raises(UsageError) as error:
-        config_of(spec)
+        storage_configuration_of(spec)
     assert error.value.field == field
 
 
 def test_place_of_an_s3_storage() -> None:
-    config = config_of(_S3)
+    config = storage_configuration_of(_S3)
     assert str(config) == "s3://snapshots/lab"

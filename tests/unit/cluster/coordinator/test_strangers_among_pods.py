@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
-from cedana_sched.cluster.coordinator.leader import Leader
+from cedana_sched.cluster.coordinator.leading_coordinator import LeadingCoordinator
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import EVENTS, PODS
 from cedana_sched.model.objects import names
@@ -64,7 +64,7 @@ async def test_it_is_found_and_that_is_said_once(
     told = CoordinatorConfiguration(namespace="cedana-system", adapters=("volcano",))
     if is_there_before:
         server.put(PODS, body)
-    async with asyncio.timeout(60), Leader(server, told, "me").coordinating():
+    async with asyncio.timeout(60), LeadingCoordinator(server, told, "me").run_coordinator():
         if not is_there_before:
             server.put(PODS, body)
         await server.until(lambda: len(server.all_of(EVENTS)) >= len(involved))

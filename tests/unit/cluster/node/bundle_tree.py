@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.model.objects.names import RESTORE_COMMAND, RESTORE_CONTAINER
 
 RESTORE_MOUNTS = [
@@ -30,7 +30,7 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.places = Places(host_root=root)
+        self.places = HostPaths(host_root=root)
 
     def container(self, identifier: str, pod: str = "p1", name: str = "main", **changes: Any) -> None:
         """A container whose first process is this test's, unless `state` says otherwise; called as ours, it is ours.
@@ -62,16 +62,16 @@ class Host:
                 },
             },
         )
-        self.places.here(self.places.bundles / identifier / "rootfs").mkdir(exist_ok=True)
+        self.places.agent_path(self.places.bundles / identifier / "rootfs").mkdir(exist_ok=True)
         self.write(self.places.states / identifier / "state.json", changes.get("state", state()))
 
     def folder(self, path: Path) -> Path:
-        here = self.places.here(path)
+        here = self.places.agent_path(path)
         here.mkdir(parents=True)
         return here
 
     def write(self, path: Path, content: object) -> None:
-        here = self.places.here(path)
+        here = self.places.agent_path(path)
         here.parent.mkdir(parents=True, exist_ok=True)
         here.write_text(json.dumps(content))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec
-from cedana_sched.kube.own_kinds.ordered import OrderedObject
+from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodSpec
+from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, RESTORES, Resource
 from cedana_sched.model import codec
 from cedana_sched.model.identity import Identity, SnapshotRef

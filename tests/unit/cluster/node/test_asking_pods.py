@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.node import pods as module
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.pods import NodePods
+from cedana_sched.cluster.node import node_pods as module
+from cedana_sched.cluster.node.node_pods import NodePods
+from cedana_sched.cluster.node.order_feed import OrderFeed
+from cedana_sched.kube.builtin_kinds import PREEMPTION, Condition, Metadata, PartialObject, Pod, PodStatus, read_time
 from cedana_sched.kube.errors import ApiUnavailableError
-from cedana_sched.kube.objects import PREEMPTION, Condition, Metadata, PartialObject, Pod, PodStatus, read_time
-from cedana_sched.kube.own_kinds.ordered import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
+from cedana_sched.kube.own_kinds.order_exchange import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import CheckpointStep
 

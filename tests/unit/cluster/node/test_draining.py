@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.ordered import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
+from cedana_sched.cluster.node.order_feed import OrderFeed
+from cedana_sched.component.draining import run_until_drained
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.own_kinds.order_exchange import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
 from cedana_sched.model.records import CheckpointStep
-from cedana_sched.service.draining import until_drained
 
 
 async def turns() -> None:
@@ -34,7 +34,7 @@ class Feed:
 async def test_a_checkpoint_that_has_begun_is_finished_first() -> None:
     feed, stopping = Feed(), asyncio.Event()
     feed.shows(CheckpointStep.FREEZING)
-    ending = asyncio.create_task(until_drained(stopping, asyncio.sleep(3600), [feed.feed]))
+    ending = asyncio.create_task(run_until_drained(stopping, asyncio.sleep(3600), [feed.feed]))
     stopping.set()
     for step in (CheckpointStep.FROZEN, CheckpointStep.DUMPING, CheckpointStep.COMMITTED, CheckpointStep.KILLING):
         await turns()
@@ -50,7 +50,7 @@ async def test_one_that_nobody_has_begun_is_the_next_agents() -> None:
     feed, stopping = Feed(), asyncio.Event()
     feed.shows(CheckpointStep.WAITING)
     stopping.set()
-    await asyncio.wait_for(until_drained(stopping, asyncio.sleep(3600), [feed.feed]), 60)
+    await asyncio.wait_for(run_until_drained(stopping, asyncio.sleep(3600), [feed.feed]), 60)
 
 
 async def test_an_agent_that_fails_fails_at_once() -> None:
@@ -58,4 +58,4 @@ async def test_an_agent_that_fails_fails_at_once() -> None:
         raise ValueError("why")
 
     with pytest.raises(ValueError, match="why"):
-        await until_drained(asyncio.Event(), fails(), [])
+        await run_until_drained(asyncio.Event(), fails(), [])

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import msgspec
 
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.ordered import Given, NamedPod, OrderedObject, OrderedSpec, OrderedStatus
+from cedana_sched.cluster.node.order_feed import OrderFeed
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.own_kinds.order_exchange import GivenOrder, NamedPod, OrderedObject, OrderedSpec, OrderedStatus
 from cedana_sched.kube.own_kinds.parts import IdentitySpec
 from cedana_sched.kube.resources import RESTORES
 from cedana_sched.model import codec
@@ -26,7 +26,7 @@ SPEC = OrderedSpec("r1", NamedPod(POD, "n1", "md-0"), IdentitySpec("md"))
 
 
 def _shown(step: RestoreStep, version: str) -> OrderedObject:
-    given = Given(3, msgspec.Raw(msgspec.json.encode(codec.to_builtins(ORDER))))
+    given = GivenOrder(3, msgspec.Raw(msgspec.json.encode(codec.to_builtins(ORDER))))
     return OrderedObject(
         Metadata(name="r1", namespace="bio", resource_version=version), SPEC, OrderedStatus(step, given)
     )
@@ -46,7 +46,7 @@ async def test_an_order_that_is_tried_again_ends_with_its_restore() -> None:
     feed = OrderFeed(cast("Any", None), "n1", perform)
     async with asyncio.TaskGroup() as group:
         feed._group = group
-        feed.restores.subscribe(lambda before, now: feed._heard(RESTORES, before, now))
+        feed.restores.subscribe(lambda before, now: feed._on_object_change(RESTORES, before, now))
         feed.restores._put(_shown(RestoreStep.RESTORING, "1"))
         await performed.wait()
         feed.restores._put(_shown(RestoreStep.ENDED, "2"))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent.room import Reserve
+from cedana_sched.agent.staging import Reserve
 from cedana_sched.cluster.configuration import AgentConfiguration
-from cedana_sched.cluster.node.kubelet_thresholds import Kubelet
-from cedana_sched.cluster.node.main import _reserve
-from cedana_sched.store.location import StorageConfig
+from cedana_sched.cluster.node.kubelet_thresholds import KubeletThresholds
+from cedana_sched.cluster.node.main import _staging_reserve
+from cedana_sched.store.storage_config import StorageConfig
 
 DEFAULT = Reserve(0.16, 0, 0.06, 0)
 GIB = 1 << 30
@@ -23,7 +23,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.proc = folder / "proc"
         self.files = folder / "files"
-        self.kubelet = Kubelet(self.files / "var/lib/kubelet", self.proc)
+        self.kubelet = KubeletThresholds(self.files / "var/lib/kubelet", self.proc)
         self.process(1, "/sbin/init")
         self.process(2, "/usr/bin/kubelet-watcher", "--config=/nowhere")
 
@@ -40,7 +40,7 @@ class Node:
         (self.files / path).write_text(text)
 
     def reserve(self) -> Reserve:
-        found = self.kubelet.keeps_free()
+        found = self.kubelet.read_reserve()
         return Reserve(round(found.share, 4), found.size, round(found.inode_share, 4), found.inodes)
 
 
@@ -103,11 +103,11 @@ def test_what_cannot_be_read_is_as_the_default(node: Node, text: str) -> None:
 
 def test_a_share_and_a_size_are_both_kept_free() -> None:
     reserve = Reserve(0.1, 50 * GIB, 0.1, 5)
-    assert (reserve.of_bytes(100 * GIB), reserve.of_bytes(1000 * GIB)) == (50 * GIB, 100 * GIB)
-    assert (reserve.of_inodes(10), reserve.of_inodes(1000)) == (5, 100)
+    assert (reserve.reserved_bytes_of(100 * GIB), reserve.reserved_bytes_of(1000 * GIB)) == (50 * GIB, 100 * GIB)
+    assert (reserve.reserved_inodes_of(10), reserve.reserved_inodes_of(1000)) == (5, 100)
 
 
 def test_what_an_admin_says_counts_instead() -> None:
     storage = StorageConfig(path=Path("/snapshots"))
     told = AgentConfiguration(namespace="n", storage=storage, staging_reserve=0.2)
-    assert _reserve(told)() == Reserve(0.2, inode_share=0.2)
+    assert _staging_reserve(told)() == Reserve(0.2, inode_share=0.2)

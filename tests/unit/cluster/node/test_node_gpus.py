@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.cluster.node import gpus
+from cedana_sched.cluster.node import gpu_annotation
 from cedana_sched.cluster.node.facts import NodeFacts
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
@@ -32,8 +32,8 @@ def finds(monkeypatch: pytest.MonkeyPatch) -> Any:
             assert root == ROOT
             return next(looks)
 
-        monkeypatch.setattr(gpus, "find_gpus", find)
-        monkeypatch.setattr(gpus, "LOOK_AGAIN_SECONDS", 0)
+        monkeypatch.setattr(gpu_annotation, "find_gpus", find)
+        monkeypatch.setattr(gpu_annotation, "LOOK_AGAIN_SECONDS", 0)
 
     return these
 
@@ -45,7 +45,7 @@ async def test_a_driver_that_is_loaded_later(finds: Any) -> None:
     async def publish(found: Gpus) -> None:
         published.append(found)
 
-    await asyncio.wait_for(gpus.publish_gpus(publish, ROOT), 60)
+    await asyncio.wait_for(gpu_annotation.publish_gpus(publish, ROOT), 60)
     assert published == [NONE, HANGS, FOUND]
 
 
@@ -57,7 +57,7 @@ async def test_a_driver_that_hangs_in_the_kernel_is_not_queried_again(finds: Any
     async def publish(found: Gpus) -> None:
         published.append(found)
 
-    await asyncio.wait_for(gpus.publish_gpus(publish, ROOT), 60)
+    await asyncio.wait_for(gpu_annotation.publish_gpus(publish, ROOT), 60)
     assert published == [stuck]
 
 
@@ -70,7 +70,7 @@ async def test_an_api_server_that_does_not_answer_yet(finds: Any, monkeypatch: p
         if len(tries) == 1:
             raise ApiUnavailableError("no answer")
 
-    await asyncio.wait_for(gpus.publish_gpus(publish, ROOT), 60)
+    await asyncio.wait_for(gpu_annotation.publish_gpus(publish, ROOT), 60)
     assert tries == [FOUND, FOUND]
 
 

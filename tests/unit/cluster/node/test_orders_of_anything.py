@@ -16,24 +16,24 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cedana_sched.agent.node import NodeAgent
+from cedana_sched.agent.node_agent import NodeAgent
 from cedana_sched.agent.staging import Staging
-from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
 from cedana_sched.cluster.node.containers.pod_names import find_pod_names
-from cedana_sched.cluster.node.order_border import PodBorder
-from cedana_sched.cluster.node.orders import OrderFeed
+from cedana_sched.cluster.node.node_pods import NodePods
+from cedana_sched.cluster.node.order_feed import OrderFeed
+from cedana_sched.cluster.node.order_validation import PodOrderGuard
 from cedana_sched.cluster.node.pending_kills import PendingKills
-from cedana_sched.cluster.node.pods import NodePods
+from cedana_sched.cluster.node.pod_runtime import PodRuntime
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
-from cedana_sched.cluster.node.restoring.progress import StagingProgress
-from cedana_sched.cluster.node.runtime import PodRuntime
-from cedana_sched.kube.own_kinds.ordered import OrderedObject
-from cedana_sched.kube.reading import Unreadable
-from cedana_sched.kube.reading import read as read_object
+from cedana_sched.cluster.node.restoring.staging_progress import StagingProgress
+from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.response_decoding import Unreadable
+from cedana_sched.kube.response_decoding import read as read_object
 from cedana_sched.model.orders import Order
-from cedana_sched.store.location import StorageConfig
+from cedana_sched.store.storage_config import StorageConfig
 from tests.unit.cluster.node.order_objects import NODE, ORDERS, POD, WORKLOAD, AnsweredApi, body_with, pod_of
 
 PATIENCE_SECONDS = 0.25
@@ -100,9 +100,9 @@ class Agent:
 
     def __init__(self, root: Path) -> None:
         self.api = AnsweredApi(pod_of(WORKLOAD))
-        places = Places(host_root=root / "host")
-        places.here(places.bundles).mkdir(parents=True)
-        places.here(places.pods).mkdir(parents=True)
+        places = HostPaths(host_root=root / "host")
+        places.agent_path(places.bundles).mkdir(parents=True)
+        places.agent_path(places.pods).mkdir(parents=True)
         state, data = root / "run", root / "data"
         api, toolchain = cast("Any", self.api), cast("Any", _Toolchain())
         self.feed = OrderFeed(api, NODE, self._perform)
@@ -119,11 +119,11 @@ class Agent:
             cache_directory=data / "cache",
             state_directory=data,
             wait_ended=self.pods.wait_ended_or_backing_off,
-            find_peer=self.pods.peer,
-            show_staging=StagingProgress(places).show,
+            find_peer=self.pods.find_peer,
+            show_staging=StagingProgress(places).print_progress,
         )
         self._staging = Staging(data / "staged", "4.2")
-        self._border = PodBorder(agent.perform, self.pods.has, self._owners)
+        self._border = PodOrderGuard(agent.perform, self.pods.is_on_node, self._owners)
         self._places = places
 
     async def _owners(self, uid: str) -> set[tuple[str, str]]:
@@ -137,7 +137,7 @@ class Agent:
             self.feed._group = group
             informer = self.feed._informers[kind]
             informer._put(one)
-            self.feed._heard(kind, None, one)
+            self.feed._on_object_change(kind, None, one)
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             if tasks:
                 await asyncio.wait(cast("Any", tasks), timeout=PATIENCE_SECONDS)

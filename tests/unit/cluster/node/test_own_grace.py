@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.cluster.node.grace import OwnGrace, longest_grace_seconds, only_sidecars_are_left, own_grace_seconds
-from cedana_sched.kube.objects import Container, ContainerStatus, Metadata, Pod, PodSpec, PodStatus, Probe
+from cedana_sched.cluster.node.grace_period_enforcer import (
+    OriginalGraceEnforcer,
+    longest_grace_seconds,
+    only_sidecars_are_left,
+    own_grace_seconds,
+)
+from cedana_sched.kube.builtin_kinds import Container, ContainerStatus, Metadata, Pod, PodSpec, PodStatus, Probe
 from cedana_sched.model.objects import names
 
 
@@ -77,7 +82,7 @@ class _Node:
         self.is_deleted = False
         self.main = "c-1"
         """Which container runs as `main`."""
-        self.grace = OwnGrace(self._released, self._is_deleted, self)
+        self.grace = OriginalGraceEnforcer(self._released, self._is_deleted, self)
 
     async def _released(self, uid: str) -> None:
         await self.let_go.wait()
@@ -85,7 +90,7 @@ class _Node:
     async def _is_deleted(self, pod: Pod) -> bool:
         return self.is_deleted
 
-    async def container(self, pod_uid: str, name: str) -> str | None:
+    async def find_container_id(self, pod_uid: str, name: str) -> str | None:
         return self.main if name == "main" else None
 
     async def kill_container(self, pod_uid: str, identifier: str) -> None:
@@ -104,7 +109,7 @@ async def _turns() -> None:
 async def test_held_pod_is_not_killed_before_its_release() -> None:
     node = _Node()
     async with asyncio.TaskGroup() as group:
-        node.grace.begins(_pod(), group)
+        node.grace.on_pod_ending(_pod(), group)
         await _turns()
         assert node.killed == []
         node.let_go.set()
@@ -121,7 +126,7 @@ def _living(own: str = "0", liveness: Probe | None = None, startup: Probe | None
 async def test_container_of_a_pod_that_goes_on_has_its_owners_grace_as_well() -> None:
     node = _Node()
     async with asyncio.TaskGroup() as group:
-        node.grace.container_ends(_living(), "main", group)
+        node.grace.on_container_ending(_living(), "main", group)
         await _turns()
         assert node.killed == [], "something is held"
         node.let_go.set()
@@ -131,7 +136,7 @@ async def test_container_of_a_pod_that_goes_on_has_its_owners_grace_as_well() ->
 async def test_container_that_has_followed_another_is_not_killed() -> None:
     node = _Node()
     async with asyncio.TaskGroup() as group:
-        node.grace.container_ends(_living(), "main", group)
+        node.grace.on_container_ending(_living(), "main", group)
         await _turns()
         node.main = "c-2"
         node.let_go.set()
@@ -145,10 +150,10 @@ async def test_calls_for_a_container_wait_as_one_and_go_with_their_pod() -> None
     async with asyncio.TaskGroup() as group:
         for _ in range(100):
             for name in ("main", "no container of it"):
-                node.grace.container_ends(_living(), name, group)
+                node.grace.on_container_ending(_living(), name, group)
             await _turns()
         assert len(asyncio.all_tasks()) == before + 1
-        node.grace.gone("uid-1")
+        node.grace.on_pod_gone("uid-1")
     assert node.killed == []
     assert not node.grace._container_ends
     assert not node.grace._called_again
@@ -157,10 +162,10 @@ async def test_calls_for_a_container_wait_as_one_and_go_with_their_pod() -> None
 async def test_container_that_is_ended_again_after_it_was_started_anew_has_its_grace_as_well() -> None:
     node = _Node()
     async with asyncio.TaskGroup() as group:
-        node.grace.container_ends(_living(), "main", group)
+        node.grace.on_container_ending(_living(), "main", group)
         await _turns()
         node.main = "c-2"
-        node.grace.container_ends(_living(), "main", group)
+        node.grace.on_container_ending(_living(), "main", group)
         node.let_go.set()
     assert node.killed == ["c-2"]
 
@@ -170,8 +175,8 @@ async def test_container_of_a_pod_that_was_deleted_meanwhile_has_the_grace_of_th
     node.is_deleted = True
     node.let_go.set()
     async with asyncio.TaskGroup() as group:
-        node.grace.container_ends(_living(), "main", group)
-        node.grace.container_ends(_pod(), "main", group)
+        node.grace.on_container_ending(_living(), "main", group)
+        node.grace.on_container_ending(_pod(), "main", group)
     assert node.killed == []
 
 
@@ -191,9 +196,9 @@ def test_a_probe_may_have_more_patience_than_its_pod(pod: Pod, seconds: float | 
 async def test_pod_that_is_gone_is_forgotten() -> None:
     node = _Node()
     async with asyncio.TaskGroup() as group:
-        node.grace.begins(_pod(), group)
+        node.grace.on_pod_ending(_pod(), group)
         await _turns()
-        node.grace.gone("uid-1")
+        node.grace.on_pod_gone("uid-1")
         node.let_go.set()
     assert node.killed == []
 
@@ -204,8 +209,8 @@ async def test_shorter_grace_takes_the_place_of_the_longer_one() -> None:
     long = _pod("0", asked=600)
     shorter = replace(long, metadata=replace(long.metadata, deletion_grace_period_seconds=630))
     async with asyncio.TaskGroup() as group:
-        node.grace.begins(long, group)
+        node.grace.on_pod_ending(long, group)
         await _turns()
-        node.grace.begins(shorter, group)
+        node.grace.on_pod_ending(shorter, group)
         await node.kill_seen.wait()
     assert node.killed == ["uid-1"]

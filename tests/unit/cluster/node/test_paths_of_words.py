@@ -9,19 +9,19 @@ from unittest.mock import Mock
 
 import pytest
 
-from cedana_sched.agent.captures import Captures
-from cedana_sched.agent.messages import criu_directory
+from cedana_sched.agent.capture_messages import criu_directory
+from cedana_sched.agent.capture_processes import CaptureProcesses
 from cedana_sched.agent.staging import Staging
-from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.containers.volumes import volumes_of
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
+from cedana_sched.cluster.node.containers.ephemeral_volumes import volumes_of
 from cedana_sched.cluster.node.pending_kills import PendingKills
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
-from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
-from cedana_sched.cluster.node.restoring.served import ServedBeginnings
-from cedana_sched.cluster.node.restoring.volume_filling import _folder
+from cedana_sched.cluster.node.restoring.restore_container_messages import RestoreContainerMessages
+from cedana_sched.cluster.node.restoring.restore_preparation import _volume_folder
+from cedana_sched.cluster.node.restoring.restore_states import IncarnationRecords
 from cedana_sched.model.errors import CedanaSchedError, RestoreError, UsageError
+from cedana_sched.model.path_segment_validation import is_pod_uid, is_record_uid, is_segment
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.model.segments import is_pod_uid, is_record_uid, is_segment
 
 STRANGE = ("../victim", "..", "", "/etc", "a/b", ".hidden", "x\n", "x\0", "ü", "x" * 241)
 
@@ -50,12 +50,12 @@ def test_words_of_ours_are() -> None:
 PATHS: dict[str, Callable[[Path, str], object]] = {
     "staged": lambda base, word: Staging(base, "4.2").remove(word),
     "container": criu_directory,
-    "pod": lambda base, word: Places(base).pod(word),
-    "volumes": lambda base, word: volumes_of(word, (), Places(base)),
-    "volume": lambda base, word: _folder("u", word, Places(base)),
-    "restore container": lambda base, word: RestoreContainer(word, Places(base)),
-    "served": lambda base, word: ServedBeginnings(base).of(word),
-    "served by": lambda base, word: ServedBeginnings(base).assign("r", word, cast("Any", None)),
+    "pod": lambda base, word: HostPaths(base).pod_folder(word),
+    "volumes": lambda base, word: volumes_of(word, (), HostPaths(base)),
+    "volume": lambda base, word: _volume_folder("u", word, HostPaths(base)),
+    "restore container": lambda base, word: RestoreContainerMessages(word, HostPaths(base)),
+    "served": lambda base, word: IncarnationRecords(base).record_of(word),
+    "served by": lambda base, word: IncarnationRecords(base).record_assignment("r", word, cast("Any", None)),
 }
 
 
@@ -78,16 +78,16 @@ async def test_nobody_is_doomed_outside(tmp_path: Path) -> None:
 
 async def test_no_capture_is_looked_for_outside(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        await Captures(cast("Any", None), tmp_path / "captures").stop("../victim", None)
+        await CaptureProcesses(cast("Any", None), tmp_path / "captures").stop("../victim", None)
 
 
 @pytest.mark.parametrize("volumes", [["../../victim"], "data", [7], None])
 async def test_volumes_of_a_manifest_are_names(tmp_path: Path, volumes: Any) -> None:
     pods = cast("Any", Mock())
-    returns = PodRestorer(Places(tmp_path), tmp_path, tmp_path, cast("Any", None), pods)
+    returns = PodRestorer(HostPaths(tmp_path), tmp_path, tmp_path, cast("Any", None), pods)
     workload = WorkloadRef("u", "ns", "p", "n")
     with pytest.raises((RestoreError, UsageError)) as caught:
-        await returns._preparation.lay_volumes(workload, tmp_path / "images", {"volumes": volumes})
+        await returns._preparation.fill_volumes(workload, tmp_path / "images", {"volumes": volumes})
     assert isinstance(caught.value, CedanaSchedError), "so that it is answered in words"
 
 

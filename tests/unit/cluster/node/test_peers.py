@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.pods import MOST_ADDRESSES, NodePods
-from cedana_sched.kube.objects import Metadata, OwnerReference, PartialObject, Pod
+from cedana_sched.cluster.node.node_pods import MOST_ADDRESSES, NodePods
+from cedana_sched.cluster.node.order_feed import OrderFeed
+from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, PartialObject, Pod
 from cedana_sched.kube.resources import PODS, Resource
 from cedana_sched.model.preemption import WorkloadRef
 
@@ -53,26 +53,26 @@ def pods(server: Server, job: str | None = "md") -> NodePods:
 
 async def test_another_of_the_same_job(server: Server) -> None:
     server.pods["10.0.1.2"] = metadata("md-worker-0", "u1", "md")
-    assert await pods(server).peer(WORKLOAD, {ELSEWHERE, "10.0.1.2"}) == "md-worker-0"
+    assert await pods(server).find_peer(WORKLOAD, {ELSEWHERE, "10.0.1.2"}) == "md-worker-0"
 
 
 @pytest.mark.parametrize("job", ["database", None])
 async def test_not_one_of_anothers(server: Server, job: str | None) -> None:
     server.pods["10.0.1.2"] = metadata("other-0", "u1", job)
-    assert await pods(server).peer(WORKLOAD, {"10.0.1.2"}) is None
+    assert await pods(server).find_peer(WORKLOAD, {"10.0.1.2"}) is None
 
 
 async def test_never_itself(server: Server) -> None:
     server.pods["10.0.1.2"] = metadata("md-master-0", "u0", "md")
-    assert await pods(server).peer(WORKLOAD, {"10.0.1.2"}) is None
+    assert await pods(server).find_peer(WORKLOAD, {"10.0.1.2"}) is None
 
 
 async def test_a_pod_that_nobody_controls_has_none(server: Server) -> None:
-    assert await pods(server, None).peer(WORKLOAD, {"10.0.1.2"}) is None
+    assert await pods(server, None).find_peer(WORKLOAD, {"10.0.1.2"}) is None
     assert server.asked == []
 
 
 async def test_the_api_server_is_not_asked_without_end(server: Server) -> None:
     addresses = {f"10.0.{number}.1" for number in range(200)}
-    assert await pods(server).peer(WORKLOAD, addresses) is None
+    assert await pods(server).find_peer(WORKLOAD, addresses) is None
     assert len(server.asked) == MOST_ADDRESSES

@@ -10,7 +10,7 @@ import pytest
 
 from cedana_sched.cluster.node.pending_kills import PendingKills
 from cedana_sched.snapshot.freezer import FreezerError
-from tests.unit.runtime.test_whole_files import full_disk
+from tests.unit.runtime_handler.test_whole_files import full_disk
 
 
 class Killer:
@@ -146,20 +146,20 @@ async def test_a_pod_that_nobody_deletes_is_ended_on_demand(tmp_path: Path, kill
     async with PendingKills(tmp_path, killer) as pods:
         await pods.add("p1", "c1")
     async with PendingKills(tmp_path, killer) as pods:
-        await pods.end("p1", "c1")
+        await pods.kill_now("p1", "c1")
         assert killer.killed == ["p1"]
         assert "p1" not in pods
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_on_demand_only_the_checkpoint_that_dooms_a_pod_ends_it(pods: PendingKills, killer: Killer) -> None:
-    await pods.end("p1", "c1")
+    await pods.kill_now("p1", "c1")
     await pods.add("p1", "c1")
-    await pods.end("p1", "c0")
+    await pods.kill_now("p1", "c0")
     assert killer.killed == []
     assert "p1" in pods
-    await pods.spare("p1", "c1")
-    await pods.end("p1", "c1")
+    await pods.cancel("p1", "c1")
+    await pods.kill_now("p1", "c1")
     assert killer.killed == []
 
 
@@ -197,9 +197,9 @@ async def test_a_pod_that_is_no_more_is_forgotten(pods: PendingKills, killer: Ki
 
 async def test_it_is_spared_by_the_checkpoint_that_doomed_it_alone(pods: PendingKills, killer: Killer) -> None:
     assert await pods.add("p1", "c1") is False
-    await pods.spare("p1", "c0")
+    await pods.cancel("p1", "c0")
     assert "p1" in pods
-    await pods.spare("p1", "c1")
+    await pods.cancel("p1", "c1")
     assert "p1" not in pods
     await pods.on_deleted("p1")
     assert killer.killed == []
@@ -210,7 +210,7 @@ async def test_whose_deletion_was_seen_is_not_spared(pods: PendingKills, killer:
     killer.failures = 1
     with pytest.raises(FreezerError):
         await pods.on_deleted("p1")
-    await pods.spare("p1", "c1")
+    await pods.cancel("p1", "c1")
     assert "p1" in pods
     await pods.on_deleted("p1")
     assert killer.killed == ["p1"]
@@ -220,9 +220,9 @@ async def test_an_agent_that_was_restarted_spares_by_what_is_written_down(tmp_pa
     async with PendingKills(tmp_path, killer) as before:
         await before.add("p1", "c1")
     async with PendingKills(tmp_path, killer) as after:
-        await after.spare("p1", "c0")
+        await after.cancel("p1", "c0")
         assert "p1" in after
-        await after.spare("p1", "c1")
+        await after.cancel("p1", "c1")
         assert "p1" not in after
     assert list(tmp_path.iterdir()) == []
 
@@ -255,9 +255,9 @@ async def test_a_pod_that_was_ordered_by_half_is_spared(by_half: Path, killer: K
         assert "p1" in pods
         if is_ordered_again:
             assert await pods.add("p1", "c1") is False
-            await pods.spare("p1", "c0")
+            await pods.cancel("p1", "c0")
             assert "p1" in pods
-        await pods.spare("p1", "c1")
+        await pods.cancel("p1", "c1")
         assert "p1" not in pods
     assert list(by_half.iterdir()) == []
     assert killer.killed == []
@@ -270,15 +270,15 @@ async def test_a_pod_that_was_ordered_by_half_is_ended_on_demand(
     async with PendingKills(by_half, killer) as pods:
         if is_ordered_again:
             assert await pods.add("p1", "c1") is False
-            assert await pods.end("p1", "c0") is False
-        assert await pods.end("p1", "c1") is True
+            assert await pods.kill_now("p1", "c0") is False
+        assert await pods.kill_now("p1", "c1") is True
         assert "p1" not in pods
     assert killer.killed == ["p1"]
 
 
 async def test_a_pod_that_is_doomed_anew_is_waited_for_anew(pods: PendingKills, killer: Killer) -> None:
     await pods.add("p1", "c1")
-    await pods.spare("p1", "c1")
+    await pods.cancel("p1", "c1")
     await pods.add("p1", "c2")
     deletion = asyncio.create_task(pods.on_deleted("p1", starts_again=True))
     for _ in range(20):

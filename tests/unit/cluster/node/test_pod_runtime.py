@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from cedana_sched.agent.runtime import RunningContainer
+from cedana_sched.agent.workload_runtime import RunningContainer
 from cedana_sched.cluster.node.containers.bundles import Container
-from cedana_sched.cluster.node.containers.description import describe
-from cedana_sched.cluster.node.containers.places import Places
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
+from cedana_sched.cluster.node.containers.criu_dump_options import describe
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
 from cedana_sched.cluster.node.pending_kills import PendingKills
-from cedana_sched.cluster.node.runtime import PodRuntime
+from cedana_sched.cluster.node.pod_runtime import PodRuntime
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.runtime.privilege_record import decode
-from cedana_sched.runtime.volume_files import VOLUME_FILES, VolumeFile, VolumeFiles
+from cedana_sched.runtime_handler.privilege_record import decode
+from cedana_sched.runtime_handler.volume_file_comparison import VOLUME_FILES, VolumeFile, VolumeFiles
 from tests.unit.cluster.node.bundle_tree import Host, state
 
 POD = WorkloadRef("p1", "team-a", "sim-0", "node-1")
@@ -54,14 +54,14 @@ def runtime(host: Host, pending_kills: PendingKills) -> PodRuntime:
 
 
 async def test_a_pod_without_containers_does_not_run(runtime: PodRuntime) -> None:
-    assert await runtime.running(POD) is None
+    assert await runtime.find_running(POD) is None
 
 
 async def test_a_pod_is_its_containers_and_volumes(runtime: PodRuntime, host: Host) -> None:
     host.container("a", name="main")
     host.container("b", name="side")
     data = host.folder(host.places.pods / "p1/volumes/kubernetes.io~empty-dir/data")
-    running = await runtime.running(POD)
+    running = await runtime.find_running(POD)
     assert running is not None
     assert [tree.name for tree in running.containers] == ["main", "side"]
     assert running.volumes["data"] == data
@@ -70,7 +70,7 @@ async def test_a_pod_is_its_containers_and_volumes(runtime: PodRuntime, host: Ho
     assert facts["images"] == {"main": "registry.example/main", "side": "registry.example/side"}
     assert facts["service_account"] == "builder"
     assert decode(facts["privileges"]["side"]).container.joined_namespaces == {"network", "ipc"}
-    assert running.restored
+    assert running.is_restored
 
 
 async def test_what_may_change_a_moment_later_is_told_of_frozen_pods_alone(runtime: PodRuntime, host: Host) -> None:
@@ -78,7 +78,7 @@ async def test_what_may_change_a_moment_later_is_told_of_frozen_pods_alone(runti
     events = host.folder(Path("/sys/fs/cgroup/a")) / "cgroup.events"
     for frozen in (0, 1):
         events.write_text(f"populated 1\nfrozen {frozen}\n")
-        running = await runtime.running(POD)
+        running = await runtime.find_running(POD)
         assert running is not None
         assert ("privileges" in running.restore_facts) == bool(frozen)
 
@@ -87,15 +87,15 @@ async def test_all_containers_of_a_pod_share_what_may_be_written_down_of_volumes
     runtime: PodRuntime, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a pod of many containers, each with many files open, takes the agent's memory."""
-    monkeypatch.setattr("cedana_sched.cluster.node.runtime.MOST_BYTES", 1_000)
-    monkeypatch.setattr("cedana_sched.cluster.node.containers.volume_files.bind_mounts", lambda _: ("/",))
-    monkeypatch.setattr("cedana_sched.cluster.node.containers.volume_files.files_of", held_of_600_bytes)
+    monkeypatch.setattr("cedana_sched.cluster.node.pod_runtime.MOST_BYTES", 1_000)
+    monkeypatch.setattr("cedana_sched.cluster.node.containers.open_volume_files.bind_mounts", lambda _: ("/",))
+    monkeypatch.setattr("cedana_sched.cluster.node.containers.open_volume_files.volume_files_of", held_of_600_bytes)
     for name in ("a", "b", "c"):
         host.container(name, name=name, state=state(cgroup_paths={"": f"/sys/fs/cgroup/{name}"}))
         folder = host.folder(Path(f"/sys/fs/cgroup/{name}"))
         (folder / "cgroup.events").write_text("populated 1\nfrozen 1\n")
         (folder / "cgroup.procs").write_text("")
-    running = await runtime.running(POD)
+    running = await runtime.find_running(POD)
     assert running is not None
     assert [VOLUME_FILES in tree.notes for tree in running.containers] == [True, False, False]
 
@@ -111,12 +111,12 @@ async def test_the_restore_container_is_frozen_beside_the_others_and_is_no_part_
 ) -> None:
     """The kubelet may start both at once after a reboot, and who may execute commands in the pod may do so there."""
     host.container("r", name="cedana-restore", state=state(cgroup_paths={"": "/sys/fs/cgroup/r"}))
-    assert await runtime.running(POD) is None, "nothing of it has begun"
+    assert await runtime.find_running(POD) is None, "nothing of it has begun"
     host.container("a", state=state(cgroup_paths={"": "/sys/fs/cgroup/a"}))
-    running = await runtime.running(POD)
+    running = await runtime.find_running(POD)
     assert running is not None
     assert running.restore_facts["containers"] == ["main"]
-    assert running.freezers == (host.root / "sys/fs/cgroup/a", host.root / "sys/fs/cgroup/r")
+    assert running.freezer_cgroups == (host.root / "sys/fs/cgroup/a", host.root / "sys/fs/cgroup/r")
 
 
 async def test_who_looks_for_ever_into_one_pod_sees_the_others(
@@ -127,15 +127,15 @@ async def test_who_looks_for_ever_into_one_pod_sees_the_others(
     host.container("b", pod="p2")
     answers = threading.Event()
 
-    def look(container: Container, places: Places) -> RunningContainer:
+    def look(container: Container, places: HostPaths) -> RunningContainer:
         if container.bundle.name == "a":
             answers.wait()
         return describe(container, places)
 
-    monkeypatch.setattr("cedana_sched.cluster.node.runtime.describe", look)
-    orders = [asyncio.create_task(runtime.running(POD)) for _ in range(40)]
+    monkeypatch.setattr("cedana_sched.cluster.node.pod_runtime.describe", look)
+    orders = [asyncio.create_task(runtime.find_running(POD)) for _ in range(40)]
     try:
-        other = await asyncio.wait_for(runtime.running(structs.replace(POD, uid="p2")), 60)
+        other = await asyncio.wait_for(runtime.find_running(structs.replace(POD, uid="p2")), 60)
         assert other is not None
         assert not any(order.done() for order in orders)
     finally:
@@ -145,26 +145,26 @@ async def test_who_looks_for_ever_into_one_pod_sees_the_others(
 
 async def test_a_doomed_pod_counts_as_ended(runtime: PodRuntime, pending_kills: PendingKills, host: Host) -> None:
     host.container("a")
-    assert await runtime.end_frozen("c1", POD) is False
-    assert await runtime.running(POD) is None
-    await runtime.spare("c2", POD)
-    assert await runtime.running(POD) is None, "another checkpoint dooms it"
-    await runtime.spare("c1", POD)
-    assert await runtime.running(POD) is not None
-    await runtime.end_frozen("c1", POD)
+    assert await runtime.kill_frozen("c1", POD) is False
+    assert await runtime.find_running(POD) is None
+    await runtime.undo_kill("c2", POD)
+    assert await runtime.find_running(POD) is None, "another checkpoint dooms it"
+    await runtime.undo_kill("c1", POD)
+    assert await runtime.find_running(POD) is not None
+    await runtime.kill_frozen("c1", POD)
     pending_kills.drop(POD.uid)
-    assert await runtime.running(POD) is not None
+    assert await runtime.find_running(POD) is not None
 
 
 async def test_a_doomed_pod_ends_when_the_coordinator_insists(runtime: PodRuntime, host: Host) -> None:
     host.container("a")
-    assert await runtime.end_frozen("c1", POD) is False
-    assert await runtime.end_frozen("c0", POD, insist=True) is False, "it is there, frozen"
-    assert await runtime.running(POD) is None, "another checkpoint dooms it"
-    assert await runtime.end_frozen("c1", POD, insist=True) is True
+    assert await runtime.kill_frozen("c1", POD) is False
+    assert await runtime.kill_frozen("c0", POD, insist=True) is False, "it is there, frozen"
+    assert await runtime.find_running(POD) is None, "another checkpoint dooms it"
+    assert await runtime.kill_frozen("c1", POD, insist=True) is True
 
 
 async def test_an_end_that_is_insisted_on_is_told_as_it_is(runtime: PodRuntime, host: Host) -> None:
-    assert await runtime.end_frozen("c1", POD, insist=True) is True, "nothing of it is left"
+    assert await runtime.kill_frozen("c1", POD, insist=True) is True, "nothing of it is left"
     host.container("a")
-    assert await runtime.end_frozen("c1", POD, insist=True) is False, "it was spared, and runs"
+    assert await runtime.kill_frozen("c1", POD, insist=True) is False, "it was spared, and runs"

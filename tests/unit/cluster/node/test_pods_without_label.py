@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.cluster.node import present
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.pods import NodePods
+from cedana_sched.cluster.node import gone_pod_confirmation
+from cedana_sched.cluster.node.node_pods import NodePods
+from cedana_sched.cluster.node.order_feed import OrderFeed
+from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, NotServedError
-from cedana_sched.kube.objects import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.resources import PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
@@ -80,7 +80,7 @@ class Node:
 
 @pytest.fixture
 async def node(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    monkeypatch.setattr(present, "LOOK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(gone_pod_confirmation, "LOOK_AGAIN_SECONDS", 0.01)
     shorten_pauses(monkeypatch)
     node = Node()
     looking = asyncio.create_task(node.pods.present.run())
@@ -94,7 +94,7 @@ async def test_a_label_that_is_removed_for_a_moment_ends_nothing(node: Node) -> 
     await node.lose_label()
     assert node.pods.uids() == ["u0"]
     assert node.pods.pod("u0") == HELD
-    assert node.pods.with_token("token") == HELD
+    assert node.pods.pod_of_prestop_token("token") == HELD
     labelled = replace(HELD, metadata=replace(HELD.metadata, resource_version="3"))
     node.pods.informer._put(labelled)
     assert node.pods.uids() == ["u0"]
@@ -143,14 +143,14 @@ async def test_the_deletion_of_a_pod_without_label_is_seen(node: Node) -> None:
 
 async def test_a_pod_that_was_without_label_when_the_agent_began_is_known_once_it_was_asked_for(node: Node) -> None:
     """Its orders come all the same; whoever does not know it takes it for ended."""
-    assert await node.pods.has(REF) is True
+    assert await node.pods.is_on_node(REF) is True
     assert node.told == [(None, HELD)]
     assert node.pods.uids() == ["u0"]
-    assert await node.pods.has(REF) is True
+    assert await node.pods.is_on_node(REF) is True
     assert node.told == [(None, HELD)]
     node.server.pod = None
     await node.until(lambda: not node.pods.uids())
-    assert await node.pods.has(REF) is None
+    assert await node.pods.is_on_node(REF) is None
     assert node.pods.uids() == []
 
 
@@ -164,7 +164,7 @@ async def test_a_pod_that_was_without_label_when_the_agent_began_is_known_once_i
 )
 async def test_others_are_not_known_because_somebody_asks_for_them(node: Node, pod: Pod) -> None:
     node.server.pod = pod
-    await node.pods.has(REF)
+    await node.pods.is_on_node(REF)
     assert node.told == []
     assert node.pods.uids() == []
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from cedana_sched.cluster.node.prestop import PreStopServer, same_token
-from cedana_sched.kube.objects import Metadata, Pod
+from cedana_sched.cluster.node.prestop_server import PreStopServer, same_token
+from cedana_sched.kube.builtin_kinds import Metadata, Pod
 from cedana_sched.model.errors import CedanaSchedError
 
 POD_TOKEN = "secret"  # noqa: S105 - of a pod that does not exist
@@ -46,7 +46,7 @@ class Held:
 
 @asynccontextmanager
 async def _served(server: PreStopServer, folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    socket = folder / "holds" / "agent.sock"
+    socket = folder / "prestop-proxy" / "agent.sock"
     async with server.serve(socket), aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(socket))) as session:
         yield session
 
@@ -70,9 +70,9 @@ async def test_a_pod_is_held_until_it_is_released(tmp_path: Path) -> None:
 async def test_the_socket_is_roots_alone(tmp_path: Path) -> None:
     held = Held()
     async with _served(PreStopServer(held.find, held.deleted, held.released), tmp_path):
-        socket = (tmp_path / "holds" / "agent.sock").stat()
+        socket = (tmp_path / "prestop-proxy" / "agent.sock").stat()
         assert (socket.st_uid, stat.S_IMODE(socket.st_mode) & 0o022) == (os.geteuid(), 0)
-        assert stat.S_IMODE((tmp_path / "holds").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "prestop-proxy").stat().st_mode) == 0o700
 
 
 async def test_an_unknown_token_is_answered_at_once(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ async def test_each_container_that_the_kubelet_goes_on_to_end_is_named(tmp_path:
     def answered(pod: Pod, container: str) -> None:
         ended.append((pod.metadata.uid, container))
 
-    server = PreStopServer(held.find, held.deleted, held.released, answered=answered)
+    server = PreStopServer(held.find, held.deleted, held.released, on_answered=answered)
     async with _served(server, tmp_path) as session:
         for path in (f"{POD_TOKEN}/main", POD_TOKEN, "guessed/main"):
             await (await session.get(f"http://agent/v1/hold/{path}")).text()

@@ -9,7 +9,7 @@ import pytest
 
 from cedana_sched.cluster.node.facts import has_uninstall_mark
 from cedana_sched.cluster.node.uninstall import run_until_marked, uninstall
-from cedana_sched.kube.objects import Metadata, Node
+from cedana_sched.kube.builtin_kinds import Metadata, Node
 from cedana_sched.model.objects import names
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

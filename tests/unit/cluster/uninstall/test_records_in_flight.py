@@ -22,14 +22,14 @@ def _after(seconds: float) -> float:
 
 async def test_nothing_is_waited_for_where_everything_rests() -> None:
     waits = RecordsInFlight()
-    waits.recorded((replace(HOLD, step=HoldStep.RELEASED), checkpoint(1, CheckpointStep.READY)), ())
+    waits.on_records_saved((replace(HOLD, step=HoldStep.RELEASED), checkpoint(1, CheckpointStep.READY)), ())
     await waits.wait_ended(_after(10))
-    assert waits.holds() == []
+    assert waits.current_holds() == []
 
 
 async def test_what_does_not_end_in_time_is_named() -> None:
     waits = RecordsInFlight()
-    waits.recorded((replace(HOLD, step=HoldStep.HOLDING), DUMPING), ())
+    waits.on_records_saved((replace(HOLD, step=HoldStep.HOLDING), DUMPING), ())
     with pytest.raises(StillInFlightError, match="under way still: ") as told:
         await waits.wait_ended(_after(0))
     assert f"Checkpoint of pod {DUMPING.workload.namespace}/{DUMPING.workload.name}: Dumping" in told.value.message
@@ -39,7 +39,7 @@ async def test_what_does_not_end_in_time_is_named() -> None:
 
 async def test_many_are_counted() -> None:
     waits = RecordsInFlight()
-    waits.recorded(
+    waits.on_records_saved(
         tuple(checkpoint(number, CheckpointStep.FROZEN) for number in range(records_in_flight.NAMED + 7)), ()
     )
     with pytest.raises(StillInFlightError, match=r"and 7 more"):
@@ -48,12 +48,12 @@ async def test_many_are_counted() -> None:
 
 async def test_wait_ends_with_the_last_of_them() -> None:
     waits = RecordsInFlight()
-    waits.recorded((replace(HOLD, step=HoldStep.HOLDING), DUMPING), ())
+    waits.on_records_saved((replace(HOLD, step=HoldStep.HOLDING), DUMPING), ())
     async with asyncio.timeout(60):
         waiting = asyncio.create_task(waits.wait_ended(_after(10)))
         await asyncio.sleep(0)
-        waits.recorded((replace(HOLD, step=HoldStep.RELEASED),), ())
+        waits.on_records_saved((replace(HOLD, step=HoldStep.RELEASED),), ())
         await asyncio.sleep(0)
         assert not waiting.done()
-        waits.recorded((replace(DUMPING, step=CheckpointStep.READY, verdict=None),), ())
+        waits.on_records_saved((replace(DUMPING, step=CheckpointStep.READY, verdict=None),), ())
         await waiting

@@ -18,7 +18,7 @@ from cedana_sched.coordinator.core import (
     Send,
     Tick,
     forbidden_order,
-    record_of,
+    record_uid_of,
     violations,
 )
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -152,7 +152,7 @@ class Told:
 
     def orders(self) -> list[str]:
         """What was ordered, as `Kind uid`, `Kind` of what."""
-        return [f"{type(order).__name__} {record_of(order)}" for order in self.sent()]
+        return [f"{type(order).__name__} {record_uid_of(order)}" for order in self.sent()]
 
     def sent(self) -> list[Order]:
         return [instruction.order for instruction in self.said if isinstance(instruction, Send)]
@@ -178,6 +178,6 @@ class Told:
         return [instruction.kind for instruction in self.said if isinstance(instruction, PublishEvent)]
 
     def step(self, uid: str) -> str:
-        record = self.core.book.get(uid)
+        record = self.core.registry.get(uid)
         assert record is not None, f"{uid} is not known, only {[r.uid for r in self.core.records()]}"
         return str(record.step)

@@ -39,4 +39,4 @@ def restored() -> Told:
 
 
 def restore(told: Told, uid: str = "w2") -> Restore:
-    return told.core.book.restores[f"restore.{uid}"]
+    return told.core.registry.restores[f"restore.{uid}"]

@@ -153,7 +153,7 @@ class SimulatedScheduler:
     def hold(self, signal: Signal, core: Core) -> HoldPlaced:
         """The adapter holds the eviction, from now on."""
         held = self.held[signal.uid]
-        known = core.book.holds.get(signal.uid)
+        known = core.registry.holds.get(signal.uid)
         policy_deadline = min(signal.observed_at + v.policy.deadline_seconds for v in signal.victims)
         if known is not None and known.step is HoldStep.HOLDING:
             held.deadline = max(min(policy_deadline, signal.not_after or policy_deadline), self.now)
@@ -230,7 +230,7 @@ class SimulatedScheduler:
                 and process.killed_by
                 and not process.kill_pending
             ):
-                maker = core.book.checkpoints.get(process.killed_by)
+                maker = core.registry.checkpoints.get(process.killed_by)
                 if maker is not None and maker.signal_uid == release.signal_uid:
                     raise BrokenInvariantError(f"4: {uid} was committed and killed, its scheduler is told {verdict}")
         if release not in self.releases:
@@ -241,7 +241,7 @@ class SimulatedScheduler:
         process = self.world.processes.get(workload_uid)
         if process is not None and process.alive and process.frozen_by is None:
             return False
-        made = [c for c in core.book.of_workload(workload_uid) if c.snapshot and not c.cancelled]
+        made = [c for c in core.registry.checkpoints_of_workload(workload_uid) if c.snapshot and not c.cancelled]
         return any(self.world.find(c.snapshot) for c in made if c.snapshot)
 
     def hear_release(self, *, calm: bool) -> Event | None:

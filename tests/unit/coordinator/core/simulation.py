@@ -30,8 +30,8 @@ from cedana_sched.coordinator.core import (
     forbidden_order,
     violations,
 )
-from cedana_sched.coordinator.core.book import is_unconfirmed
 from cedana_sched.coordinator.core.checkpoint_steps import may_have_left_a_snapshot
+from cedana_sched.coordinator.core.record_registry import is_unconfirmed
 from cedana_sched.model import codec
 from cedana_sched.model.orders import Order, StartCold
 from cedana_sched.model.records import (
@@ -183,7 +183,7 @@ class Simulation:
     def look_for_beginnings(self) -> None:
         """An agent sees a pod that waits, and that all its returns are over, and tells of it."""
         for job in self.scheduler.jobs.values():
-            latest = self.core.book.restore_of(job.workload.uid)
+            latest = self.core.registry.latest_restore_of_workload(job.workload.uid)
             is_over = latest is not None and latest.step is RestoreStep.ENDED
             waits = not job.over and job.workload.uid not in self.world.processes
             if is_over and waits and latest is not None and latest.incarnation == job.starting.incarnation:
@@ -253,7 +253,7 @@ class Simulation:
         if isinstance(event, Reported) and isinstance(event.report, Ended) and event.report.failed:
             if event.report.workload_uid in self.crashed:
                 return
-            restore = self.core.book.restore_of(event.report.workload_uid)
+            restore = self.core.registry.latest_restore_of_workload(event.report.workload_uid)
             known = {RestoreStep.RESTORING, RestoreStep.RUNNING}
             if restore is not None and restore.step in known and restore.snapshot is not None and not restore.cold:
                 self.world.crashes[restore.snapshot] += 1
@@ -285,7 +285,7 @@ class Simulation:
         if isinstance(send.order, StartCold) and first and send.order.why is None:
             self.cold.add(send.order.restore_uid)
             identity = self.identities[send.order.workload.uid]
-            for checkpoint in self.core.book.of_identity(identity, send.order.workload):
+            for checkpoint in self.core.registry.checkpoints_of_identity(identity, send.order.workload):
                 if checkpoint.step in UNDECIDED and checkpoint.workload.uid != send.order.workload.uid:
                     self.fail(f"2: {send.order.workload.uid} starts cold, {checkpoint.uid} is {checkpoint.step}")
         agent = self.agents.get(send.node)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.coordinator.core import obstacles, restores
+from cedana_sched.coordinator.core import restore_obstacles, restores
 from cedana_sched.coordinator.core.checkpoint_steps import CheckpointSteps
 from cedana_sched.coordinator.core.checkpoints import Checkpoints
 from cedana_sched.coordinator.core.holds import Holds
@@ -33,42 +33,42 @@ MOST_SCHEDULES = 4_000
 def claims_twice(patch: pytest.MonkeyPatch) -> None:
     """A core that does not look whether somebody else runs from the snapshot."""
     patch.setattr(Restores, "_blocked_by", lambda self, restore: None)
-    patch.setattr(obstacles, "claimed_by_other", lambda book, restore, snapshot: False)
+    patch.setattr(restore_obstacles, "claimed_by_other", lambda book, restore, snapshot: False)
 
 
 def restores_twice(patch: pytest.MonkeyPatch) -> None:
     """A core that frees a claim as soon as the workload runs."""
     claims_twice(patch)
-    patch.setattr("cedana_sched.coordinator.core.invariants.claims", lambda restore: None)
+    patch.setattr("cedana_sched.coordinator.core.invariants.claimed_snapshot", lambda restore: None)
 
 
 def saves_two_as_one(patch: pytest.MonkeyPatch) -> None:
     """A core that does not look whether somebody else runs under the identity."""
-    patch.setattr(obstacles, "rival_of", lambda book, checkpoint: None)
+    patch.setattr(restore_obstacles, "rival_reason", lambda book, checkpoint: None)
 
 
 def starts_cold_in_flight(patch: pytest.MonkeyPatch) -> None:
     """A core that asks the store at once, whoever still runs or is being saved."""
-    patch.setattr(obstacles, "blocked_by", lambda book, restore, wanted: None)
+    patch.setattr(restore_obstacles, "blocked_by", lambda book, restore, wanted: None)
 
 
 def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
     """A core that drops the reason of a cold start."""
-    original = RestoreSteps.move
+    original = RestoreSteps.take_transition
 
     def move(self: RestoreSteps, restore: Any, cause: Cause, **changes: Any) -> Any:
         if cause is Cause.START_COLD:
             changes["failure"] = None
         return original(self, restore, cause, **changes)
 
-    patch.setattr(RestoreSteps, "move", move)
+    patch.setattr(RestoreSteps, "take_transition", move)
 
 
 def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
     """An agent whose upload finishes behind the abort's back, and a core that does not exclude it."""
     patch.setattr(
         restores,
-        "lookup_of",
+        "lookup_order_of",
         lambda book, restore, now: FindSnapshot(restore.uid, restore.identity, restore.requested_snapshot),
     )
     original = SimulatedAgent.abort
@@ -104,7 +104,7 @@ def restores_what_is_not_there(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_the_hold(patch: pytest.MonkeyPatch) -> None:
     """A core that never looks at the clock for a hold."""
-    patch.setattr(Holds, "arm", lambda self, hold: None)
+    patch.setattr(Holds, "set_next_timer", lambda self, hold: None)
 
 
 def releases_early(patch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def runs_on_while_frozen(patch: pytest.MonkeyPatch) -> None:
 
 def kills_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """A core that takes `Frozen` for the end of the dump."""
-    original = CheckpointSteps.move
+    original = CheckpointSteps.take_transition
 
     def move(self: CheckpointSteps, checkpoint: Any, cause: Cause, **changes: Any) -> Any:
         moved = original(self, checkpoint, cause, **changes)
@@ -143,14 +143,14 @@ def kills_before_the_commit(patch: pytest.MonkeyPatch) -> None:
             original(self, moved, Cause.COMMITTED)
         return moved
 
-    patch.setattr(CheckpointSteps, "move", move)
+    patch.setattr(CheckpointSteps, "take_transition", move)
 
 
 def kills_a_part_of_the_gang(patch: pytest.MonkeyPatch) -> None:
     """A core without the second barrier."""
 
     def barrier(self: Checkpoints, checkpoint: Any) -> None:
-        self._steps.move(checkpoint, Cause.KILL_ALL if checkpoint.after_commit == "Stop" else Cause.THAW_ALL)
+        self._steps.take_transition(checkpoint, Cause.KILL_ALL if checkpoint.after_commit == "Stop" else Cause.THAW_ALL)
 
     patch.setattr(Checkpoints, "_pass_commit_barrier", barrier)
 
@@ -167,28 +167,28 @@ def leaves_it_frozen(patch: pytest.MonkeyPatch) -> None:
 
 def crosses_borders(patch: pytest.MonkeyPatch) -> None:
     """A core that gives any workload the snapshot that it asks for."""
-    patch.setattr(obstacles, "forbidden", lambda restore: None)
+    patch.setattr(restore_obstacles, "request_refusal", lambda restore: None)
 
 
 def forgets_checkpoint_deadlines(patch: pytest.MonkeyPatch) -> None:
     """A core whose checkpoints have no alarm."""
-    patch.setattr(CheckpointSteps, "arm", lambda self, checkpoint, **_: None)
+    patch.setattr(CheckpointSteps, "set_next_timer", lambda self, checkpoint, **_: None)
 
 
 def forgets_restore_deadlines(patch: pytest.MonkeyPatch) -> None:
     """A core whose restores have no alarm."""
-    patch.setattr(RestoreSteps, "arm", lambda self, restore: None)
+    patch.setattr(RestoreSteps, "set_next_timer", lambda self, restore: None)
 
 
 def never_orders_an_abort(patch: pytest.MonkeyPatch) -> None:
     """A core that takes its decision for the deed."""
-    original = Turn.order
+    original = Turn.send_order
 
     def order(self: Turn, uid: str, node: str, order: Any) -> None:
         if not isinstance(order, Abort):
             original(self, uid, node, order)
 
-    patch.setattr(Turn, "order", order)
+    patch.setattr(Turn, "send_order", order)
 
 
 def ends_the_doomed_while_it_holds(patch: pytest.MonkeyPatch) -> None:
@@ -197,24 +197,24 @@ def ends_the_doomed_while_it_holds(patch: pytest.MonkeyPatch) -> None:
     def ends_at(self: CheckpointSteps, checkpoint: Any) -> float | None:
         return checkpoint.finished_at + self._turn.timing.patience if checkpoint.kill_pending else None
 
-    patch.setattr(CheckpointSteps, "ends_at", ends_at)
+    patch.setattr(CheckpointSteps, "final_kill_at", ends_at)
 
 
 def never_ends_the_doomed(patch: pytest.MonkeyPatch) -> None:
     """A core that leaves it to the scheduler to delete what it was given."""
-    patch.setattr(CheckpointSteps, "ends_at", lambda self, checkpoint: None)
+    patch.setattr(CheckpointSteps, "final_kill_at", lambda self, checkpoint: None)
 
 
 def frees_whom_it_gave_up(patch: pytest.MonkeyPatch) -> None:
     """A core that takes the answer to `FailWorkload` for the end of what its node was continuing."""
-    original = RestoreSteps.move
+    original = RestoreSteps.take_transition
 
     def move(self: RestoreSteps, restore: Any, cause: Cause, **changes: Any) -> Any:
         if cause is Cause.WORKLOAD_FAILED:
             changes["finished_at"] = self._turn.now
         return original(self, restore, cause, **changes)
 
-    patch.setattr(RestoreSteps, "move", move)
+    patch.setattr(RestoreSteps, "take_transition", move)
 
 
 def evicts_whom_it_gave_up(patch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def counts_beginnings_itself(patch: pytest.MonkeyPatch) -> None:
     original = Restores.start
 
     def start(self: Restores, adapter: str, report: Any) -> None:
-        earlier = self._book.restore_of(report.workload.uid)
+        earlier = self._book.latest_restore_of_workload(report.workload.uid)
         known = earlier.incarnation + 1 if earlier is not None else 0
         original(self, adapter, msgspec.structs.replace(report, incarnation=known))
 

@@ -63,7 +63,7 @@ def test_a_backup_is_resumed_and_holds_nothing() -> None:
     told.tell(Thawed("s1.w1.1"))
     assert told.step("s1.w1.1") == "Ready"
     assert told.step("restore.w1") == "Running"
-    assert not told.core.book.holds
+    assert not told.core.registry.holds
 
 
 def test_a_commit_is_told_with_its_figures() -> None:
@@ -80,7 +80,7 @@ def test_progress_is_known_and_not_persisted() -> None:
     told = Told().running().preempt().frozen()
     told.tell(Progress("s1.w1.1", Transfer(read_bytes=5)))
     assert told.said == []
-    assert told.core.book.checkpoints["s1.w1.1"].transfer.read_bytes == 5
+    assert told.core.registry.checkpoints["s1.w1.1"].transfer.read_bytes == 5
 
 
 # -- failures
@@ -113,7 +113,7 @@ def test_attempts_pause_longer_and_longer_and_then_shorter_until_hardly_any_time
     deadline = told.now + POLICY.deadline_seconds
     begun: list[float] = []
     for attempt in range(1, 20):
-        if f"s1.w1.{attempt}" not in told.core.book.checkpoints:
+        if f"s1.w1.{attempt}" not in told.core.registry.checkpoints:
             break
         while told.step(f"s1.w1.{attempt}") == "Waiting":
             told.after(0.5)
@@ -137,7 +137,7 @@ def test_a_commit_that_comes_after_the_abort_was_decided_is_discarded() -> None:
     told = Told().running().preempt().frozen().after(60)
     assert told.orders() == ["Abort s1.w1.1"]
     told.committed()
-    assert told.core.book.checkpoints["s1.w1.1"].snapshot is None
+    assert told.core.registry.checkpoints["s1.w1.1"].snapshot is None
     assert told.aborted().step("s1.w1.1") == "Failed"
 
 
@@ -244,7 +244,7 @@ def silent_about(kind: type[Thaw | Abort], policy: CheckpointPolicy = POLICY) ->
     else:
         told.preempt().frozen()
     told.after(60).after(120)
-    assert told.core.book.checkpoints["s1.w1.1"].unconfirmed
+    assert told.core.registry.checkpoints["s1.w1.1"].unconfirmed
     return told.preempt(victim(policy=policy), uid="s2")
 
 
@@ -270,7 +270,7 @@ def test_who_may_still_be_thawed_is_frozen_when_that_is_repeated_no_more() -> No
         if any(one.startswith("Freeze") for one in told.after(60).orders()):
             break
     assert told.step("s2.w1.1") == "Freezing"
-    assert "s1.w1.1" not in told.core.book.checkpoints
+    assert "s1.w1.1" not in told.core.registry.checkpoints
 
 
 # -- cancellation, ends, losses
@@ -305,7 +305,7 @@ def test_who_is_not_evicted_after_all_is_thawed_and_can_be_preempted_again() -> 
     assert told.restart().orders() == ["Thaw s1.w1.1"], "and not killed, whatever is repeated"
     told.tell(Thawed("s1.w1.1"))
     assert told.step("s1.w1.1") == "Ready", "its snapshot stays good"
-    hold = told.core.book.holds["s1"]
+    hold = told.core.registry.holds["s1"]
     assert hold.verdicts == {"w1": "NotNeeded"}
     assert told.preempt(uid="s2").orders() == ["Freeze s2.w1.1"]
 
@@ -473,7 +473,7 @@ def test_one_failure_fails_the_gang_and_discards_what_is_committed() -> None:
     assert sorted(told.orders()) == ["Abort s1.w1.1", "Abort s1.w2.1"]
     told.aborted("s1.w1.1", "s1.w2.1")
     assert told.verdicts() == {"w1": "Evict", "w2": "Evict"}
-    assert told.core.book.checkpoints["s1.w1.1"].cancelled
+    assert told.core.registry.checkpoints["s1.w1.1"].cancelled
 
 
 def test_a_gang_is_attempted_again_as_a_whole() -> None:
@@ -532,4 +532,4 @@ def test_phases_are_those_that_people_see() -> None:
 
 
 def _checkpoint(told: Told) -> Checkpoint:
-    return told.core.book.checkpoints["s1.w1.1"]
+    return told.core.registry.checkpoints["s1.w1.1"]

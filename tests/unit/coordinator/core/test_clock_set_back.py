@@ -32,7 +32,7 @@ def right_again(told: Told, passed: float = 5.0) -> Told:
 
 
 def record(told: Told, uid: str) -> Record:
-    found = told.core.book.get(uid)
+    found = told.core.registry.get(uid)
     assert found is not None
     return found
 

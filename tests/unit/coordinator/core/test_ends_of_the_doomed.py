@@ -22,7 +22,7 @@ def doomed() -> Told:
 
 
 def record(told: Told, uid: str = "s1.w1.1") -> Checkpoint:
-    return told.core.book.checkpoints[uid]
+    return told.core.registry.checkpoints[uid]
 
 
 def test_it_is_ended_when_it_is_not_deleted_after_its_release() -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core.instructions import PublishEvent, Severity
-from cedana_sched.coordinator.core.obstacles import MOST_DAMAGED, STALE_ANSWERS
+from cedana_sched.coordinator.core.restore_obstacles import MOST_DAMAGED, STALE_ANSWERS
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import (
     FailWorkload,
@@ -35,7 +35,7 @@ def test_an_answer_that_is_older_than_the_newest_commit_is_asked_again() -> None
 
 def test_an_older_answer_is_asked_again_at_once_and_believed_long_before_the_deadline() -> None:
     told = start(saved(), policy=CheckpointPolicy(restore_deadline_seconds=10))
-    told.core.book.update(replace(restore(told), newest_snapshot=ref(2)))
+    told.core.registry.update(replace(restore(told), newest_snapshot=ref(2)))
     asked = 0
     while told.step("restore.w2") == "Waiting":
         if "FindSnapshot restore.w2" in told.orders():
@@ -144,7 +144,7 @@ def test_an_older_snapshot_than_was_committed_is_continued_and_the_newer_one_nam
 
 def _forgotten(policy: CheckpointPolicy, *, continues: bool = False, committed: SnapshotRef | None = None) -> Told:
     told = saved().hold_is_released().ended().after(4000)
-    assert not told.core.book.checkpoints
+    assert not told.core.registry.checkpoints
     return told.report(Starting(workload("w2"), MD, policy, continues=continues, newest_snapshot=committed))
 
 

@@ -52,7 +52,7 @@ def test_whatever_is_lost_the_next_leader_begins_and_no_eviction_is_held_past_it
             told.restart().ended("w1")
             for _ in range(10):
                 told.after(10)
-            assert not [hold for hold in told.core.book.holds.values() if hold.step is HoldStep.HOLDING], lost
+            assert not [hold for hold in told.core.registry.holds.values() if hold.step is HoldStep.HOLDING], lost
 
 
 def test_a_victim_whose_record_is_lost_goes_with_the_others() -> None:

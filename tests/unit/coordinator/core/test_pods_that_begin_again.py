@@ -36,7 +36,7 @@ def restored() -> Told:
 
 
 def restore(told: Told, uid: str) -> Restore:
-    return told.core.book.restores[uid]
+    return told.core.registry.restores[uid]
 
 
 def test_restored_pod_that_begins_again_continues_from_the_newest_snapshot() -> None:
@@ -61,7 +61,7 @@ def test_each_beginning_is_one_attempt() -> None:
 
 def test_coordinator_that_was_away_meanwhile_finds_the_attempt_and_does_not_repeat_it() -> None:
     told = start(start(restored(), 1).restart(), 1)
-    assert [one.uid for one in told.core.book.restores.values()] == ["restore.w1", "restore.w1.1"]
+    assert [one.uid for one in told.core.registry.restores.values()] == ["restore.w1", "restore.w1.1"]
     assert restore(told, "restore.w1.1").incarnation == 1
 
 
@@ -134,8 +134,8 @@ def test_forgotten_first_attempt_leaves_the_second_known() -> None:
         SnapshotFound("restore.w1.1", ref(5)), Staged("restore.w1.1"), RestoreSucceeded("restore.w1.1")
     )
     told.after(7200)
-    assert list(told.core.book.restores) == ["restore.w1.1"]
-    found = told.core.book.restore_of("w1")
+    assert list(told.core.registry.restores) == ["restore.w1.1"]
+    found = told.core.registry.latest_restore_of_workload("w1")
     assert found is not None
     assert found.uid == "restore.w1.1"
     assert told.ended("w1").step("restore.w1.1") == "Ended"
@@ -152,11 +152,11 @@ def test_latest_beginning_is_known_after_a_restart_whatever_the_clocks_say(behin
     assert isinstance(second, Restore)
     second = replace(second, created_at=first.created_at - behind)
     core, _ = Core.recover([second, first, *records.values()], told.core.now)
-    latest = core.book.restore_of("w1")
+    latest = core.registry.latest_restore_of_workload("w1")
     assert latest is not None
     assert latest.uid == "restore.w1.1"
     core.handle(Reported("kueue", Starting(workload("w1"), MD, POLICY, incarnation=1)), core.now)
-    assert core.book.restores["restore.w1.1"].step == "Running", "it is not restored twice"
+    assert core.registry.restores["restore.w1.1"].step == "Running", "it is not restored twice"
 
 
 def test_pod_that_was_evicted_and_that_nobody_deletes_does_not_wait_for_ever() -> None:

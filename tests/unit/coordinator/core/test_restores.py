@@ -298,7 +298,7 @@ def test_the_kill_ends_the_restore_even_before_its_end_is_reported() -> None:
 def test_ended_restores_are_forgotten() -> None:
     told = restored().ended("w2").after(200_000)
     assert "restore.w2" not in told.saved
-    assert told.core.book.restores_of(MD, workload("w2")) == []
+    assert told.core.registry.restores_of_identity(MD, workload("w2")) == []
 
 
 def test_the_deadline_says_what_kept_the_orders_from_getting_through() -> None:

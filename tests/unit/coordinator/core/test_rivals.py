@@ -13,11 +13,11 @@ from tests.unit.coordinator.core.core_builders import MD, POLICY, Told, ref, vic
 
 
 def checkpoint(told: Told, uid: str) -> Checkpoint:
-    return told.core.book.checkpoints[uid]
+    return told.core.registry.checkpoints[uid]
 
 
 def restore(told: Told, uid: str) -> Restore:
-    return told.core.book.restores[f"restore.{uid}"]
+    return told.core.registry.restores[f"restore.{uid}"]
 
 
 def warnings(told: Told) -> list[str]:
@@ -28,7 +28,7 @@ def warnings(told: Told) -> list[str]:
 def test_of_two_that_are_preempted_at_once_neither_is_saved(gang: str | None) -> None:
     told = Told().preempt(victim("w1", gang=gang), victim("w2", gang=gang, node="n2"))
     assert told.orders() == [], "nobody is frozen: whose memory it would be, nobody could say"
-    hold = told.core.book.holds["s1"]
+    hold = told.core.registry.holds["s1"]
     assert hold.verdicts == {"w1": Verdict.EVICT, "w2": Verdict.EVICT}
     assert "md/0 is already run by name-of-w2; give each of them an id of its own" in warnings(told)[0]
 
@@ -38,7 +38,7 @@ def test_evidence_of_wrong_memory() -> None:
     told = Told().preempt(victim("rank0", gang="g"), victim("rank1", gang="g", node="n2"), uid="s")
     for uid in ("s.rank0.1", "s.rank1.1"):
         told.tell(Committed(uid, ref(1), Transfer()))
-    assert all(one.snapshot is None for one in told.core.book.checkpoints.values())
+    assert all(one.snapshot is None for one in told.core.registry.checkpoints.values())
 
 
 def test_the_second_is_not_saved_while_the_first_is() -> None:
@@ -123,4 +123,4 @@ def test_victim_that_its_adapter_refuses_is_let_go_in_words() -> None:
     told = Told().report(Preempted(Signal("s1", "kueue", (refused,), "InCohortReclamation", 1000.0)))
     assert told.orders() == []
     assert "md/0 is already run by another" in warnings(told)[0]
-    assert told.core.book.holds["s1"].verdicts == {"w1": Verdict.EVICT}
+    assert told.core.registry.holds["s1"].verdicts == {"w1": Verdict.EVICT}

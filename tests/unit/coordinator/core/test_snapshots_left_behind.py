@@ -87,14 +87,14 @@ def test_what_may_be_left_in_the_store_is_passed_over_hours_later(left: Callable
     if restarts:
         told = much_later(told.restart())
     assert "s1.w1.1" in finding(told).excluding
-    assert "s1.w2.1" not in told.core.book.checkpoints, "its node has said that nothing is left"
+    assert "s1.w2.1" not in told.core.registry.checkpoints, "its node has said that nothing is left"
 
 
 def test_node_that_comes_back_is_ordered_to_remove_it_and_then_it_is_forgotten() -> None:
     told = much_later(lost_in_its_dump())
     assert any(isinstance(order, Abort) for order in told.sent())
     told = much_later(told.aborted("s1.w1.1"))
-    assert told.core.book.checkpoints == {}
+    assert told.core.registry.checkpoints == {}
     assert finding(told).excluding == ()
 
 
@@ -106,7 +106,7 @@ def test_node_that_has_left_it_is_ordered_to_remove_it_until_it_has() -> None:
     assert told.tell(RemovalFailed("s1.w1.1", "the store is down")).orders() == []
     assert told.after(2).orders() == ["DiscardCancelled s1.w1.1"]
     told = much_later(told.tell(SnapshotRemoved("s1.w1.1")).ended("w1").ended("w2"))
-    assert told.core.book.checkpoints == {}
+    assert told.core.registry.checkpoints == {}
 
 
 def test_node_that_was_silent_and_has_left_it_is_not_ordered_to_thaw_again() -> None:
@@ -141,7 +141,7 @@ def test_a_later_preemption_is_saved_where_the_store_lets_nobody_delete() -> Non
 
 def test_nothing_is_left_of_what_was_never_frozen() -> None:
     told = Told().running().preempt().cancel().tell(Aborted("s1.w1.1", cleanup_pending=True))
-    assert not told.core.book.checkpoints["s1.w1.1"].unconfirmed
+    assert not told.core.registry.checkpoints["s1.w1.1"].unconfirmed
 
 
 def test_it_is_forgotten_once_there_is_a_newer_snapshot() -> None:
@@ -150,10 +150,10 @@ def test_it_is_forgotten_once_there_is_a_newer_snapshot() -> None:
     told.tell(SnapshotFound("restore.w3"), StartedCold("restore.w3")).preempt(victim("w3", RANK0, node="n3"), uid="s2")
     told.frozen("s2.w3.1").committed("s2.w3.1", 2, RANK0).killed("s2.w3.1").hold_is_released("s2").ended("w3")
     much_later(told)
-    assert told.core.book.checkpoints == {}
+    assert told.core.registry.checkpoints == {}
 
 
 def test_node_that_is_lost_before_it_dumps_leaves_nothing() -> None:
     told = Told().running("w1", RANK0).running("w2", RANK1, node="n2").preempt(*VICTIMS)
     much_later(told.tell(NodeLost("n1")).aborted("s1.w2.1"))
-    assert told.core.book.checkpoints == {}
+    assert told.core.registry.checkpoints == {}

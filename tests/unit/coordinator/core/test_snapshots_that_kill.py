@@ -57,7 +57,7 @@ def twice(policy: CheckpointPolicy = POLICY) -> Told:
 
 
 def restore(told: Told, uid: str) -> Restore:
-    return told.core.book.restores[f"restore.{uid}"]
+    return told.core.registry.restores[f"restore.{uid}"]
 
 
 def test_after_two_quick_deaths_an_older_generation_is_taken() -> None:

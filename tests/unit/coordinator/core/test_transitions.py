@@ -8,8 +8,8 @@ import pytest
 
 from cedana_sched.adapter.contract import Report
 from cedana_sched.coordinator.core import Core, Event, Tick, Timing
-from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, LATE, RESTORE, Cause, advance, mermaid
-from cedana_sched.coordinator.core.turn import Deadlines
+from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, LATE, RESTORE, Cause, mermaid, next_step_of
+from cedana_sched.coordinator.core.turn import RecordTimers
 from cedana_sched.model.errors import IllegalTransitionError
 from cedana_sched.model.orders import Killed, Outcome, RemovalFailed, RetentionApplied, Staged
 from cedana_sched.model.records import CheckpointStep, HoldStep, Record, RestoreStep
@@ -76,13 +76,13 @@ ILLEGAL = [
 
 @pytest.mark.parametrize(("step", "cause", "following"), CHECKPOINT_CASES)
 def test_a_checkpoint_steps(step: str, cause: Cause, following: str | None) -> None:
-    assert advance(CHECKPOINT, CheckpointStep(step), cause, "c", ()) == following
+    assert next_step_of(CHECKPOINT, CheckpointStep(step), cause, "c", ()) == following
 
 
 @pytest.mark.parametrize(("table", "step", "cause"), ILLEGAL)
 def test_what_the_table_does_not_know_raises(table: Any, step: Any, cause: Cause) -> None:
     with pytest.raises(IllegalTransitionError, match=f"x is {step} and cannot take {cause.name}") as caught:
-        advance(table, step, cause, "x", ("1.0 born", "2.0 grew up"))
+        next_step_of(table, step, cause, "x", ("1.0 born", "2.0 grew up"))
     assert caught.value.evidence == ("1.0 born", "2.0 grew up")
 
 
@@ -135,7 +135,7 @@ def test_every_event_report_and_answer_has_its_rule() -> None:
     assert set(get_args(Report)) == core._reports.keys()
     without = {RetentionApplied, RemovalFailed}
     assert set(get_args(Outcome)) - without == core._checkpoints._answers.keys() | core._restores._answers.keys()
-    assert set(get_args(Record)) == core._rules.keys() == core.book._kinds.keys()
+    assert set(get_args(Record)) == core._rules.keys() == core.registry._kinds.keys()
 
 
 def test_time_runs_backwards_only_when_the_clock_was_wrong() -> None:
@@ -148,20 +148,20 @@ def test_time_runs_backwards_only_when_the_clock_was_wrong() -> None:
 
 
 def test_deadlines_come_earliest_first_and_only_the_latest_of_each() -> None:
-    deadlines = Deadlines()
+    deadlines = RecordTimers()
     deadlines.set("a", 5)
     deadlines.set("b", 3)
     deadlines.set("a", 1)
     deadlines.set("c", 2)
     deadlines.set("c", None)
-    assert deadlines.next() == 1
+    assert deadlines.next_due_at() == 1
     assert deadlines.pop_due(2) == ["a"]
     assert deadlines.pop_due(2) == []
-    assert deadlines.next() == 3
+    assert deadlines.next_due_at() == 3
 
 
 def test_pauses_double_up_to_a_bound() -> None:
     timing = Timing(retry=1, retry_most=10)
-    assert [timing.pause(attempt) for attempt in (1, 2, 3, 4, 5, 500)] == [1, 2, 4, 8, 10, 10]
-    assert [timing.pause_within(attempt, 5) for attempt in (1, 2, 3, 500)] == [1, 2, 2.5, 2.5]
-    assert [timing.pause_within(4, seconds_left) for seconds_left in (2, 1.9, 0, -1)] == [1, None, None, None]
+    assert [timing.retry_backoff(attempt) for attempt in (1, 2, 3, 4, 5, 500)] == [1, 2, 4, 8, 10, 10]
+    assert [timing.retry_backoff_within(attempt, 5) for attempt in (1, 2, 3, 500)] == [1, 2, 2.5, 2.5]
+    assert [timing.retry_backoff_within(4, seconds_left) for seconds_left in (2, 1.9, 0, -1)] == [1, None, None, None]

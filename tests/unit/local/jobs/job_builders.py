@@ -7,7 +7,7 @@ from typing import Any
 
 from cedana_sched.local.configuration import Configuration
 from cedana_sched.local.jobs.job import Job
-from cedana_sched.local.jobs.submission import describe
+from cedana_sched.local.jobs.submission import create_job_description
 from cedana_sched.local.scheduler.resources import Resources
 from cedana_sched.local.views import Submission
 
@@ -36,5 +36,5 @@ def submission(group: str = "bio", **fields: Any) -> Submission:
 
 
 def job(uid: str = "job-1", *, at: float = 100.0, **fields: Any) -> Job:
-    described = describe(submission(**fields), configuration(), uid=uid, now=at, outputs=Path("/outputs"))
+    described = create_job_description(submission(**fields), configuration(), uid=uid, now=at, outputs=Path("/outputs"))
     return Job(description=described)

@@ -9,9 +9,9 @@ from typing import Any
 
 from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Report, Starting
 from cedana_sched.local.jobs.job import Job, JobPhase, Run
-from cedana_sched.local.jobs.journal import JournalUnavailableError, Step
+from cedana_sched.local.jobs.job_event_rules import RunEndDetails, RunStartDetails
+from cedana_sched.local.jobs.journal import JournalUnavailableError, StateChanges
 from cedana_sched.local.jobs.loop import SchedulingLoop
-from cedana_sched.local.jobs.rules import Beginning, Ending
 from cedana_sched.model import codec
 from cedana_sched.model.preemption import Release, Signal, Verdict, WorkloadRef
 from tests.unit.local.jobs.job_builders import TWO_GROUPS, configuration, submission
@@ -33,7 +33,7 @@ class MemoryJournal:
     async def load_signals(self) -> tuple[Signal, ...]:
         return tuple(codec.decode(body, Signal) for body in self._signals.values())
 
-    async def save_step(self, step: Step) -> None:
+    async def save_changes(self, step: StateChanges) -> None:
         if self.full:
             self.refused.set()
             raise JournalUnavailableError("the disk is full")
@@ -73,7 +73,7 @@ class Bench:
         await again.loop.load()
         again.pending = again.loop.subscribe(again.reports.append)
         again.loop.unsubscribe(again.reports.append)
-        await again.loop.resume()
+        await again.loop.resume_after_restart()
         return again
 
     def start(self, workload: WorkloadRef) -> None:
@@ -92,20 +92,20 @@ class Bench:
         return await self.begin(name)
 
     async def begin(self, name: str, **how: Any) -> Job:
-        for run in self.job(name).current:
-            await self.loop.run_began(run.uid, Beginning(self.time, **how))
+        for run in self.job(name).active_runs:
+            await self.loop.on_run_began(run.uid, RunStartDetails(self.time, **how))
         return self.job(name)
 
     async def end(self, name: str, exit_code: int | None = 0, *, index: int = 0, **how: Any) -> Job:
-        run = next(run for run in self.job(name).current if run.index == index)
-        await self.loop.run_ended(run.uid, Ending(self.time, exit_code, **how))
+        run = next(run for run in self.job(name).active_runs if run.index == index)
+        await self.loop.on_run_ended(run.uid, RunEndDetails(self.time, exit_code, **how))
         return self.job(name)
 
     async def release(self, verdict: Verdict, signal: Signal | None = None, why: str = "") -> None:
         """Release the newest signal, with one verdict for all its victims."""
         signal = signal or self.signals[-1]
         uids = [victim.workload.uid for victim in signal.victims]
-        await self.loop.released(Release(signal.uid, dict.fromkeys(uids, verdict), dict.fromkeys(uids, why)))
+        await self.loop.apply_release(Release(signal.uid, dict.fromkeys(uids, verdict), dict.fromkeys(uids, why)))
 
     def job(self, name: str) -> Job:
         return self.loop.find(name)

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from cedana_sched.local.jobs import journal as journal_module
-from cedana_sched.local.jobs.job import Cause, Run, step
-from cedana_sched.local.jobs.journal import FILE_NAME, JournalUnavailableError, SqliteJournal, Step
-from cedana_sched.local.state_directory import StateDirectoryError, locked
+from cedana_sched.local.jobs.job import Run, TransitionCause, apply_transition
+from cedana_sched.local.jobs.journal import FILE_NAME, JournalUnavailableError, SqliteJournal, StateChanges
+from cedana_sched.local.state_directory_lock import StateDirectoryError, lock_state_directory
 from cedana_sched.local.views import EventView
 from cedana_sched.model.errors import IncompatibleError, IntegrityError
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -57,9 +57,11 @@ async def test_jobs_come_back_with_their_runs_in_the_order_of_submission(
     late, early = job("late", at=9.0), job("early", at=1.0, env={"A": "ü"}, deadline_seconds=5)
     early = early.with_run(Run(uid="run-1", index=0, attempt=1)).with_run(Run(uid="run-2", index=1, attempt=1))
 
-    await journal.save_step(Step(jobs=(late, early)))
-    moved = step(early, Cause.ADMITTED, "has its place").with_run(replace(early.runs[0], ended_at=4.0, exit_code=3))
-    await journal.save_step(Step(jobs=(moved,)))
+    await journal.save_changes(StateChanges(jobs=(late, early)))
+    moved = apply_transition(early, TransitionCause.ADMITTED, "has its place").with_run(
+        replace(early.runs[0], ended_at=4.0, exit_code=3)
+    )
+    await journal.save_changes(StateChanges(jobs=(moved,)))
 
     assert await journal.load_jobs() == (moved, late)
     async with SqliteJournal.open(tmp_path) as again:
@@ -75,35 +77,35 @@ async def test_the_coordinators_records_are_kept_and_forgotten(journal: SqliteJo
 
 async def test_signals_stay_until_they_are_settled(journal: SqliteJournal) -> None:
     later = replace(SIGNAL, uid="sig-0", observed_at=6.0)
-    await journal.save_step(Step(signals=(later, SIGNAL)))
+    await journal.save_changes(StateChanges(signals=(later, SIGNAL)))
 
     assert await journal.load_signals() == (SIGNAL, later)
 
-    await journal.save_step(Step(settled_signals=("sig-1",)))
+    await journal.save_changes(StateChanges(settled_signals=("sig-1",)))
 
     assert await journal.load_signals() == (later,)
 
 
 async def test_a_step_that_cannot_be_written_whole_is_not_written_at_all(journal: SqliteJournal) -> None:
     taken = job("first").with_run(Run(uid="run-1", index=0, attempt=1))
-    await journal.save_step(Step(jobs=(taken,)))
+    await journal.save_changes(StateChanges(jobs=(taken,)))
     await journal._connection.execute(
         "CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(FAIL, 'full'); END"
     )
 
     with pytest.raises(JournalUnavailableError, match="full"):
-        await journal.save_step(
-            Step(jobs=(job("second"),), signals=(SIGNAL,), events=(EventView(1.0, "Some", "thing"),))
+        await journal.save_changes(
+            StateChanges(jobs=(job("second"),), signals=(SIGNAL,), events=(EventView(1.0, "Some", "thing"),))
         )
 
     assert await journal.load_jobs() == (taken,)
     assert await journal.load_signals() == ()
-    await journal.save_step(Step(jobs=(job("third"),)))
+    await journal.save_changes(StateChanges(jobs=(job("third"),)))
     assert len(await journal.load_jobs()) == 2
 
 
 async def test_a_step_is_written_to_its_end_though_its_caller_is_cancelled(journal: SqliteJournal) -> None:
-    saving = asyncio.create_task(journal.save_step(Step(jobs=(job("j"),), signals=(SIGNAL,))))
+    saving = asyncio.create_task(journal.save_changes(StateChanges(jobs=(job("j"),), signals=(SIGNAL,))))
     await asyncio.sleep(0)
     saving.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -119,7 +121,7 @@ async def test_events_are_kept_to_a_bound_and_found_by_job(
     monkeypatch.setattr(journal_module, "EVENTS_KEPT", 5)
     for number in range(9):
         event = EventView(float(number), "Happened", str(number), job=f"job-{number % 2}")
-        await journal.save_step(Step(events=(event,)))
+        await journal.save_changes(StateChanges(events=(event,)))
 
     assert [event.text for event in await journal.events()] == ["4", "5", "6", "7", "8"]
     assert [event.text for event in await journal.events(job="job-1")] == ["5", "7"]
@@ -127,10 +129,10 @@ async def test_events_are_kept_to_a_bound_and_found_by_job(
 
 
 async def test_of_jobs_that_ended_long_ago_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = [step(job(f"j{i}", at=float(i)), Cause.CANCELLED, "") for i in range(4)]
+    ended = [apply_transition(job(f"j{i}", at=float(i)), TransitionCause.CANCELLED, "") for i in range(4)]
     old = ended[0].with_run(Run(uid="run-1", index=0, attempt=1))
     async with SqliteJournal.open(tmp_path) as first:
-        await first.save_step(Step(jobs=(old, *ended[1:], job("live", at=0.0))))
+        await first.save_changes(StateChanges(jobs=(old, *ended[1:], job("live", at=0.0))))
     monkeypatch.setattr(journal_module, "ENDED_JOBS_KEPT", 2)
 
     async with SqliteJournal.open(tmp_path) as again:
@@ -183,14 +185,18 @@ async def test_a_state_directory_that_cannot_be_opened_is_named(tmp_path: Path) 
 
 def test_a_state_directory_belongs_to_one_engine(tmp_path: Path) -> None:
     directory = tmp_path / "state"
-    with locked(directory), pytest.raises(StateDirectoryError, match=r"another engine \(PID \d+\)"), locked(directory):
+    with (
+        lock_state_directory(directory),
+        pytest.raises(StateDirectoryError, match=r"another engine \(PID \d+\)"),
+        lock_state_directory(directory),
+    ):
         pass
-    with locked(directory):
+    with lock_state_directory(directory):
         pass
 
 
 def test_a_file_in_the_place_of_the_state_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
 
-    with pytest.raises(StateDirectoryError, match="cannot be used"), locked(tmp_path / "state"):
+    with pytest.raises(StateDirectoryError, match="cannot be used"), lock_state_directory(tmp_path / "state"):
         pass

@@ -8,8 +8,8 @@ import contextlib
 import pytest
 
 from cedana_sched.local.jobs.job import JobPhase
+from cedana_sched.local.jobs.job_event_rules import RunEndDetails, RunStartDetails
 from cedana_sched.local.jobs.journal import JournalUnavailableError
-from cedana_sched.local.jobs.rules import Beginning, Ending
 from cedana_sched.model.errors import NotFoundError, UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import OnCheckpointFailure
@@ -93,14 +93,14 @@ class TestStarting:
     async def test_events_of_runs_that_are_over_or_unknown_are_harmless(self, bench: Bench) -> None:
         await bench.running("sim")
         job = await bench.end("sim", 0)
-        await bench.loop.run_ended(job.runs[0].uid, Ending(1.0, 1))
-        await bench.loop.run_ended("never-ours", Ending(1.0, 1))
-        await bench.loop.run_began(job.runs[0].uid, Beginning(1.0))
+        await bench.loop.on_run_ended(job.runs[0].uid, RunEndDetails(1.0, 1))
+        await bench.loop.on_run_ended("never-ours", RunEndDetails(1.0, 1))
+        await bench.loop.on_run_began(job.runs[0].uid, RunStartDetails(1.0))
 
         assert bench.job("sim") == job
         assert bench.terminated == [job.runs[0].uid]
         with pytest.raises(NotFoundError):
-            bench.loop.run_of(job.runs[0].uid)
+            bench.loop.find_active_run(job.runs[0].uid)
 
 
 class TestPreemption:
@@ -181,7 +181,7 @@ class TestPreemption:
             assert bench.loop._wake_at == bench.time + seconds
             assert "no job can be preempted" in bench.job("train").why
             bench.time += seconds
-            await bench.loop.resume()
+            await bench.loop.resume_after_restart()
             assert bench.phase("sim") is PREEMPTING
         assert len({signal.uid for signal in bench.signals}) == 4
 
@@ -263,7 +263,7 @@ class TestGangs:
 
         assert [report.identity for report in bench.starting] == [Identity("default", "mpi", i) for i in (0, 1)]
         assert [report.workload.name for report in bench.starting] == ["mpi-0", "mpi-1"]
-        await bench.loop.run_began(bench.job("mpi").runs[0].uid, Beginning(bench.time))
+        await bench.loop.on_run_began(bench.job("mpi").runs[0].uid, RunStartDetails(bench.time))
         assert bench.phase("mpi") is STARTING
         assert (await bench.begin("mpi")).phase is RUNNING
 
@@ -277,7 +277,7 @@ class TestGangs:
         assert bench.phase("mpi") is QUEUED
         await bench.begin("train")
         await bench.end("train")
-        assert len(bench.job("mpi").current) == 4
+        assert len(bench.job("mpi").active_runs) == 4
 
     async def test_one_failure_ends_the_gang_and_is_what_is_told(self, bench: Bench) -> None:
         await bench.running("mpi", replicas=2)
@@ -295,7 +295,7 @@ class TestGangs:
         await bench.end("mpi", 143, index=0)
 
         assert bench.phase("mpi") is STARTING
-        assert len(bench.job("mpi").current) == 2
+        assert len(bench.job("mpi").active_runs) == 2
 
     async def test_a_replica_that_is_done_is_not_started_again(self, bench: Bench) -> None:
         await bench.running("mpi", replicas=2)
@@ -303,7 +303,7 @@ class TestGangs:
         await bench.loop.preempt("mpi")
         await bench.release(Verdict.COMMITTED)
 
-        assert [run.index for run in bench.job("mpi").current] == [1]
+        assert [run.index for run in bench.job("mpi").active_runs] == [1]
         await bench.begin("mpi")
         assert (await bench.end("mpi", 0, index=1)).phase is JobPhase.SUCCEEDED
 
@@ -332,7 +332,7 @@ class TestRequests:
         with pytest.raises(UsageError, match="already"):
             await bench.loop.checkpoint("sim", leave_running=True)
 
-        await bench.loop.snapshot_settled(uid, committed=True)
+        await bench.loop.on_snapshot_terminal(uid, committed=True)
         await bench.end("sim", 1)
         await bench.loop.restore("sim")
         job = await bench.begin("sim", restored=True)
@@ -344,7 +344,7 @@ class TestRequests:
         settled = await bench.loop.checkpoint("sim", leave_running=True)
         again = await bench.restart()
         assert list(again.loop._book.signals) == [settled]
-        await again.loop.snapshot_settled(settled, committed=False)
+        await again.loop.on_snapshot_terminal(settled, committed=False)
         assert list(again.loop._book.signals) == []
 
         await again.loop.checkpoint("sim", leave_running=True)
@@ -358,7 +358,7 @@ class TestRequests:
         bench.time += 1
         await bench.loop.restore("mpi")
 
-        assert [run.index for run in bench.job("mpi").current] == [0, 1]
+        assert [run.index for run in bench.job("mpi").active_runs] == [0, 1]
 
     async def test_a_job_without_an_id_cannot_be_checkpointed(self, bench: Bench) -> None:
         await bench.running("train", "ml")
@@ -386,7 +386,7 @@ class TestRequests:
 
         assert (await bench.loop.cancel("running")).phase is RUNNING
         assert (await bench.end("running", 0)).phase is JobPhase.CANCELLED
-        assert bench.job("running").current == ()
+        assert bench.job("running").active_runs == ()
 
         await bench.submit("starting")
         await bench.loop.cancel("starting")
@@ -509,6 +509,6 @@ class TestJournal:
         asking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asking
-        await bench.loop.resume()
+        await bench.loop.resume_after_restart()
 
         assert bench.phase("sim") is STARTING

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from cedana_sched.local.jobs.job import PLACED_PHASES, Job, JobPhase
-from cedana_sched.local.jobs.rules import Beginning, Ending
+from cedana_sched.local.jobs.job_event_rules import RunEndDetails, RunStartDetails
 from cedana_sched.local.scheduler.resources import Resource
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.preemption import AfterCommit, Release, Signal, Verdict
@@ -46,19 +46,21 @@ class History:
         ) if self.dice.random() < 0.6 else None
 
     async def begin(self) -> None:
-        waiting = [run for job in self.jobs for run in job.current if run.began_at is None]
+        waiting = [run for job in self.jobs for run in job.active_runs if run.began_at is None]
         if waiting:
             restored = self.dice.random() < 0.5
-            await self.bench.loop.run_began(self.dice.choice(waiting).uid, Beginning(self.bench.time, restored))
+            await self.bench.loop.on_run_began(
+                self.dice.choice(waiting).uid, RunStartDetails(self.bench.time, restored)
+            )
 
     async def end(self) -> None:
         terminated = set(self.bench.terminated)
-        runs = [run for job in self.jobs for run in job.current if run.began_at is not None]
+        runs = [run for job in self.jobs for run in job.active_runs if run.began_at is not None]
         asked = [run for run in runs if run.uid in terminated]
         if runs:
             run = self.dice.choice(asked or runs)
             kind = self.dice.choice(((0, False), (1, False), (None, True)))
-            await self.bench.loop.run_ended(run.uid, Ending(self.bench.time, kind[0], lost=kind[1]))
+            await self.bench.loop.on_run_ended(run.uid, RunEndDetails(self.bench.time, kind[0], lost=kind[1]))
 
     async def release(self) -> None:
         held = [signal for signal in self.signals.values() if signal.after_commit is AfterCommit.STOP]
@@ -69,9 +71,9 @@ class History:
         if self.dice.random() < 0.6:
             verdicts = dict.fromkeys(verdicts, Verdict.COMMITTED)
         release = Release(signal.uid, verdicts)
-        await self.bench.loop.released(release)
+        await self.bench.loop.apply_release(release)
         if self.dice.random() < 0.5:
-            await self.bench.loop.released(release)
+            await self.bench.loop.apply_release(release)
         del self.signals[signal.uid]
 
     async def ask(self) -> None:
@@ -88,11 +90,11 @@ class History:
             case 3:
                 await loop.checkpoint(key, leave_running=False)
             case 4:
-                await loop.snapshot_settled(await loop.checkpoint(key, leave_running=True), committed=True)
+                await loop.on_snapshot_terminal(await loop.checkpoint(key, leave_running=True), committed=True)
 
     async def wait(self) -> None:
         self.bench.time += self.dice.choice((1, 40, 1000))
-        await self.bench.loop.resume()
+        await self.bench.loop.resume_after_restart()
 
     async def restart(self) -> None:
         self.bench = await self.bench.restart()
@@ -114,15 +116,17 @@ class History:
         self._check_quota()
         for job in self.jobs:
             placed = job.phase in PLACED_PHASES
-            assert bool(job.current) <= placed, f"{job.uid} is {job.phase} with runs that go on"
+            assert bool(job.active_runs) <= placed, f"{job.uid} is {job.phase} with runs that go on"
             if job.leaving is not None and job.leaving.signal is not None:
                 assert job.leaving.signal in self.signals, "a job waits for a release that nobody will give"
-                assert not {run.uid for run in job.current} & set(self.bench.terminated), "a held job was terminated"
+                assert not {run.uid for run in job.active_runs} & set(self.bench.terminated), (
+                    "a held job was terminated"
+                )
             if job.phase is JobPhase.PREEMPTING:
                 assert job.leaving is not None
             elif not placed:
                 assert job.leaving is None
-            indexes = [run.index for run in job.current]
+            indexes = [run.index for run in job.active_runs]
             assert len(indexes) == len(set(indexes)), "two incarnations of one replica at a time"
         ids = [(j.description.namespace, j.description.id) for j in self.jobs if j.live and j.description.id]
         assert len(ids) == len(set(ids)), "two live jobs have one id"
@@ -130,7 +134,7 @@ class History:
     def _check_quota(self) -> None:
         capacity = self.bench.loop.configuration.capacity.resources
         for resource in Resource:
-            used = sum(job.request[resource] for job in self.jobs if job.phase in PLACED_PHASES)
+            used = sum(job.gang_request[resource] for job in self.jobs if job.phase in PLACED_PHASES)
             assert used <= capacity[resource]
 
     async def settle(self) -> None:
@@ -141,13 +145,13 @@ class History:
             self.bench.time += 1000
             for signal in list(self.signals.values()):
                 verdicts = dict.fromkeys((v.workload.uid for v in signal.victims), Verdict.COMMITTED)
-                await self.bench.loop.released(Release(signal.uid, verdicts))
+                await self.bench.loop.apply_release(Release(signal.uid, verdicts))
                 del self.signals[signal.uid]
             for job in self.jobs:
-                for run in job.current:
-                    await self.bench.loop.run_began(run.uid, Beginning(self.bench.time))
+                for run in job.active_runs:
+                    await self.bench.loop.on_run_began(run.uid, RunStartDetails(self.bench.time))
                     if not (job.leaving and job.leaving.signal):
-                        await self.bench.loop.run_ended(run.uid, Ending(self.bench.time, 0))
+                        await self.bench.loop.on_run_ended(run.uid, RunEndDetails(self.bench.time, 0))
             self.hear()
             self.check()
         assert not [job for job in self.jobs if job.phase in PLACED_PHASES | {JobPhase.QUEUED}]

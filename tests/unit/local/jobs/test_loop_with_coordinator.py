@@ -14,9 +14,9 @@ from cedana_sched.coordinator.core import NodeLost, PublishEvent
 from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.local.adapter import EmbeddedAdapter
 from cedana_sched.local.jobs.job import Job, JobPhase
+from cedana_sched.local.jobs.job_event_rules import RunEndDetails, RunStartDetails
 from cedana_sched.local.jobs.journal import SqliteJournal
 from cedana_sched.local.jobs.loop import SchedulingLoop
-from cedana_sched.local.jobs.rules import Beginning, Ending
 from cedana_sched.local.views import EventView
 from cedana_sched.model import orders
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -42,9 +42,9 @@ class Node:
         assert node == "here"
         yield await self._obey(order)
 
-    def repeat(self, node: str, order: Order) -> None: ...
+    def repeat_order(self, node: str, order: Order) -> None: ...
 
-    async def changes(self) -> AsyncIterator[NodeLost]:
+    async def lost_nodes(self) -> AsyncIterator[NodeLost]:
         await asyncio.Event().wait()
         yield NodeLost("never")
 
@@ -67,10 +67,10 @@ class Node:
             case orders.Stage(restore_uid=uid):
                 return orders.Staged(uid)
             case orders.RestoreSnapshot(uid, workload, snapshot):
-                await self.begin(workload, Beginning(SystemClock().now(), restored=True, snapshot=str(snapshot)))
+                await self.begin(workload, RunStartDetails(SystemClock().now(), restored=True, snapshot=str(snapshot)))
                 return orders.RestoreSucceeded(uid)
             case orders.StartCold(uid, workload, why):
-                await self.begin(workload, Beginning(SystemClock().now(), cold_because=why))
+                await self.begin(workload, RunStartDetails(SystemClock().now(), cold_because=why))
                 return orders.StartedCold(uid)
             case orders.FailWorkload(uid, workload, why):
                 await self.end(workload.uid, None, failure=why)
@@ -88,15 +88,15 @@ class Node:
         self.snapshots[identity] = self.snapshots.get(identity, 0) + 1
         return orders.Committed(uid, SnapshotRef(identity, self.snapshots[identity]), Transfer())
 
-    async def begin(self, workload: WorkloadRef, beginning: Beginning) -> None:
+    async def begin(self, workload: WorkloadRef, beginning: RunStartDetails) -> None:
         assert self.loop is not None
         self.alive.add(workload.uid)
-        await self.loop.run_began(workload.uid, beginning)
+        await self.loop.on_run_began(workload.uid, beginning)
 
     async def end(self, uid: str, exit_code: int | None, **how: str) -> None:
         assert self.loop is not None
         self.alive.discard(uid)
-        await self.loop.run_ended(uid, Ending(SystemClock().now(), exit_code, **how))  # type: ignore[arg-type]
+        await self.loop.on_run_ended(uid, RunEndDetails(SystemClock().now(), exit_code, **how))  # type: ignore[arg-type]
 
 
 class Engine:
@@ -117,7 +117,7 @@ class Engine:
             self.loop = SchedulingLoop(
                 config, journal, self, node="here", outputs=self._directory, now=SystemClock().now
             )
-            self.loop.watch(self)
+            self.loop.set_watcher(self)
             self._node.loop = self.loop
             await self.loop.load()
             coordinator = Coordinator(
@@ -128,16 +128,16 @@ class Engine:
                 listener=self,
             )
             async with coordinator:
-                await self.loop.resume()
+                await self.loop.resume_after_restart()
                 yield self
 
     def start(self, workload: WorkloadRef) -> None:
-        self._later(self._node.begin(workload, Beginning(SystemClock().now())))
+        self._later(self._node.begin(workload, RunStartDetails(SystemClock().now())))
 
     def terminate(self, run: str) -> None:
         self._later(self._node.end(run, 143))
 
-    def changed(self, jobs: tuple[Job, ...], events: tuple[EventView, ...]) -> None:
+    def on_changes(self, jobs: tuple[Job, ...], events: tuple[EventView, ...]) -> None:
         self._later(self._notify())
 
     def on_event(self, tell: PublishEvent) -> None:

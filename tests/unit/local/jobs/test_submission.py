@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.local.jobs.submission import describe
+from cedana_sched.local.jobs.submission import create_job_description
 from cedana_sched.local.quantities import parse_cpus, parse_memory
 from cedana_sched.local.scheduler.resources import Resources
 from cedana_sched.model.errors import UsageError
@@ -53,7 +53,7 @@ def test_a_job_that_fits_keeps_what_was_asked_for() -> None:
 
     assert described.request == Resources(500, 3 << 29)
     assert (described.id, described.priority, described.namespace) == ("md", 3, "default")
-    assert described.output(1) == ("/outputs/0123456789/stdout.1", "/outputs/0123456789/stderr.1")
+    assert described.output_paths(1) == ("/outputs/0123456789/stdout.1", "/outputs/0123456789/stderr.1")
 
 
 def test_a_name_is_made_of_the_program_and_the_uid() -> None:
@@ -99,6 +99,6 @@ def test_what_is_no_amount_is_refused(text: Any) -> None:
 
 
 def test_the_same_submission_is_described_the_same() -> None:
-    first = describe(submission(), configuration(), uid="u", now=1.0, outputs=Path("/o"))
+    first = create_job_description(submission(), configuration(), uid="u", now=1.0, outputs=Path("/o"))
 
-    assert first == describe(submission(), configuration(), uid="u", now=1.0, outputs=Path("/o"))
+    assert first == create_job_description(submission(), configuration(), uid="u", now=1.0, outputs=Path("/o"))

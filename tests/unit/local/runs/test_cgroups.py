@@ -45,13 +45,13 @@ def test_machine_without_a_freezer_is_refused_with_a_remedy() -> None:
 
 
 def test_controllers_mounted_together_are_one_directory_and_the_freezer_is_first() -> None:
-    group = CgroupSite(find_roots(V1_HOST.splitlines())).run("r1")
-    assert group.paths == (
+    group = CgroupSite(find_roots(V1_HOST.splitlines())).run_group("r1")
+    assert group.unique_directories == (
         Path("/sys/fs/cgroup/freezer/cedana-sched/r1"),
         Path("/sys/fs/cgroup/cpu,cpuacct/cedana-sched/r1"),
         Path("/sys/fs/cgroup/memory/cedana-sched/r1"),
     )
-    assert Cgroup(group.as_json()).paths == group.paths
+    assert Cgroup(group.as_json()).unique_directories == group.unique_directories
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def show_controllers(group: Path) -> None:
 
 
 def test_controllers_are_delegated_down_to_the_run(unified: Path, kernel: list[tuple[str, str]]) -> None:
-    CgroupSite({"unified": unified}).run("r1").create()
+    CgroupSite({"unified": unified}).run_group("r1").create()
     assert kernel == [
         ("cgroup.subtree_control", "+cpu +memory +pids"),
         ("cedana-sched/cgroup.subtree_control", "+cpu +memory +pids"),
@@ -105,7 +105,7 @@ def test_controllers_are_delegated_down_to_the_run(unified: Path, kernel: list[t
 
 def test_what_is_delegated_already_is_left_alone(unified: Path, kernel: list[tuple[str, str]]) -> None:
     fill(unified, {"cgroup.subtree_control": "cpu memory pids"})
-    CgroupSite({"unified": unified}).run("r1").create()
+    CgroupSite({"unified": unified}).run_group("r1").create()
     assert kernel == [("cedana-sched/cgroup.subtree_control", "+cpu +memory +pids")]
 
 
@@ -122,17 +122,19 @@ def test_processes_in_the_root_of_a_container_move_aside(
         recorded(path, value)
 
     monkeypatch.setattr(cgroups, "_write", write)
-    CgroupSite({"unified": unified}).run("r1").create()
+    CgroupSite({"unified": unified}).run_group("r1").create()
     assert [value for name, value in kernel if name == "init/cgroup.procs"] == ["1", "42"]
     assert ("cgroup.subtree_control", "+cpu +memory +pids") in kernel
 
 
 @pytest.mark.usefixtures("kernel")
 def test_limits_are_written_in_the_words_of_v2(unified: Path) -> None:
-    group = CgroupSite({"unified": unified}).run("r1")
+    group = CgroupSite({"unified": unified}).run_group("r1")
     group.create()
-    assert group.limit(Limits(cpus=1.5, memory_bytes=1 << 30, processes=64)) == []
-    assert {path.name: path.read_text() for path in group.freezer.iterdir() if not path.name.startswith("cgroup.")} == {
+    assert group.apply_limits(Limits(cpus=1.5, memory_bytes=1 << 30, processes=64)) == []
+    assert {
+        path.name: path.read_text() for path in group.freezer_directory.iterdir() if not path.name.startswith("cgroup.")
+    } == {
         "cpu.max": "150000 100000",
         "cpu.weight": "150",
         "memory.max": "1073741824",
@@ -144,24 +146,24 @@ def test_limits_are_written_in_the_words_of_v2(unified: Path) -> None:
 @pytest.mark.usefixtures("kernel")
 def test_missing_controller_is_said_and_the_rest_is_applied(unified: Path) -> None:
     fill(unified, {"cgroup.controllers": "memory pids"})
-    group = CgroupSite({"unified": unified}).run("r1")
+    group = CgroupSite({"unified": unified}).run_group("r1")
     group.create()
-    problems = group.limit(Limits(cpus=1, memory_bytes=1 << 20))
+    problems = group.apply_limits(Limits(cpus=1, memory_bytes=1 << 20))
     assert [problem.split(":")[0] for problem in problems] == ["no CPU weight", "no CPU limit"]
-    assert (group.freezer / "memory.max").read_text() == "1048576"
+    assert (group.freezer_directory / "memory.max").read_text() == "1048576"
 
 
 def test_limits_are_written_in_the_words_of_v1(tmp_path: Path) -> None:
     group = v1_group(tmp_path)
     names = ("cpu/cpu.shares", "cpu/cpu.cfs_quota_us", "memory/memory.limit_in_bytes", "pids/pids.max")
     fill(tmp_path, dict.fromkeys(names, ""))
-    assert group.limit(Limits(cpus=0.001, memory_bytes=5000, processes=3)) == []
+    assert group.apply_limits(Limits(cpus=0.001, memory_bytes=5000, processes=3)) == []
     assert [(tmp_path / name).read_text() for name in names] == ["2", "1000", "5000", "3"]
 
 
 def test_limit_that_the_kernel_refuses_is_said(tmp_path: Path) -> None:
     (tmp_path / "memory" / "memory.limit_in_bytes").mkdir(parents=True)  # writing it fails, as without a capability
-    assert v1_group(tmp_path).limit(Limits(memory_bytes=1)) == [
+    assert v1_group(tmp_path).apply_limits(Limits(memory_bytes=1)) == [
         "no memory limit: memory.limit_in_bytes cannot be set to 1: Is a directory"
     ]
 
@@ -169,7 +171,7 @@ def test_limit_that_the_kernel_refuses_is_said(tmp_path: Path) -> None:
 def test_usage_is_read_from_v1(tmp_path: Path) -> None:
     fill(tmp_path, {"cpuacct/cpuacct.usage": "2500000000", "memory/memory.usage_in_bytes": "10"})
     fill(tmp_path, {"memory/memory.max_usage_in_bytes": "20", "memory/memory.oom_control": "under_oom 0\noom_kill 2\n"})
-    assert v1_group(tmp_path).usage() == (2.5, 10, 20)
+    assert v1_group(tmp_path).resource_usage() == (2.5, 10, 20)
     assert v1_group(tmp_path).oom_kills() == 2
 
 
@@ -177,14 +179,13 @@ def test_usage_is_read_from_v2(tmp_path: Path) -> None:
     fill(tmp_path, {"cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "memory.current": "10", "memory.peak": "20"})
     fill(tmp_path, {"memory.events": "oom 3\noom_kill 1\n"})
     group = Cgroup({"unified": str(tmp_path)})
-    assert group.usage() == (1.5, 10, 20)
+    assert group.resource_usage() == (1.5, 10, 20)
     assert group.oom_kills() == 1
 
 
-def test_groups_that_are_gone_have_no_usage_and_no_members(tmp_path: Path) -> None:
+def test_groups_that_are_gone_have_no_usage(tmp_path: Path) -> None:
     group = Cgroup({"unified": str(tmp_path / "gone")})
-    assert group.usage() == (0, 0, 0)
-    assert group.members() == set()
+    assert group.resource_usage() == (0, 0, 0)
     group.kill()
     group.remove()
 
@@ -201,7 +202,7 @@ def test_groups_that_are_removed_while_they_are_read_have_no_usage(
 
     monkeypatch.setattr(Path, "read_text", removed)
     for group in (Cgroup({"unified": str(tmp_path)}), v1_group(tmp_path)):
-        assert group.usage() == (0, 0, 0)
+        assert group.resource_usage() == (0, 0, 0)
         assert group.oom_kills() == 0
 
 
@@ -210,13 +211,13 @@ def test_abandoned_groups_are_removed_and_young_ones_kept(tmp_path: Path) -> Non
     for name, age in (("old", 3600), ("young", 0)):
         (parent / name).mkdir(parents=True)
         os.utime(parent / name, (time.time() - age, time.time() - age))
-    CgroupSite({"unified": tmp_path}).tidy()
+    CgroupSite({"unified": tmp_path}).remove_unused_groups()
     assert [path.name for path in parent.iterdir()] == ["young"]
 
 
 def test_shared_groups_go_with_the_last_run(tmp_path: Path) -> None:
     (tmp_path / "cedana-sched" / "supervisors").mkdir(parents=True)
-    CgroupSite({"unified": tmp_path}).tidy()
+    CgroupSite({"unified": tmp_path}).remove_unused_groups()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -228,17 +229,17 @@ def test_a_process_joins_a_group_that_another_engine_tidies_away(
     for root in site.roots.values():
         root.mkdir()
     joins: list[int] = []
-    join = Cgroup.join
+    join = Cgroup.add_process
 
     def join_late(group: Cgroup, pid: int) -> None:
         joins.append(pid)
         if len(joins) <= tidied:
-            site.tidy()
+            site.remove_unused_groups()
         join(group, pid)
 
-    monkeypatch.setattr(Cgroup, "join", join_late)
-    site.supervisors().create_with(42)
-    assert [(path / "cgroup.procs").read_text() for path in site.supervisors().paths] == ["42", "42"]
+    monkeypatch.setattr(Cgroup, "add_process", join_late)
+    site.supervisors_group().create_and_join(42)
+    assert [(path / "cgroup.procs").read_text() for path in site.supervisors_group().unique_directories] == ["42", "42"]
     assert joins == [42] * (tidied + 1)
 
 
@@ -246,9 +247,9 @@ def test_a_group_that_always_vanishes_is_not_joined_for_ever(tmp_path: Path, mon
     def vanish(*_: object) -> None:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
-    monkeypatch.setattr(Cgroup, "join", vanish)
+    monkeypatch.setattr(Cgroup, "add_process", vanish)
     with pytest.raises(CgroupError, match="again and again"):
-        CgroupSite({"unified": tmp_path}).supervisors().create_with(42)
+        CgroupSite({"unified": tmp_path}).supervisors_group().create_and_join(42)
 
 
 def test_group_that_its_last_process_is_still_leaving_is_removed(

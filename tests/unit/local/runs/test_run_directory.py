@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.local.runs.job_task import RestoreTask
-from cedana_sched.local.runs.processes import ProcessId
+from cedana_sched.local.runs.launch_spec import RestoreTask
+from cedana_sched.local.runs.process_identity import ProcessId
 from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
 from cedana_sched.snapshot.cgroups import Limits
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.restore import RestoreRequest
-from cedana_sched.snapshot.toolchain import Toolchain
 
 START = Job(command=("sh", "-c", "echo 'ä'"), tini="/tini", mount_point="/root")
 TOOLCHAIN = Toolchain(
@@ -38,9 +38,9 @@ def spec(task: Job | RestoreTask | None) -> RunSpec:
 def test_spec_is_read_as_it_was_written(tmp_path: Path, task: Job | RestoreTask | None, restores: bool) -> None:
     directory = RunDirectory(tmp_path / "r1")
     directory.create(spec(task))
-    found = RunDirectory(tmp_path / "r1").spec()
+    found = RunDirectory(tmp_path / "r1").read_spec()
     assert found == spec(task)
-    assert found.restores is restores
+    assert found.is_restore is restores
 
 
 def test_state_and_end_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -49,17 +49,17 @@ def test_state_and_end_are_read_as_they_were_written(tmp_path: Path) -> None:
     record = ExitRecord(2.5, signal="SIGKILL", lost=True, failure=Failure("gone", "look", ("line",)))
     directory.write_state(state)
     directory.write_exit(record)
-    assert (directory.state(), directory.exit()) == (state, record)
+    assert (directory.read_state(), directory.read_exit()) == (state, record)
 
 
 def test_what_is_not_there_yet_is_none(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "nothing")
-    assert (directory.spec(), directory.state(), directory.exit()) == (None, None, None)
+    assert (directory.read_spec(), directory.read_state(), directory.read_exit()) == (None, None, None)
 
 
 def test_file_that_a_power_cut_emptied_counts_as_not_there(tmp_path: Path) -> None:
     (tmp_path / "state.json").touch()
-    assert RunDirectory(tmp_path).state() is None
+    assert RunDirectory(tmp_path).read_state() is None
 
 
 def test_replacing_a_file_leaves_no_other(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_unbegun_run_is_discarded(tmp_path: Path) -> None:
 def test_run_that_a_supervisor_holds_is_not_discarded(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "r1")
     directory.create(spec(START))
-    lock = directory.lock()
+    lock = directory.try_to_lock()
     assert lock is not None
-    assert RunDirectory(directory.path).lock() is None
+    assert RunDirectory(directory.path).try_to_lock() is None
     assert not directory.discard_unbegun()
 
 
@@ -90,4 +90,4 @@ def test_run_that_has_begun_is_not_discarded(tmp_path: Path) -> None:
     directory.create(spec(START))
     directory.write_state(RunState("preparing", ME))
     assert not directory.discard_unbegun()
-    assert directory.spec() is not None
+    assert directory.read_spec() is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cedana_sched.local.scheduler.resources import Resources
-from cedana_sched.local.scheduler.state import (
+from cedana_sched.local.scheduler.scheduling_types import (
     AdmittedJob,
     Cohort,
     Eviction,

@@ -9,7 +9,7 @@ import pytest
 
 from cedana_sched.local.scheduler.decide import decide
 from cedana_sched.local.scheduler.resources import Limits
-from cedana_sched.local.scheduler.state import ClusterState, Cohort, Decisions, Eviction, QueueingStrategy
+from cedana_sched.local.scheduler.scheduling_types import ClusterState, Cohort, Decisions, Eviction, QueueingStrategy
 from tests.unit.local.scheduler.scheduler_builders import ANY, LOWER, NEVER, NEWER, cohort, group, pending, running
 
 NOW = 1000.0

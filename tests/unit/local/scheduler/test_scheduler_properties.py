@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from cedana_sched.local.scheduler.decide import decide
 from cedana_sched.local.scheduler.ledger import Ledger
-from cedana_sched.local.scheduler.protection import protection_seconds
+from cedana_sched.local.scheduler.preemption_backoff import protection_seconds
 from cedana_sched.local.scheduler.resources import Limits, Resource
-from cedana_sched.local.scheduler.search import as_pending, victims_for
-from cedana_sched.local.scheduler.state import (
+from cedana_sched.local.scheduler.scheduling_types import (
     AdmittedJob,
     ClusterState,
     Cohort,
@@ -24,6 +23,7 @@ from cedana_sched.local.scheduler.state import (
     PreemptionPolicy,
     ShareStrategy,
 )
+from cedana_sched.local.scheduler.victim_search import as_pending, victims_for
 from tests.unit.local.scheduler.scheduler_builders import ANY, FAIR, cpus
 
 NAMES = ("a", "b", "c")

@@ -61,7 +61,7 @@ def passed_over(store: Path, keys: Path) -> tuple[str, list[str]]:
 @pytest.mark.parametrize("what", ["no record", "not wrapped by our key", "wrapped by nobody's key"])
 def test_what_is_none_is_named_and_passed_over(store: Path, keys: Path, what: str) -> None:
     [sound] = data_keys(store)
-    ours = key_file.KeyFile(keys).newest()
+    ours = key_file.KeyFile(keys).newest_key_id()
     contents = {"no record": b"no key", "not wrapped by our key": record(ours), "wrapped by nobody's key": record("x")}
     forged = later_than(sound)
     lay(store, forged, contents[what])

@@ -26,13 +26,13 @@ from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.manifest import Chunks, Manifest
 from cedana_sched.store import layout
 from cedana_sched.store.compression import RAW
-from cedana_sched.store.format import decode_manifest, encode_manifest
+from cedana_sched.store.manifest_format import decode_manifest, encode_manifest
 from cedana_sched.store.posix import PosixBackend
 from cedana_sched.store.sealing import key_file
-from cedana_sched.store.sealing.aead import CountedKey, context, derive
+from cedana_sched.store.sealing.aead import CountedKey, derive_key, encode_context
 from cedana_sched.store.sealing.data_keys import DataKeys
-from cedana_sched.store.sealing.envelope import seal_manifest
-from cedana_sched.store.snapshots import SnapshotStore
+from cedana_sched.store.sealing.sealed_manifest_format import seal_manifest
+from cedana_sched.store.snapshot_store import SnapshotStore
 from tests.servers.sealing import new_keys, sealed_store
 from tests.servers.snapshots import metadata, take
 
@@ -78,7 +78,7 @@ def test_who_has_the_keys_reads_what_was_written(folder: Path, keys: Path, tmp_p
     assert store.open_snapshot(SnapshotRef(WORKLOAD, 1)).read("core.img") == WORD
     assert store.verify(SnapshotRef(WORKLOAD, 1)).ok
     assert [str(one.ref) for one in store.list()] == ["team-a/gromacs/0/main@1", "team-b/gromacs/0/main@1"]
-    latest = store.latest(WORKLOAD)
+    latest = store.latest_snapshot_of(WORKLOAD)
     assert latest is not None
     assert latest.ref.generation == 1
 
@@ -122,7 +122,7 @@ def test_without_a_key_nothing_is_read_or_written_and_the_error_says_what_to_giv
 
     for attempt in (
         lambda: store.open_snapshot(SnapshotRef(WORKLOAD, 1)),
-        lambda: store.latest(WORKLOAD),
+        lambda: store.latest_snapshot_of(WORKLOAD),
         store.list,
         lambda: store.begin(WORKLOAD, checkpoint_uid="new"),
         lambda: store.begin(Identity("team-a", "another"), checkpoint_uid="new"),
@@ -135,7 +135,7 @@ def test_without_a_key_nothing_is_read_or_written_and_the_error_says_what_to_giv
 def test_another_key_opens_nothing(folder: Path, tmp_path: Path) -> None:
     store = sealed_store(folder, new_keys(tmp_path, "theirs"))
 
-    for attempt in (lambda: store.latest(WORKLOAD), lambda: store.begin(WORKLOAD, checkpoint_uid="new")):
+    for attempt in (lambda: store.latest_snapshot_of(WORKLOAD), lambda: store.begin(WORKLOAD, checkpoint_uid="new")):
         with pytest.raises(SealedError, match=r"key file: .* and not "):
             attempt()
 
@@ -144,7 +144,7 @@ def test_an_unsealed_snapshot_is_refused_where_all_are_sealed(tmp_path: Path, ke
     before = take(sealed_store(tmp_path / "store", None), WORKLOAD, STREAMS)
     store = sealed_store(tmp_path / "store", keys)
 
-    for attempt in (lambda: store.open_snapshot(before.ref), lambda: store.latest(WORKLOAD)):
+    for attempt in (lambda: store.open_snapshot(before.ref), lambda: store.latest_snapshot_of(WORKLOAD)):
         with pytest.raises(UnsealedError, match=r"main@1 is not sealed, and keyFile .*acceptUnsealed"):
             attempt()
     assert store.list() == []
@@ -175,7 +175,7 @@ def test_nodes_get_keys_one_after_the_other_and_then_seal_one_after_the_other(tm
         for writer, other in ((behind, ahead), (ahead, behind), (behind, ahead)):
             made = take(writer, WORKLOAD, STREAMS)
             assert staged(other, made.ref, tmp_path / "staged") == MEMORY
-            latest = other.latest(WORKLOAD)
+            latest = other.latest_snapshot_of(WORKLOAD)
             assert latest is not None
             assert latest.ref == made.ref
     assert not sealed_store(tmp_path / "store", None).open_snapshot(SnapshotRef(WORKLOAD, 1)).manifest.data_key
@@ -199,7 +199,7 @@ def test_an_erased_namespace_is_read_by_nobody_and_the_other_by_all(folder: Path
     shutil.copytree(folder / "v1/team-a/snapshots", copy)
     store = sealed_store(folder, keys)
 
-    erased = store.erase("team-a")
+    erased = store.erase_sealed_snapshots("team-a")
 
     assert (erased.data_keys, erased.snapshots) == (1, 1)
     assert [one.ref.identity for one in store.list()] == [THEIRS]
@@ -216,8 +216,8 @@ def test_erasing_leaves_what_is_not_sealed(tmp_path: Path) -> None:
     manifest = take(store, WORKLOAD, STREAMS)
 
     with pytest.raises(NotFoundError, match="'team-a' has nothing that is sealed"):
-        store.erase("team-a")
-    assert store.committed() == (manifest.ref,)
+        store.erase_sealed_snapshots("team-a")
+    assert store.committed_snapshots() == (manifest.ref,)
 
 
 def test_an_erased_key_is_forgotten(folder: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,12 +410,22 @@ def test_no_nonce_comes_twice_under_a_key(tmp_path: Path, keys: Path, monkeypatc
 
 @given(st.lists(st.binary(max_size=4), max_size=4), st.lists(st.binary(max_size=4), max_size=4))
 def test_two_places_are_never_the_same_bytes(one: list[bytes], other: list[bytes]) -> None:
-    assert (context(*one) == context(*other)) == (one == other)
+    assert (encode_context(*one) == encode_context(*other)) == (one == other)
 
 
 def test_keys_of_two_purposes_differ() -> None:
     secret = bytes(32)
-    assert len({derive(secret, "a"), derive(secret, "b"), derive(secret, "a", b"1"), derive(secret, "a", b"2")}) == 4
+    assert (
+        len(
+            {
+                derive_key(secret, "a"),
+                derive_key(secret, "b"),
+                derive_key(secret, "a", b"1"),
+                derive_key(secret, "a", b"2"),
+            }
+        )
+        == 4
+    )
 
 
 class Attack:
@@ -499,7 +509,7 @@ def _own_kinds(folder: Path, keys: Path) -> Iterator[Callable[[], object]]:
     store = sealed_store(folder, keys)
     shutil.copytree(folder.parent / "theirs" / "v1", folder / "v1", dirs_exist_ok=True)
     yield lambda: store.open_snapshot(forged.ref)
-    yield lambda: store.latest(WORKLOAD)
+    yield lambda: store.latest_snapshot_of(WORKLOAD)
     yield lambda: store.begin(WORKLOAD, checkpoint_uid="next")
 
 

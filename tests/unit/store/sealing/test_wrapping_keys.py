@@ -45,7 +45,7 @@ def test_the_newest_key_wraps_and_all_unwrap(tmp_path: Path) -> None:
     newest = key_file.add_newest(keys)
 
     assert keys.stat().st_mode & 0o777 == 0o600
-    assert provider.newest() == newest != first.key_id
+    assert provider.newest_key_id() == newest != first.key_id
     assert provider.wrap(SECRET, b"here").key_id == newest
     assert provider.unwrap(first, b"here") == SECRET
 
@@ -76,7 +76,7 @@ class _Known(KeyFile):
     def __init__(self) -> None:
         super().__init__(Path("/nowhere"))
 
-    def _keys(self) -> dict[str, bytes]:
+    def _read_keys(self) -> dict[str, bytes]:
         return {"one": SECRET}
 
 
@@ -84,12 +84,12 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     keys = new_keys(tmp_path)
     keys.chmod(0o640)
     with pytest.raises(UsageError, match=r"key file: '.*/keys' has mode 0640.*chmod 600"):
-        KeyFile(keys).newest()
+        KeyFile(keys).newest_key_id()
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be read: .*keys new FILE"):
-        KeyFile(tmp_path / "nowhere").newest()
+        KeyFile(tmp_path / "nowhere").newest_key_id()
 
 
 @pytest.mark.parametrize("text", [

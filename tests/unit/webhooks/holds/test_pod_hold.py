@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from cedana_sched.eviction_holds.first_requests import FirstRequests
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.cached_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
-from cedana_sched.kube.own_kinds.preemption_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import EvictionMark, asked_now, read_mark, written
+from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, refreshed_mark, serialized_mark
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.admission import Answer, Request, UserInfo
-from cedana_sched_webhooks.holds.pods import PodHold
+from cedana_sched_webhooks.holds.pod_eviction_hold import PodEvictionHold
 from tests.unit.webhooks.admission_builders import configuration, knowledge
 
 NOW = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
@@ -31,7 +31,7 @@ def at(seconds: float) -> str:
 
 
 def mark(*, since: float = 0, last: float = 0) -> dict[str, str]:
-    return {names.EVICTION_REQUESTED: written(EvictionMark(SCHEDULER, at(since), at(last)))}
+    return {names.EVICTION_REQUESTED: serialized_mark(EvictionMark(SCHEDULER, at(since), at(last)))}
 
 
 def eviction(*, user: str = SCHEDULER, **fields: Any) -> Request:
@@ -81,18 +81,18 @@ class Desk:
         self.known = known = knowledge(holds=holds)
         for one in holds:
             spec = CheckpointSpec(IdentitySpec("md"), PodRef(POD_UID, node_name="node1"), one.spec.uid)
-            known.note_checkpoint(None, Checkpoint(Metadata(name=one.spec.uid, namespace="lab"), spec))
+            known.on_checkpoint_change(None, Checkpoint(Metadata(name=one.spec.uid, namespace="lab"), spec))
         told = configuration(scheduler_users=frozenset({SCHEDULER}), excluded_namespaces=frozenset({"monitoring"}))
         self.marked: list[str] = []
         self.seconds = 1000.0
         self.now = NOW
-        self._hold = PodHold(known, told, self, now=lambda: self.now, clock=lambda: self.seconds)
+        self._hold = PodEvictionHold(known, told, self, now=lambda: self.now, clock=lambda: self.seconds)
 
     def wait(self, seconds: float) -> None:
         self.seconds += seconds
         self.now += timedelta(seconds=seconds)
 
-    def asked(self, pod: Metadata, by: str) -> None:
+    def enqueue_mark(self, pod: Metadata, by: str) -> None:
         self.marked.append(f"{pod.uid} by {by}")
 
     def ask(self, request: Request) -> Answer:
@@ -246,7 +246,7 @@ def test_what_is_none_of_our_business_goes(fields: dict[str, Any]) -> None:
 def of_others(step: HoldStep = HoldStep.HOLDING, **fields: Any) -> Desk:
     """A hold of another pod."""
     desk = Desk()
-    desk.known.note_hold(None, hold(step, uid="of-others", **fields))
+    desk.known.on_hold_change(None, hold(step, uid="of-others", **fields))
     return desk
 
 
@@ -292,13 +292,13 @@ def test_a_slow_scheduler_is_believed_after_a_while() -> None:
 def test_what_a_replica_only_looks_up_does_not_disturb_what_it_remembers() -> None:
     seconds = [0.0]
     requests = FirstRequests(lambda: seconds[0], longest_gap_seconds=5.0)
-    requests.waited("a")
+    requests.seconds_since_first("a")
     seconds[0] = 10.0
-    assert [requests.waited("a", remember=False) for _ in range(2)] == [0.0, 0.0]
+    assert [requests.seconds_since_first("a", remember=False) for _ in range(2)] == [0.0, 0.0]
     assert len(requests) == len(requests._last) == 0
-    requests.waited("a")
+    requests.seconds_since_first("a")
     seconds[0] = 12.0
-    assert requests.waited("a") == 2.0
+    assert requests.seconds_since_first("a") == 2.0
 
 
 @pytest.mark.parametrize(
@@ -319,13 +319,13 @@ def test_who_is_marked_stays_so_whoever_else_is_saved() -> None:
 
 
 def test_a_mark_is_refreshed_while_it_is_asked_for_and_begins_anew_after_a_pause() -> None:
-    first = asked_now(None, SCHEDULER, NOW)
+    first = refreshed_mark(None, SCHEDULER, NOW)
     assert first is not None
-    assert asked_now(first, SCHEDULER, NOW + timedelta(seconds=2)) is None
-    second = asked_now(first, SCHEDULER, NOW + timedelta(seconds=4))
+    assert refreshed_mark(first, SCHEDULER, NOW + timedelta(seconds=2)) is None
+    second = refreshed_mark(first, SCHEDULER, NOW + timedelta(seconds=4))
     assert second is not None
     assert (second.since, second.last) == (first.since, at(4))
-    third = asked_now(second, SCHEDULER, NOW + timedelta(seconds=17))
+    third = refreshed_mark(second, SCHEDULER, NOW + timedelta(seconds=17))
     assert third is not None
     assert third.since == third.last == at(17)
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from cedana_sched.eviction_holds.decision import UNANNOUNCED_SECONDS
-from cedana_sched.kube.objects import Metadata
-from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint, CheckpointSpec
+from cedana_sched.kube.own_kinds.cached_hold import HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
-from cedana_sched.kube.own_kinds.preemption_hold import HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched_webhooks.admission import Answer
@@ -50,8 +50,8 @@ class Pod:
         uid = f"signal-{self._holds}"
         self._held = hold(uid=uid, left=self.at + self._deadline, created=self.at)
         spec = CheckpointSpec(IdentitySpec("md"), PodRef(POD_UID, node_name="node1"), uid)
-        self.desk.known.note_checkpoint(None, Checkpoint(Metadata(name=uid, namespace="lab"), spec))
-        self.desk.known.note_hold(None, self._held)
+        self.desk.known.on_checkpoint_change(None, Checkpoint(Metadata(name=uid, namespace="lab"), spec))
+        self.desk.known.on_hold_change(None, self._held)
 
     def take_back(
         self, step: HoldStep = HoldStep.RELEASED, *, remove_mark: bool = False, others: tuple[VictimStatus, ...] = ()
@@ -62,7 +62,7 @@ class Pod:
         victims = (VictimStatus(POD_UID, Verdict.NOT_NEEDED), *others)
         status = HoldStatus(step, self._held.status.deadline, released, victims)
         over = msgspec.structs.replace(self._held, status=status)
-        self.desk.known.note_hold(self._held, over)
+        self.desk.known.on_hold_change(self._held, over)
         self.ended.append(over)
         self._held = None
         if remove_mark:
@@ -71,7 +71,7 @@ class Pod:
     def forget(self) -> None:
         """Holds that are over are deleted after a while."""
         for over in self.ended:
-            self.desk.known.note_hold(over, None)
+            self.desk.known.on_hold_change(over, None)
         self.ended.clear()
 
     def ask_for(self, seconds: int) -> None:

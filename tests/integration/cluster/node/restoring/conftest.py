@@ -16,16 +16,16 @@ import pytest
 
 from cedana_sched.cluster.node.installation.programs import Programs
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
-from cedana_sched.kube.objects import Container as KubeContainer
-from cedana_sched.kube.objects import Metadata, PodSpec
-from cedana_sched.kube.objects import Pod as KubePod
-from cedana_sched.local.runs.kernel import become_child_subreaper
+from cedana_sched.kube.builtin_kinds import Container as KubeContainer
+from cedana_sched.kube.builtin_kinds import Metadata, PodSpec
+from cedana_sched.kube.builtin_kinds import Pod as KubePod
+from cedana_sched.local.runs.child_subreaper import become_child_subreaper
 from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORE_IDENTITY
 from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
-from cedana_sched.snapshot.archive import write_archive
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.snapshot.folder_archive import write_archive
 from tests.integration.cluster.node.conftest import ACCOUNT, IMAGE, Laboratory
 from tests.integration.cluster.node.pods import Change, Container, Pod, write_state
 
@@ -44,7 +44,7 @@ class Watched:
     async def wait_ended(self, uid: str) -> None:
         await asyncio.Event().wait()
 
-    def on_restore_failure(self, workload: WorkloadRef) -> OnRestoreFailure:
+    def restore_failure_policy(self, workload: WorkloadRef) -> OnRestoreFailure:
         return self.policy
 
     def image_may_change(self, workload: WorkloadRef) -> bool:
@@ -70,7 +70,7 @@ class Site(Laboratory):
         super().__init__(folder, toolchain)
         self.state = folder / "run"
         programs = Programs(folder / "opt", folder / "opt", self.state)
-        programs.use(programs.lay(toolchain, Path("/usr/sbin/runc")))
+        programs.activate_version(programs.write_version(toolchain, Path("/usr/sbin/runc")))
         self.node.runc_command = [
             str(programs.handler), "--root", str(self.node.places.states), "--log-format", "json",
         ]  # fmt: skip
@@ -90,7 +90,7 @@ class Site(Laboratory):
             if not archive.exists():
                 archive.parent.mkdir(exist_ok=True)
                 write_archive(folder, _Stream(archive.open("wb")))
-        for cgroup in running.freezers:
+        for cgroup in running.freezer_cgroups:
             freezer.kill(cgroup)
         pod.end()
         return images
@@ -125,7 +125,7 @@ class Site(Laboratory):
         container = Container(self.node, pod, f"{RESTORE_CONTAINER}{attempt or ''}")
         container.make([], name=RESTORE_CONTAINER)
         volume = self.node.places.pods / pod.uid / "volumes/kubernetes.io~empty-dir/cedana-restore"
-        program = [sys.executable, "-I", "-m", "cedana_sched.runtime.wait", str(volume)]
+        program = [sys.executable, "-I", "-m", "cedana_sched.runtime_handler.wait", str(volume)]
         process = subprocess.Popen(
             ["sh", "-c", 'read -r _ && exec "$@"', "sh", *program],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -140,7 +140,7 @@ class Site(Laboratory):
         """The agent continues a pod while the kubelet starts its containers; returns what the agent was told."""
         with ThreadPoolExecutor() as pool:
             agent = pool.submit(
-                asyncio.run, self.returns.continue_from(self.return_of(pod), self.ref(pod), images, self.facts)
+                asyncio.run, self.returns.restore(self.return_of(pod), self.ref(pod), images, self.facts)
             )
             try:
                 said = self.let_start(pod, *start)
@@ -153,7 +153,7 @@ class Site(Laboratory):
         """The agent is to continue a pod, and must not tell its restore container."""
         with self.wait_in(pod) as waiting:
             try:
-                asyncio.run(self.returns.continue_from(self.return_of(pod), self.ref(pod), images, self.facts))
+                asyncio.run(self.returns.restore(self.return_of(pod), self.ref(pod), images, self.facts))
             finally:
                 waiting.kill()
 

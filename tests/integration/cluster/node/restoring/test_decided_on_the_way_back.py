@@ -1,6 +1,6 @@
 """A return's deadline passes while its pod is coming back: all of it comes back, or nothing of it runs.
 
-Real runc, CRIU and handler, and the agent's half (`Restores` over `PodRestorer`).
+Real runc, CRIU and handler, and the agent's half (`RestoreOrders` over `PodRestorer`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.agent.restores import Restores
-from cedana_sched.agent.runtime import RunningWorkload
+from cedana_sched.agent.restore_orders import RestoreOrders
+from cedana_sched.agent.workload_runtime import RunningWorkload
 from cedana_sched.model import orders
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
-from cedana_sched.runtime.plan import mark_lost, read_plan, read_result
+from cedana_sched.runtime_handler.plan import mark_lost, read_plan, read_result
 from tests.integration.cluster.node.pods import Pod
 from tests.integration.cluster.node.restoring.conftest import Site
 from tests.integration.cluster.node.restoring.counting import COUNTER, save_counting_pod
@@ -31,15 +31,15 @@ while True:
     time.sleep(0.02)
 """
 LATE = "not restored within 600 s"
-Decide = Callable[[Restores, str, Any], Awaitable[orders.Outcome]]
+Decide = Callable[[RestoreOrders, str, Any], Awaitable[orders.Outcome]]
 
 
-async def _start_cold(returns: Restores, uid: str, pod: Any) -> orders.Outcome:
+async def _start_cold(returns: RestoreOrders, uid: str, pod: Any) -> orders.Outcome:
     return await returns.start_cold(orders.StartCold(uid, pod, LATE))
 
 
-async def _give_up(returns: Restores, uid: str, pod: Any) -> orders.Outcome:
-    return await returns.give_up(orders.FailWorkload(uid, pod, LATE))
+async def _give_up(returns: RestoreOrders, uid: str, pod: Any) -> orders.Outcome:
+    return await returns.fail_workload(orders.FailWorkload(uid, pod, LATE))
 
 
 DECISIONS = [
@@ -48,18 +48,18 @@ DECISIONS = [
 ]
 
 
-def _returns(site: Site) -> Restores:
+def _returns(site: Site) -> RestoreOrders:
     """The agent's orders over the real `PodRestorer`."""
 
     class Runtime:
-        async def running(self, workload: Any) -> RunningWorkload | None:
+        async def find_running(self, workload: Any) -> RunningWorkload | None:
             return RunningWorkload((), {}, {}, await site.returns.was_restored(workload))
 
     class Staging:
         def remove(self, uid: str) -> None: ...
 
     nothing: Any = None
-    return Restores(cast("Any", Runtime()), site.returns, nothing, cast("Any", Staging()), nothing)
+    return RestoreOrders(cast("Any", Runtime()), site.returns, nothing, cast("Any", Staging()), nothing)
 
 
 def _saved_with_another(site: Site) -> Path:
@@ -76,7 +76,7 @@ def _decided_meanwhile(
     uid, ref = site.return_of(pod), site.ref(pod)
 
     async def act() -> orders.Outcome:
-        agent = asyncio.create_task(site.returns.continue_from(uid, ref, images, site.facts))
+        agent = asyncio.create_task(site.returns.restore(uid, ref, images, site.facts))
         await asyncio.to_thread(site.let_start, pod)
         await asyncio.to_thread(before)
         order = asyncio.ensure_future(decide(_returns(site), uid, ref))
@@ -144,11 +144,11 @@ def test_what_is_given_up_before_its_start_has_not_run(site: Site) -> None:
     uid, ref = site.return_of(second), site.ref(second)
 
     async def act() -> None:
-        agent = asyncio.create_task(site.returns.continue_from(uid, ref, images, site.facts))
+        agent = asyncio.create_task(site.returns.restore(uid, ref, images, site.facts))
         await asyncio.to_thread(site.let_start, second)
         _make(second, "main")
         await asyncio.to_thread(second.containers["main"].create)
-        await site.returns.forgo("pod-2")
+        await site.returns.cancel_restore("pod-2")
         with pytest.raises(AssertionError):
             await asyncio.to_thread(site.node.runc, "start", second.containers["main"].id)
         agent.cancel()
@@ -213,7 +213,7 @@ def test_what_came_back_ends_with_the_one_that_did_not(site: Site, policy: OnRes
             second.containers["beside"].create()
 
     async def act() -> None:
-        agent = asyncio.create_task(site.returns.continue_from(uid, ref, images, site.facts))
+        agent = asyncio.create_task(site.returns.restore(uid, ref, images, site.facts))
         await asyncio.to_thread(site.let_start, second)
         await asyncio.to_thread(start)
         with pytest.raises(RestoreError, match="container beside"):

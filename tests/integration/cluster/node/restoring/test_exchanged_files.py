@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.runtime.plan import read_result
-from cedana_sched.runtime.volume_files import VOLUME_FILES
+from cedana_sched.runtime_handler.plan import read_result
+from cedana_sched.runtime_handler.volume_file_comparison import VOLUME_FILES
 from tests.integration.cluster.node.pods import Pod, until
 from tests.integration.cluster.node.restoring.conftest import Site
 

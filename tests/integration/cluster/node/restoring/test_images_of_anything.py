@@ -18,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cedana_sched.cluster.node.restoring.images import ready_images
+from cedana_sched.cluster.node.restoring.criu_images import prepare_images
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.images import Images, folder_reader
-from cedana_sched.snapshot.inspect import inspect_snapshot
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.snapshot.snapshot_contents import inspect_snapshot
 
 _COMMON_MAGIC = 0x54564319
 """IMG_COMMON_MAGIC of criu/include/magic.h, which each image begins with."""
@@ -98,7 +98,7 @@ def test_any_fields_are_made_fit_or_refused(toolchain: Toolchain, data: st.DataO
                 entries = [_fill(data.draw, handlers[kind].payload()) for _ in range(data.draw(st.integers(0, 2)))]
                 _write(Path(folder) / name, kind, entries)
         with suppress(CedanaSchedError):
-            ready_images(toolchain, Path(folder))
+            prepare_images(toolchain, Path(folder))
 
 
 _SHOWN = {
@@ -144,8 +144,8 @@ def test_connections_without_addresses_are_no_loopback_connections(toolchain: To
             setattr(part, required.name, 1)
     _write(tmp_path / "files.img", "FILES", [files])
 
-    assert ready_images(toolchain, tmp_path).criu == ("tcp-close",)
-    [entry] = Images(toolchain, folder_reader(tmp_path)).entries("files.img")
+    assert prepare_images(toolchain, tmp_path).criu == ("tcp-close",)
+    [entry] = Images(toolchain, folder_reader(tmp_path)).read_entries("files.img")
     assert entry["isk"]["src_addr"] == []
 
 
@@ -155,7 +155,7 @@ def test_an_image_of_another_kind_is_refused(toolchain: Toolchain, tmp_path: Pat
     _handlers(toolchain)
     _write(tmp_path / name, kind, [])
     with pytest.raises(CedanaSchedError, match=f"it calls itself {kind}"):
-        Images(toolchain, folder_reader(tmp_path)).content(name)
+        Images(toolchain, folder_reader(tmp_path)).read_image(name)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -165,7 +165,7 @@ def test_any_bytes_are_refused_in_words(toolchain: Toolchain, name: str, content
         magic = _magic(toolchain, _KINDS[name])
         (Path(folder) / name).write_bytes(struct.pack("<II", _COMMON_MAGIC, magic) + content)
         with suppress(CedanaSchedError):
-            ready_images(toolchain, Path(folder))
+            prepare_images(toolchain, Path(folder))
 
 
 def _handlers(toolchain: Toolchain) -> Any:

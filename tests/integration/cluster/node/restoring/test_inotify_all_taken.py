@@ -16,11 +16,11 @@ NAMESPACES = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--moun
 WAITS = """
 import asyncio, faulthandler, os, sys; faulthandler.dump_traceback_later(40, exit=True)
 from pathlib import Path
-from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.installation.keeping import keep_registered
-from cedana_sched.cluster.node.restoring.files import wait_for_path, wait_for_result
-from cedana_sched.cluster.node.restoring.new_beginnings import containers_made
-from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
+from cedana_sched.cluster.node.installation.handler_registration import keep_registered
+from cedana_sched.cluster.node.restoring.file_waits import wait_for_path, wait_for_result
+from cedana_sched.cluster.node.restoring.incarnation_reports import watch_created_containers
+from cedana_sched.cluster.node.restoring.restore_container_messages import RestoreContainerMessages
 
 instances, watches, folder = *sys.argv[1:3], Path(sys.argv[3])
 for limit, value in (("instances", instances), ("watches", watches)):
@@ -33,8 +33,8 @@ for path in (states, results, configuration, volume):
 
 class Registration:
     renewed = asyncio.Event()
-    async def folders(self): return [configuration]
-    async def renew(self): self.renewed.set()
+    async def configuration_folders(self): return [configuration]
+    async def renew_registration(self): self.renewed.set()
 
 def held():
     links = (os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.islink(entry.path))
@@ -42,9 +42,9 @@ def held():
 
 async def main():
     heard = asyncio.Queue()
-    container = RestoreContainer("p1", Places(pods=pods))
+    container = RestoreContainerMessages("p1", HostPaths(pods=pods))
     for_ever = [
-        asyncio.create_task(containers_made(states, lambda: heard.put_nowait(None))),
+        asyncio.create_task(watch_created_containers(states, lambda: heard.put_nowait(None))),
         asyncio.create_task(keep_registered(Registration(), quiet_seconds=0.01)),
     ]
     await heard.get()
@@ -72,7 +72,7 @@ async def main():
     await asyncio.gather(*waits)
     await heard.get()
     await Registration.renewed.wait()
-    deciding = asyncio.create_task(container.decide("cold", "why"))
+    deciding = asyncio.create_task(container.end_with_decision("cold", "why"))
     await wait_for_path(volume / "decision.r1")
     (volume / "taken.r1").touch()
     await deciding

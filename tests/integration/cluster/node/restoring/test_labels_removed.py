@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from cedana_sched.cluster.node.orders import OrderFeed
-from cedana_sched.cluster.node.pods import NodePods
+from cedana_sched.cluster.node.node_pods import NodePods
+from cedana_sched.cluster.node.order_feed import OrderFeed
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
-from cedana_sched.kube.objects import Pod
+from cedana_sched.kube.builtin_kinds import Pod
 from tests.integration.cluster.node.pods import Pod as Sandboxed
 from tests.integration.cluster.node.restoring.conftest import Site
 from tests.integration.cluster.node.restoring.counting import save_counting_pod
@@ -59,7 +59,7 @@ async def _return_without_label(site: Site, pod: Sandboxed, images: Path) -> Non
     looking = asyncio.create_task(pods.present.run())
     pods.informer._put(body)
     ref, restore = site.ref(pod), site.return_of(pod)
-    agent = asyncio.create_task(returns.continue_from(restore, ref, images, site.facts))
+    agent = asyncio.create_task(returns.restore(restore, ref, images, site.facts))
     await asyncio.to_thread(site.let_start, pod)
     pods.informer._drop(body)
     await server.asked.wait()

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.restoring.latest_order import OvertakenError
+from cedana_sched.cluster.node.restoring.pod_order_serializer import OvertakenError
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.runtime.plan import Result, read_begun, write_begun
+from cedana_sched.runtime_handler.plan import ContainerResult, read_create_record, write_create_record
 from cedana_sched.snapshot import freezer
 from tests.integration.cluster.node.pods import Container, Pod
 from tests.integration.cluster.node.restoring.conftest import Site
@@ -38,9 +38,7 @@ while True:
 def _returning(site: Site, pod: Pod, images: Path) -> Iterator[Future[None]]:
     """An agent that continues a pod, whose restore container has ended."""
     with ThreadPoolExecutor() as pool:
-        agent = pool.submit(
-            asyncio.run, site.returns.continue_from(site.return_of(pod), site.ref(pod), images, site.facts)
-        )
+        agent = pool.submit(asyncio.run, site.returns.restore(site.return_of(pod), site.ref(pod), images, site.facts))
         site.let_start(pod)
         yield agent
 
@@ -92,9 +90,9 @@ def test_container_whose_runtime_was_killed_after_it_had_come_back_is_lost(site:
     folder = str(site.state / "pods/pod-2")
     with _returning(site, second, images) as agent:
         lost = _lost(second)
-        begun = read_begun(folder, "main")
+        begun = read_create_record(folder, "main")
         assert begun is not None
-        write_begun(folder, "main", begun._replace(restored=False))
+        write_create_record(folder, "main", begun._replace(restored=False))
         again = _made(second, "main1", "main")
         again.start()
         assert agent.exception(30) is None
@@ -106,7 +104,7 @@ def test_container_whose_runtime_was_killed_before_it_had_run_comes_back_without
     second = site.replacement("pod-2", "main")
     folder = str(site.state / "pods/pod-2")
     with _returning(site, second, images) as agent:
-        write_begun(folder, "main", Result(restored=False, id="killed"))
+        write_create_record(folder, "main", ContainerResult(restored=False, id="killed"))
         (second.volume / "later").touch()
         _made(second, "main1", "main").start()
         assert agent.exception(30) is None

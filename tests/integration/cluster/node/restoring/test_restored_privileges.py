@@ -10,7 +10,7 @@ import pytest
 
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
-from cedana_sched.runtime.plan import read_result
+from cedana_sched.runtime_handler.plan import read_result
 from tests.integration.cluster.node.conftest import ACCOUNT, IMAGE
 from tests.integration.cluster.node.pods import Change, Container
 from tests.integration.cluster.node.restoring.conftest import Site

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.runtime.plan import read_result
+from cedana_sched.runtime_handler.plan import read_result
 from cedana_sched.snapshot import freezer
 from tests import processes
 from tests.integration.cluster.node.pods import Container, until
@@ -65,7 +65,7 @@ signal.pause()
 def liveness_locks(container: Container) -> list[tuple[str, ...]]:
     """SQLite's locks on byte 128 of `-shm`, held by this container's processes."""
     inode = (container.pod.volume / "database-shm").stat().st_ino
-    pids = {str(pid) for pid in freezer.members(container.freezer)}
+    pids = {str(pid) for pid in freezer.pids_in_cgroup(container.freezer)}
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return [
         (kind, access, start, end)
@@ -104,9 +104,7 @@ def test_a_container_whose_lock_is_taken_does_not_run(site: Site) -> None:
 
     async def prepared() -> None:
         """Volumes are laid, the plan is made, and the restore container lets the others go on."""
-        task = asyncio.create_task(
-            site.returns.continue_from(site.return_of(second), site.ref(second), images, site.facts)
-        )
+        task = asyncio.create_task(site.returns.restore(site.return_of(second), site.ref(second), images, site.facts))
         await asyncio.to_thread(site.let_start, second)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -124,7 +122,7 @@ def test_a_container_whose_lock_is_taken_does_not_run(site: Site) -> None:
             holder.kill()
     expected = "held a read lock on /data/database-shm, which has been locked by process"
     with pytest.raises(RestoreError, match=expected):
-        asyncio.run(site.returns.continue_from(site.return_of(second), site.ref(second), images, site.facts))
+        asyncio.run(site.returns.restore(site.return_of(second), site.ref(second), images, site.facts))
     again = second.containers["main"]
     again.await_lines(1)
     assert again.lines == ["cold"]
@@ -143,7 +141,7 @@ def test_a_stopped_process_of_a_container_comes_back_stopped(site: Site) -> None
     assert site.bring_back(second, images, "main") is None
     again = second.containers["main"]
     again.await_lines(5)
-    (child,) = processes.below(min(freezer.members(again.freezer)))
+    (child,) = processes.below(min(freezer.pids_in_cgroup(again.freezer)))
     until(lambda: child.status() == psutil.STATUS_STOPPED, child.status)
     assert not [line for line in again.lines if line.startswith("child")]
     child.send_signal(signal.SIGCONT)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.restoring.latest_order import OvertakenError
+from cedana_sched.cluster.node.restoring.pod_order_serializer import OvertakenError
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.policy import OnRestoreFailure
-from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, read_result, write_plan
+from cedana_sched.runtime_handler.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, read_result, write_plan
 from tests.integration.cluster.node.restoring.conftest import Site
 from tests.integration.cluster.node.restoring.counting import save_counting_pod
 
@@ -113,9 +113,7 @@ def test_an_agent_that_is_started_anew_goes_on(site: Site) -> None:
 
     async def interrupted() -> None:
         """The agent has made its plan and told the restore container, and dies."""
-        task = asyncio.create_task(
-            site.returns.continue_from(site.return_of(second), site.ref(second), images, site.facts)
-        )
+        task = asyncio.create_task(site.returns.restore(site.return_of(second), site.ref(second), images, site.facts))
         await asyncio.to_thread(site.let_start, second)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -127,7 +125,7 @@ def test_an_agent_that_is_started_anew_goes_on(site: Site) -> None:
     main.start()
     (images / "volumes/data.tar").write_bytes(b"")  # it would be seen if anything were laid again
 
-    asyncio.run(site.returns.continue_from(site.return_of(second), site.ref(second), images, site.facts))
+    asyncio.run(site.returns.restore(site.return_of(second), site.ref(second), images, site.facts))
 
     assert asyncio.run(site.returns.was_restored(site.ref(second)))
     main.await_lines(1)
@@ -274,7 +272,7 @@ def test_an_order_is_overtaken_by_the_next_one_for_the_same_pod(site: Site) -> N
     async def both() -> None:
         nothing = site.state / "nothing"
         first = asyncio.create_task(
-            site.returns.continue_from(site.return_of(pod), site.ref(pod), nothing, {"containers": ["main"]})
+            site.returns.restore(site.return_of(pod), site.ref(pod), nothing, {"containers": ["main"]})
         )
         await asyncio.sleep(0)
         second = asyncio.create_task(site.returns.start_cold(site.return_of(pod), site.ref(pod), "it took too long"))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
-from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
-from cedana_sched.cluster.node.restoring.served import BegunAgainError
+from cedana_sched.cluster.node.restoring.restore_container_messages import RestoreContainerMessages
+from cedana_sched.cluster.node.restoring.restore_states import IncarnationEndedError
 from cedana_sched.model.errors import RestoreError
 from tests.integration.cluster.node.pods import Pod
 from tests.integration.cluster.node.restoring.conftest import Site
@@ -95,11 +95,11 @@ def test_return_of_a_sandbox_that_is_gone_does_nothing_in_the_next_one(site: Sit
     )
     first, pod = site.return_of(second), site.ref(third)
     for order in (
-        site.returns.continue_from(first, pod, images, site.facts),
+        site.returns.restore(first, pod, images, site.facts),
         site.returns.start_cold(first, pod, "it took too long"),
-        site.returns.give_up(first, pod, "it took too long"),
+        site.returns.fail_workload(first, pod, "it took too long"),
     ):
-        with pytest.raises(BegunAgainError):
+        with pytest.raises(IncarnationEndedError):
             asyncio.run(order)
     assert waiting.poll() is None
     asyncio.run(site.returns.start_cold(site.return_of(third), pod, "there is another return"))
@@ -113,17 +113,17 @@ def test_sandbox_that_dies_while_its_pod_waits_is_followed_by_the_same_return(si
     second = site.replacement("pod-2", "main")
     uid = site.return_of(second)
     died = site.wait_in(second)
-    asyncio.run(RestoreContainer("pod-2", site.node.places).wait_until_running())
+    asyncio.run(RestoreContainerMessages("pod-2", site.node.places).wait_until_running())
     died.kill()
     died.communicate()
     second.end()
     third = site.node.pod("pod-2", 1)
     with ThreadPoolExecutor() as pool:
-        agent = pool.submit(asyncio.run, site.returns.continue_from(uid, site.ref(third), images, site.facts))
+        agent = pool.submit(asyncio.run, site.returns.restore(uid, site.ref(third), images, site.facts))
         said = site.let_start(third, "main")
         agent.result(30)
     assert "continuing from the snapshot" in said
-    served = site.returns.served.of("pod-2")
+    served = site.returns.served_incarnations.record_of("pod-2")
     assert served is not None
     assert (served.restore, served.sandbox) == (uid, third.sandbox)
 
@@ -132,12 +132,12 @@ def test_restore_container_that_failed_is_continued_by_the_next_return_in_the_sa
     _, images = save_counting_pod(site)
     second = site.replacement("pod-2", "main")
     with ThreadPoolExecutor() as pool:
-        agent = pool.submit(asyncio.run, site.returns.give_up("r1", site.ref(second), "the store is away"))
+        agent = pool.submit(asyncio.run, site.returns.fail_workload("r1", site.ref(second), "the store is away"))
         failed = site.wait_in(second)
         said, _ = failed.communicate(timeout=30)
         agent.result(30)
         assert "not started: the store is away" in said
-        agent = pool.submit(asyncio.run, site.returns.continue_from("r2", site.ref(second), images, site.facts))
+        agent = pool.submit(asyncio.run, site.returns.restore("r2", site.ref(second), images, site.facts))
         again, _ = site.wait_in(second, attempt=1).communicate(timeout=30)
         assert "continuing from the snapshot" in again
         main = second.container("main")
@@ -154,12 +154,10 @@ def test_pod_that_is_deleted_on_its_way_back_does_not_run(site: Site, is_late: b
     counted = (first.volume / "number").read_text().split()
 
     async def continued() -> None:
-        agent = asyncio.create_task(
-            site.returns.continue_from(site.return_of(second), site.ref(second), images, site.facts)
-        )
+        agent = asyncio.create_task(site.returns.restore(site.return_of(second), site.ref(second), images, site.facts))
         waiting = await asyncio.to_thread(site.wait_in, second)
         assert "continuing" in (await asyncio.to_thread(waiting.communicate, timeout=30))[0]
-        await site.returns.forgo(second.uid)
+        await site.returns.cancel_restore(second.uid)
         orders = [agent]
         if is_late:
             cold = site.returns.start_cold(site.return_of(second), site.ref(second), "it took too long")
@@ -186,7 +184,7 @@ def test_pod_that_its_kubelet_has_started_already_is_not_continued_over_it(site:
     second.run("main", COUNTER).await_lines(3)
 
     with pytest.raises(RestoreError, match="has started main although the restore container still waits"):
-        asyncio.run(site.returns.continue_from(site.return_of(second), site.ref(second), images, site.facts))
+        asyncio.run(site.returns.restore(site.return_of(second), site.ref(second), images, site.facts))
     numbers = (second.volume / "number").read_text().split()
     assert numbers[:3] == ["1", "2", "3"], "its files are its own"
     asyncio.run(site.returns.start_cold(site.return_of(second), site.ref(second), "it runs already"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.restoring.files import wait_for_path
+from cedana_sched.cluster.node.restoring.file_waits import wait_for_path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")

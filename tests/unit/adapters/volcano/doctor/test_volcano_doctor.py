@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from cedana_sched.model.findings import Finding, Level
-from cedana_sched.service.callers import new_secret, segment_of
-from cedana_sched_volcano.doctor import scheduler
+from cedana_sched.component.callers import new_secret, secret_segment_of
+from cedana_sched.model.diagnostic_findings import Finding, Level
+from cedana_sched_volcano.doctor import scheduler_conf
 from cedana_sched_volcano.doctor.examine import Installation, examine
 
 HOST = "cedana-sched-volcano-extender.cedana-system"
 URL = f"http://{HOST}:8713"
-SEGMENT = segment_of(new_secret(), "/volcano")
+SEGMENT = secret_segment_of(new_secret(), "/volcano")
 PREFIX = f"{URL}/{SEGMENT}"
 
 STOCK = """
@@ -227,4 +227,4 @@ def test_no_configuration_at_all() -> None:
     ],
 )
 def test_durations_as_go_reads_them(text: str, value: float | None) -> None:
-    assert scheduler.seconds(text) == (value if value is None else pytest.approx(value))
+    assert scheduler_conf.parse_duration(text) == (value if value is None else pytest.approx(value))

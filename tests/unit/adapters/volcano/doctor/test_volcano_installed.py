@@ -16,10 +16,10 @@ from cedana_sched.kube.resources import (
     SERVICES,
     Resource,
 )
-from cedana_sched.model.findings import Finding, Level
+from cedana_sched.model.diagnostic_findings import Finding, Level
 from cedana_sched.model.objects import names
 from cedana_sched_volcano.doctor.examine import CONFIG_MAP
-from cedana_sched_volcano.doctor.installed import look
+from cedana_sched_volcano.doctor.installation_reader import examine_cluster
 from cedana_sched_volcano.objects import QUEUES
 from tests.unit.adapters.volcano.doctor.test_volcano_doctor import ONE_TIER, URL, bad
 
@@ -71,7 +71,7 @@ class Cluster:
         return tuple(msgspec.convert(body, into) for body in self._there[resource]), "1"
 
     async def findings(self) -> list[Finding]:
-        return await look(cast("Api", self))
+        return await examine_cluster(cast("Api", self))
 
 
 def _webhooks(webhooks: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cedana_sched_volcano.extender.holder import Standing, Wanted
+from cedana_sched_volcano.extender.pod_states_interface import EvictionRequester, ProtectedPodState
 
 CPU = 1000.0
 
@@ -13,21 +13,21 @@ CPU = 1000.0
 class KnownPods:
     """Answers what tests say of pods, and remembers what it is asked and told."""
 
-    def __init__(self, **standings: Standing) -> None:
-        self.synced = True
+    def __init__(self, **standings: ProtectedPodState) -> None:
+        self.is_synced = True
         self.standings = standings
         self.room: dict[str, dict[str, float]] = {}
         self.looked: list[str] = []
-        self.told: list[tuple[str, Wanted]] = []
+        self.told: list[tuple[str, EvictionRequester]] = []
 
-    def standing(self, pod_uid: str) -> Standing | None:
+    def state_of(self, pod_uid: str) -> ProtectedPodState | None:
         self.looked.append(pod_uid)
         return self.standings.get(pod_uid)
 
-    def asked(self, pod_uid: str, by: Wanted) -> None:
+    def record_eviction_request(self, pod_uid: str, by: EvictionRequester) -> None:
         self.told.append((pod_uid, by))
 
-    def free(self, node: str, preemptor: str) -> dict[str, float] | None:
+    def free_resources(self, node: str, preemptor: str) -> dict[str, float] | None:
         return self.room.get(node)
 
     @property

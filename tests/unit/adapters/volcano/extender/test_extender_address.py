@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.component import secret_reconciler
+from cedana_sched.component.callers import secret_segment_of
 from cedana_sched.kube.resources import SECRETS
-from cedana_sched.service import secret_turns
-from cedana_sched.service.callers import segment_of
 from cedana_sched.testing import FakeApi
-from cedana_sched_volcano.extender.address import DERIVED_FROM, FORMER_SECONDS, AddressKeeper
+from cedana_sched_volcano.extender.address_secret import DERIVED_FROM, FORMER_SECONDS, AddressKeeper
 from cedana_sched_volcano.extender.metrics import Metrics
 from tests.pauses import shorten_pauses
 
@@ -27,7 +27,7 @@ OWN = "words-of-an-admin-who-writes-both"
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch)
-    monkeypatch.setattr(secret_turns, "SHORTEST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(secret_reconciler, "SHORTEST_WAIT_SECONDS", 0.001)
 
 
 class Installation:
@@ -91,9 +91,9 @@ async def test_the_first_replica_makes_one_that_all_know_and_an_admin_can_read()
     there = Installation()
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(there.replica()) for _ in range(3)]
-        await there.until(lambda: all(one.callers.is_told for one in replicas))
+        await there.until(lambda: all(one.callers.has_secret for one in replicas))
         secret = there.secret()["callers.key"].decode()
-        assert there.segment() == segment_of(secret, DERIVED_FROM)
+        assert there.segment() == secret_segment_of(secret, DERIVED_FROM)
         assert len(secret) >= 43
         assert all(is_known(one, there.segment()) for one in replicas)
     assert [one[:2] for one in there.api.traffic.writes] == [("patch", SECRETS)]
@@ -105,7 +105,7 @@ async def test_a_replica_that_comes_later_changes_nothing() -> None:
         await there.until(there.segment)
     before, writes = there.secret(), list(there.api.traffic.writes)
     async with there.replica() as late:
-        await there.until(lambda: late.callers.is_told)
+        await there.until(lambda: late.callers.has_secret)
         assert is_known(late, there.segment())
     assert (there.secret(), there.api.traffic.writes) == (before, writes)
 
@@ -113,7 +113,7 @@ async def test_a_replica_that_comes_later_changes_nothing() -> None:
 async def test_who_empties_it_gets_a_new_one_and_the_old_one_counts_until_it_is_written_elsewhere() -> None:
     there = Installation()
     async with there.replica() as replica:
-        await there.until(lambda: replica.callers.is_told)
+        await there.until(lambda: replica.callers.has_secret)
         former = there.segment()
         there.write({**there.secret(), "callers.key": b""})
         await there.until(lambda: there.segment() != former)
@@ -132,7 +132,7 @@ async def test_an_admin_may_choose_the_secret() -> None:
         await there.until(there.segment)
         assert there.secret() == {
             "callers.key": OWN.encode(),
-            "segment": segment_of(OWN, DERIVED_FROM).encode(),
+            "segment": secret_segment_of(OWN, DERIVED_FROM).encode(),
         }
         assert is_known(replica, there.segment())
 
@@ -140,7 +140,7 @@ async def test_an_admin_may_choose_the_secret() -> None:
 async def test_what_somebody_writes_as_the_segment_is_never_believed() -> None:
     there, other = Installation(), "0" * 64
     async with there.replica() as replica:
-        await there.until(lambda: replica.callers.is_told)
+        await there.until(lambda: replica.callers.has_secret)
         own = there.segment()
         there.write({**there.secret(), "segment": other.encode()})
         await there.until(lambda: there.segment() == own)
@@ -152,7 +152,7 @@ async def test_what_cannot_be_a_secret_is_replaced(written: bytes) -> None:
     there = Installation()
     there.write({"callers.key": written, "segment": b"x"})
     async with there.replica() as replica:
-        await there.until(lambda: replica.callers.is_told)
+        await there.until(lambda: replica.callers.has_secret)
         assert there.secret()["callers.key"] != written
         assert is_known(replica, there.segment())
 
@@ -162,16 +162,16 @@ async def test_without_the_secret_of_the_chart_nobody_is_known_until_it_is_there
     there.api.remove(SECRETS, NAME, NAMESPACE)
     async with there.replica() as replica:
         await there.until(lambda: there.problems >= 2)
-        assert not replica.callers.is_told
+        assert not replica.callers.has_secret
         there.write({})
-        await there.until(lambda: replica.callers.is_told)
+        await there.until(lambda: replica.callers.has_secret)
 
 
 async def test_a_secret_that_goes_is_missed_and_its_address_goes_on_counting() -> None:
     """Volcano's configuration still names it."""
     there = Installation()
     async with there.replica() as replica:
-        await there.until(lambda: replica.callers.is_told)
+        await there.until(lambda: replica.callers.has_secret)
         segment = there.segment()
         there.api.remove(SECRETS, NAME, NAMESPACE)
         await there.until(lambda: there.problems >= 1)
@@ -184,4 +184,4 @@ async def test_a_write_that_is_refused_is_counted_and_tried_again() -> None:
     async with there.replica() as replica:
         await there.until(lambda: there.problems >= 2)
         there.api.traffic.refusing.clear()
-        await there.until(lambda: replica.callers.is_told)
+        await there.until(lambda: replica.callers.has_secret)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedana_sched_volcano.extender.claims import ANEW_SECONDS, FORGOTTEN_SECONDS, LONGEST_PATIENT_ROUNDS, Claims
-from cedana_sched_volcano.extender.holder import Standing
+from cedana_sched_volcano.extender.pod_states_interface import ProtectedPodState
 from tests.unit.adapters.volcano.extender.extender_builders import KnownPods
 from tests.unit.adapters.volcano.simulated_volcano import Preemptor, Volcano
 
-RUNS = Standing(may_go=False)
-SAVING = Standing(may_go=False, saving=True)
-SAVED = Standing(may_go=True, saving=True)
+RUNS = ProtectedPodState(may_go=False)
+SAVING = ProtectedPodState(may_go=False, saving=True)
+SAVED = ProtectedPodState(may_go=True, saving=True)
 
 
 class World:
@@ -29,7 +29,7 @@ class World:
         self.claims = Claims(lambda: self.now, steering=steering)
         self.volcano = Volcano(self.claims, self.holder, chance=random.Random(seed))
 
-    def run(self, uid: str, node: str, standing: Standing | None = RUNS, **fields: Any) -> None:
+    def run(self, uid: str, node: str, standing: ProtectedPodState | None = RUNS, **fields: Any) -> None:
         self.volcano.run(uid, node, **fields)
         if standing is not None:
             self.holder.standings[uid] = standing
@@ -216,9 +216,11 @@ def test_a_place_that_is_not_asked_about_any_more_is_no_claim() -> None:
 
 def test_the_choice_stands_when_others_would_come_first_now() -> None:
     world, ml = World(steering=True), Preemptor("ml", [1.0])
-    world.run("a", "one", Standing(may_go=False, unsaved_seconds=5.0), queue="bio")
+    world.run("a", "one", ProtectedPodState(may_go=False, unsaved_seconds=5.0), queue="bio")
     assert world.cycle(ml)[1] == {"a"}
-    world.run("b", "one", Standing(may_go=False, unsaved_seconds=0.0), queue="bio", created="2026-05-01T13:00:00Z")
+    world.run(
+        "b", "one", ProtectedPodState(may_go=False, unsaved_seconds=0.0), queue="bio", created="2026-05-01T13:00:00Z"
+    )
     world.run("c", "one", priority=-1)
     assert world.cycle(ml)[1] == {"a"}
 
@@ -228,7 +230,7 @@ def test_a_pod_that_its_policy_keeps_running_is_no_victim() -> None:
     world.run("a", "one", priority=1)
     world.run("b", "two", priority=2)
     (kept,) = wanted = world.cycle(ml)[1]
-    world.holder.standings[kept] = Standing(may_go=False, stays=True)
+    world.holder.standings[kept] = ProtectedPodState(may_go=False, stays=True)
     (other,) = {"a", "b"} - wanted
     assert world.until(lambda evicted, _: evicted == {other}, ml) < 5
 
@@ -247,9 +249,9 @@ def test_those_who_ask_no_more_are_forgotten() -> None:
     for number in range(1000):
         world.now += 1.0
         world.volcano.cycle(Preemptor(f"ml-{number}", [1.0]))
-    assert world.claims.count() < 2 * FORGOTTEN_SECONDS
+    assert world.claims.count_active_preemptors() < 2 * FORGOTTEN_SECONDS
     world.now += 2 * FORGOTTEN_SECONDS
-    assert world.claims.count() == 0, "also where nobody asks any more"
+    assert world.claims.count_active_preemptors() == 0, "also where nobody asks any more"
 
 
 @given(

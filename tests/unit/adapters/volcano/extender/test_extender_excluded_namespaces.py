@@ -6,18 +6,20 @@ import asyncio
 
 import pytest
 
+from cedana_sched.component.configuration import NEVER_TOUCHED
 from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS, PREEMPTION_HOLDS
 from cedana_sched.model.objects import names
-from cedana_sched.model.served import EVERYWHERE, Served
-from cedana_sched.service.configuration import NEVER_TOUCHED
+from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
+from cedana_sched_volcano.extender.cached_pod_states import CachedPodStates
 from cedana_sched_volcano.extender.configuration import Configuration
-from cedana_sched_volcano.extender.holding import Holding
 from cedana_sched_volcano.objects import POD_GROUPS
 from tests.unit.kube.moody_api_server import MoodyApiServer
 
 
-@pytest.mark.parametrize("served", [EVERYWHERE, Served(frozenset({"kube-system"}))], ids=["served", "excluded"])
-async def test_who_is_in_an_excluded_namespace_may_go_and_takes_room_all_the_same(served: Served) -> None:
+@pytest.mark.parametrize(
+    "served", [EVERYWHERE, ServedNamespaces(frozenset({"kube-system"}))], ids=["served", "excluded"]
+)
+async def test_who_is_in_an_excluded_namespace_may_go_and_takes_room_all_the_same(served: ServedNamespaces) -> None:
     server, metadata = MoodyApiServer(), {"name": "one", "namespace": "kube-system"}
     server.put(
         PODS,
@@ -32,11 +34,11 @@ async def test_who_is_in_an_excluded_namespace_may_go_and_takes_room_all_the_sam
     server.put(CHECKPOINTS, {"metadata": metadata, "spec": {"identity": {"id": "md"}, "podRef": {"uid": "pod-1"}}})
     server.put(PREEMPTION_HOLDS, {"metadata": metadata, "spec": {"reason": "x"}})
     async with server.serving() as api, asyncio.TaskGroup() as group, asyncio.timeout(60):
-        holding = Holding(api, served=served)
+        holding = CachedPodStates(api, served=served)
         running = group.create_task(holding.run())
         for informer in holding._informers():
             await informer.synced.wait()
-        standing, free = holding.standing("pod-1"), holding.free("n1", "preemptor")
+        standing, free = holding.state_of("pod-1"), holding.free_resources("n1", "preemptor")
         shown = [len(informer) for informer in (holding._pods, holding._groups, holding._checkpoints, holding._holds)]
         running.cancel()
     assert (standing is not None) is (served is EVERYWHERE)
@@ -47,4 +49,4 @@ async def test_who_is_in_an_excluded_namespace_may_go_and_takes_room_all_the_sam
 
 def test_it_reads_which_namespaces_are_excluded() -> None:
     read = Configuration.model_validate({"namespace": "ours", "excludedNamespaces": ["monitoring"]})
-    assert read.served == Served(frozenset({*NEVER_TOUCHED, "ours", "monitoring"}))
+    assert read.served_namespaces == ServedNamespaces(frozenset({*NEVER_TOUCHED, "ours", "monitoring"}))

@@ -8,22 +8,22 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.kube.objects import Metadata, Pod
-from cedana_sched.kube.own_kinds.checkpoint import Checkpoint, CheckpointSpec, CheckpointStatus
+from cedana_sched.kube.builtin_kinds import Metadata, Pod
+from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint, CheckpointSpec, CheckpointStatus
+from cedana_sched.kube.own_kinds.cached_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef, SnapshotName
-from cedana_sched.kube.own_kinds.preemption_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.resources import PODS
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, written
+from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark, serialized_mark
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import CheckpointStep, HoldStep, Phase
-from cedana_sched_volcano.extender import holding as holdings
-from cedana_sched_volcano.extender.holder import Standing, Wanted
-from cedana_sched_volcano.extender.holding import Holding
+from cedana_sched_volcano.extender import cached_pod_states as holdings
+from cedana_sched_volcano.extender.cached_pod_states import CachedPodStates
+from cedana_sched_volcano.extender.pod_states_interface import EvictionRequester, ProtectedPodState
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup, PodGroupSpec
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-ML = Wanted("reclaim", "lab/ml", "ml-uid")
+ML = EvictionRequester("reclaim", "lab/ml", "ml-uid")
 
 
 class World:
@@ -32,7 +32,7 @@ class World:
     def __init__(self) -> None:
         self.now = NOON
         self.patches: list[dict[str, Any]] = []
-        self.holding = Holding(cast("Any", self), lambda: self.now, clock=self._seconds)
+        self.holding = CachedPodStates(cast("Any", self), lambda: self.now, clock=self._seconds)
         self._version = 0
 
     def _seconds(self) -> float:
@@ -60,7 +60,7 @@ class World:
         self.holding._pods._put(msgspec.convert({"metadata": metadata, "status": status}, Pod))
 
     def mark(self, *, since: float, last: float) -> dict[str, str]:
-        return {names.EVICTION_REQUESTED: written(EvictionMark("volcano", self.at(since), self.at(last)))}
+        return {names.EVICTION_REQUESTED: serialized_mark(EvictionMark("volcano", self.at(since), self.at(last)))}
 
     def saved(self, name: str, committed: float, *, generation: int = 1, phase: Phase = Phase.READY) -> None:
         step = CheckpointStep.READY if phase is Phase.READY else CheckpointStep.FAILED
@@ -93,8 +93,8 @@ class World:
         group = PodGroup(Metadata(name=name, namespace="lab", uid=name), PodGroupSpec(least))
         self.holding._groups._put(group)
 
-    def standing(self, name: str = "md-0") -> Standing:
-        found = self.holding.standing(name)
+    def standing(self, name: str = "md-0") -> ProtectedPodState:
+        found = self.holding.state_of(name)
         assert found is not None
         return found
 
@@ -107,15 +107,15 @@ class World:
 
 
 def test_who_is_not_protected_or_not_there_has_no_standing() -> None:
-    assert World().holding.standing("md-0") is None
+    assert World().holding.state_of("md-0") is None
 
 
 def test_who_is_wanted_for_the_first_time_waits_for_the_coordinator() -> None:
     world = World()
     world.put()
-    assert world.standing() == Standing(may_go=False, unsaved_seconds=100.0)
+    assert world.standing() == ProtectedPodState(may_go=False, unsaved_seconds=100.0)
     world.put(annotations=world.mark(since=-20, last=-1))
-    assert world.standing() == Standing(may_go=False, saving=True, unsaved_seconds=100.0)
+    assert world.standing() == ProtectedPodState(may_go=False, saving=True, unsaved_seconds=100.0)
     world.put(annotations=world.mark(since=-31, last=-1))
     assert world.standing().may_go, "nobody took it up"
 
@@ -142,7 +142,7 @@ def test_holds_decide(step: HoldStep, verdict: Verdict | None, left: float, may_
 def test_who_does_not_run_or_goes_already_is_not_held(fields: dict[str, Any]) -> None:
     world = World()
     world.put(**fields)
-    assert world.standing() == Standing(may_go=True)
+    assert world.standing() == ProtectedPodState(may_go=True)
 
 
 def test_what_is_at_stake_is_what_no_snapshot_has() -> None:
@@ -173,14 +173,14 @@ def test_of_a_large_gang_all_members_are_summed_once() -> None:
     world.gang("ml", 300)
     for number in range(300):
         world.put(f"ml-{number}", group="ml")
-    holding, unsaved = world.holding, world.holding._unsaved
+    holding, unsaved = world.holding, world.holding._unsaved_seconds
 
     def counted(pod: Pod, now: datetime) -> float:
         nonlocal looked
         looked += 1
         return unsaved(pod, now)
 
-    holding._unsaved = counted  # type: ignore[method-assign]
+    holding._unsaved_seconds = counted  # type: ignore[method-assign]
     assert {world.unsaved(f"ml-{number}") for number in range(300)} == {30_000.0}
     assert looked == 300
 
@@ -188,9 +188,9 @@ def test_of_a_large_gang_all_members_are_summed_once() -> None:
 async def test_who_is_asked_for_is_marked_and_says_for_whom() -> None:
     world = World()
     world.put()
-    world.holding.asked("md-0", ML)
-    world.holding.asked("md-0", ML)
-    world.holding.asked("unknown", ML)
+    world.holding.record_eviction_request("md-0", ML)
+    world.holding.record_eviction_request("md-0", ML)
+    world.holding.record_eviction_request("unknown", ML)
     marker = world.holding._marker
     assert marker._waiting.qsize() == 1
     await marker._write(*marker._waiting.get_nowait())
@@ -206,7 +206,7 @@ def test_nobody_waits_for_ever_for_a_mark_that_cannot_be_written() -> None:
     world.put()
     for _ in range(30):
         assert not world.standing().may_go
-        world.holding.asked("md-0", ML)
+        world.holding.record_eviction_request("md-0", ML)
         world.now += timedelta(seconds=1)
     assert world.standing().may_go
     world.now += timedelta(seconds=7)
@@ -217,7 +217,7 @@ def test_a_hold_that_was_taken_back_counts_for_nobody_waiting() -> None:
     world = World()
     world.put()
     for _ in range(100):
-        world.holding.asked("md-0", ML)
+        world.holding.record_eviction_request("md-0", ML)
         world.now += timedelta(seconds=1)
     world.held("md-0", left=600.0)
     assert not world.standing().may_go
@@ -229,6 +229,6 @@ def test_nothing_is_known_before_everything_is_listed() -> None:
     world = World()
     informers = world.holding._informers()
     for informer in informers:
-        assert not world.holding.synced
+        assert not world.holding.is_synced
         informer.synced.set()
-    assert world.holding.synced
+    assert world.holding.is_synced

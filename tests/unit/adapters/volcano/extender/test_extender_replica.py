@@ -14,23 +14,23 @@ from typing import Any
 import aiohttp
 import pytest
 
+from cedana_sched.component.callers import Callers, secret_segment_of
+from cedana_sched.component.http_server import serve_http
 from cedana_sched.kube.resources import SECRETS
 from cedana_sched.kube.server_time import SERVER_TIME
-from cedana_sched.service.callers import Callers, segment_of
-from cedana_sched.service.listening import listening
 from cedana_sched.testing import FakeApi
 from cedana_sched_volcano.extender import server
-from cedana_sched_volcano.extender.address import DERIVED_FROM, AddressKeeper
+from cedana_sched_volcano.extender.address_secret import DERIVED_FROM, AddressKeeper
 from cedana_sched_volcano.extender.claims import Claims
 from cedana_sched_volcano.extender.configuration import Configuration
-from cedana_sched_volcano.extender.holder import Standing
 from cedana_sched_volcano.extender.main import serve
 from cedana_sched_volcano.extender.metrics import Metrics
+from cedana_sched_volcano.extender.pod_states_interface import ProtectedPodState
 from cedana_sched_volcano.extender.server import extender_application
 from tests.unit.adapters.volcano.extender.extender_builders import KnownPods, question, task
 
 SECRET, OTHER_SECRET = "5e" * 32, "0f" * 32
-SEGMENT = segment_of(SECRET, DERIVED_FROM)
+SEGMENT = secret_segment_of(SECRET, DERIVED_FROM)
 CALLS = "cedana_sched_volcano_extender_requests_total"
 STRANGERS = "cedana_sched_volcano_extender_unauthenticated_requests_total"
 ASKED = question(task("ml-0", "ml"), [task("a", "x", node="n")])
@@ -39,9 +39,9 @@ ASKED = question(task("ml-0", "ml"), [task("a", "x", node="n")])
 class RunningPods(KnownPods):
     """As the real holder: it must list first, and runs until it is cancelled."""
 
-    def __init__(self, **standings: Standing) -> None:
+    def __init__(self, **standings: ProtectedPodState) -> None:
         super().__init__(**standings)
-        self.synced, self.awaited, self.ended = False, "pods are being listed", False
+        self.is_synced, self.unsynced_reason, self.ended = False, "pods are being listed", False
 
     async def run(self) -> None:
         try:
@@ -60,7 +60,7 @@ async def test_from_the_start_to_the_end() -> None:
     settings = Configuration(
         namespace="ours", port=free_port(), operations_port=free_port(), drain_seconds=0.2, victim_steering=True
     )
-    holding, stop, metrics = RunningPods(a=Standing(may_go=False)), asyncio.Event(), Metrics()
+    holding, stop, metrics = RunningPods(a=ProtectedPodState(may_go=False)), asyncio.Event(), Metrics()
     api = FakeApi()
     address = AddressKeeper(api, settings.secret, "ours", metrics.address_problems, SERVER_TIME.now)
     url, operations = f"http://127.0.0.1:{settings.port}", f"http://127.0.0.1:{settings.operations_port}"
@@ -83,22 +83,22 @@ async def test_from_the_start_to_the_end() -> None:
                     await asyncio.sleep(0)
             assert _listens(settings.port), "whoever may be called ready listens"
             assert await ready() == 503
-            holding.synced = True
+            holding.is_synced = True
             assert await ready() == 503, "nobody can be known yet"
-            holding.synced = False
+            holding.is_synced = False
             api.put(SECRETS, {"metadata": {"name": settings.secret, "namespace": "ours"}})
             async with asyncio.timeout(60):
-                while not address.callers.is_told:  # noqa: ASYNC110  # all is in memory
+                while not address.callers.has_secret:  # noqa: ASYNC110  # all is in memory
                     await asyncio.sleep(0)
             data = api.stored(SECRETS, settings.secret, "ours")["data"]
             url = f"{url}/{base64.b64decode(data['segment']).decode()}"
             assert (await ask("/reclaimable"))[0] == 503  # who is protected is not known yet
             assert holding.told == []
-            holding.synced = True
+            holding.is_synced = True
             assert await ready() == 200
             assert await ask("/reclaimable") == (200, {"status": 1, "victims": []}, None)
             assert holding.told[-1][1].way == "reclaim"
-            holding.standings["a"] = Standing(may_go=True)
+            holding.standings["a"] = ProtectedPodState(may_go=True)
             status, answered, _ = await ask("/reclaimable")
             assert (status, [victim["UID"] for victim in answered["victims"]]) == (200, ["a"])
             assert (await ask("/preemptable"))[0] == 200
@@ -127,7 +127,7 @@ def _listens(port: int) -> bool:
 
 def known() -> Callers:
     callers = Callers()
-    callers.learn(SECRET)
+    callers.set_secret(SECRET)
     return callers
 
 
@@ -144,7 +144,7 @@ async def replica(
         holder or KnownPods(), Claims(lambda: 0.0), asyncio.Event(), metrics or Metrics(), callers or known(),
         timeout_seconds=seconds,
     )  # fmt: skip
-    async with listening(application, 0, host="127.0.0.1") as port:
+    async with serve_http(application, 0, host="127.0.0.1") as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -154,7 +154,7 @@ def counted(metrics: Metrics, name: str, **labels: str) -> float:
 
 async def test_a_defect_is_an_error_of_the_server_and_counted() -> None:
     class Broken(KnownPods):
-        def standing(self, pod_uid: str) -> Standing | None:
+        def state_of(self, pod_uid: str) -> ProtectedPodState | None:
             raise RuntimeError(pod_uid)
 
     metrics = Metrics()
@@ -206,7 +206,7 @@ async def test_a_question_that_is_too_long_is_counted(body: Any, monkeypatch: py
         "//reclaimable",
         f"/{OTHER_SECRET}/reclaimable",
         f"/{SECRET}/reclaimable",
-        f"/{segment_of(SECRET, '/reclaimable')}/reclaimable",
+        f"/{secret_segment_of(SECRET, '/reclaimable')}/reclaimable",
         f"/{SEGMENT[:-1]}/reclaimable",
         f"/%ff{SEGMENT}/reclaimable",
         f"/{SEGMENT}",
@@ -215,7 +215,7 @@ async def test_a_question_that_is_too_long_is_counted(body: Any, monkeypatch: py
     ],
 )
 async def test_who_does_not_know_the_address_has_nobody_frozen_and_is_told_nothing(path: str) -> None:
-    holder, metrics = KnownPods(a=Standing(may_go=False)), Metrics()
+    holder, metrics = KnownPods(a=ProtectedPodState(may_go=False)), Metrics()
     async with replica(holder, metrics) as url, aiohttp.ClientSession() as client:
         for method in ("POST", "GET"):
             async with client.request(method, f"{url}{path}", data=ASKED) as answer:
@@ -225,9 +225,9 @@ async def test_who_does_not_know_the_address_has_nobody_frozen_and_is_told_nothi
 
 
 async def test_nobody_is_answered_before_there_is_an_address() -> None:
-    holder = KnownPods(a=Standing(may_go=False))
+    holder = KnownPods(a=ProtectedPodState(may_go=False))
     async with replica(holder, callers=Callers()) as url, aiohttp.ClientSession() as client:
-        for segment in ("", "x", segment_of("", DERIVED_FROM)):
+        for segment in ("", "x", secret_segment_of("", DERIVED_FROM)):
             async with client.post(f"{url}/{segment}/reclaimable", data=ASKED) as answer:
                 assert answer.status == 404
     assert holder.told == []

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cedana_sched.kube import quantities
-from cedana_sched_volcano.extender.room import Node, Occupant, Rooms
+from cedana_sched_volcano.extender.free_resources import FreeResources, Node, Occupant
 
 MIB = 1 << 20
 
@@ -22,7 +22,7 @@ class World:
     """One node, and pods as the API server tells of them."""
 
     def __init__(self, **allocatable: str) -> None:
-        self.rooms = Rooms(cast("Any", None))
+        self.rooms = FreeResources(cast("Any", None))
         body = {"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}
         self.rooms.nodes._put(msgspec.convert(body, Node))
         self._version = 0
@@ -43,7 +43,7 @@ class World:
         return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Occupant)
 
     def free(self, name: str, preemptor: str = "") -> float:
-        found = self.rooms.free("n", preemptor)
+        found = self.rooms.free_resources("n", preemptor)
         assert found is not None
         return found[name]
 
@@ -86,7 +86,7 @@ def test_what_is_elsewhere_or_nowhere_takes_nothing() -> None:
     world.put("a", container("3"), node="other")
     world.put("b", container("3"), node="")
     assert world.free("cpu") == 8000
-    assert world.rooms.free("other", "") is None
+    assert world.rooms.free_resources("other", "") is None
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_what_is_elsewhere_or_nowhere_takes_nothing() -> None:
      ("1500u", 2), ("5n", 1), ("", 0), ("two", 0)],
 )  # fmt: skip
 def test_quantities_are_read_and_rounded_as_kubernetes_does(text: str, value: int) -> None:
-    assert quantities.thousandths(text) == value
+    assert quantities.parse_thousandths(text) == value

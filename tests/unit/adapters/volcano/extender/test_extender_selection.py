@@ -8,8 +8,14 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedana_sched_volcano.extender.holder import Standing
-from cedana_sched_volcano.extender.selection import Candidate, coverage, enough, in_volcanos_order, steered
+from cedana_sched_volcano.extender.pod_states_interface import ProtectedPodState
+from cedana_sched_volcano.extender.selection import (
+    Candidate,
+    fraction_of_need_freed,
+    select_sufficient_candidates,
+    sort_in_volcano_order,
+    steer_among_equals,
+)
 
 
 def pod(
@@ -23,7 +29,7 @@ def pod(
     **amounts: float,
 ) -> Candidate:
     """`unsaved` is None for who is not protected."""
-    standing = None if unsaved is None else Standing(may_go=False, unsaved_seconds=unsaved)
+    standing = None if unsaved is None else ProtectedPodState(may_go=False, unsaved_seconds=unsaved)
     at = f"2026-05-01T12:00:{created:02}Z"
     return Candidate(uid, job, queue, priority, at, amounts or {"cpu": 1000.0}, standing)
 
@@ -43,34 +49,34 @@ def test_lowest_priority_then_youngest_job_then_youngest_pod() -> None:
     ]
     for seed in range(10):
         random.Random(seed).shuffle(found)
-        assert uids(in_volcanos_order(found)) == "edcbaf"
+        assert uids(sort_in_volcano_order(found)) == "edcbaf"
 
 
 def test_as_many_as_are_needed() -> None:
     these = [pod(name, cpu=1000.0, memory=100.0) for name in "abcd"]
-    assert uids(enough(these, {"cpu": 1000.0})) == "a"
-    assert uids(enough(these, {"cpu": 1001.0})) == "ab"
-    assert uids(enough(these, {"cpu": 1000.05})) == "a"  # what Volcano takes for equal
-    assert uids(enough(these, {"cpu": 1000.0, "memory": 250.0})) == "abc"
-    assert uids(enough(these, {"cpu": 4001.0})) is None
-    assert uids(enough(these, {"cpu": 4001.0}, {"cpu": 2001.0})) == "ab"
-    assert uids(enough(these, {"cpu": 900.0}, {"cpu": 900.0})) == ""
-    assert uids(enough(these, {"nvidia.com/gpu": 1.0})) is None
+    assert uids(select_sufficient_candidates(these, {"cpu": 1000.0})) == "a"
+    assert uids(select_sufficient_candidates(these, {"cpu": 1001.0})) == "ab"
+    assert uids(select_sufficient_candidates(these, {"cpu": 1000.05})) == "a"  # what Volcano takes for equal
+    assert uids(select_sufficient_candidates(these, {"cpu": 1000.0, "memory": 250.0})) == "abc"
+    assert uids(select_sufficient_candidates(these, {"cpu": 4001.0})) is None
+    assert uids(select_sufficient_candidates(these, {"cpu": 4001.0}, {"cpu": 2001.0})) == "ab"
+    assert uids(select_sufficient_candidates(these, {"cpu": 900.0}, {"cpu": 900.0})) == ""
+    assert uids(select_sufficient_candidates(these, {"nvidia.com/gpu": 1.0})) is None
 
 
 def test_who_has_nothing_of_what_is_scarce_is_passed_over() -> None:
     these = [pod("a", cpu=1000.0, pods=1.0), pod("b", cpu=1000.0, pods=1.0, gpu=1000.0)]
     need = {"gpu": 1000.0, "pods": 1.0}
-    assert uids(enough(these, need, {"cpu": 9000.0})) == "b"
-    assert uids(enough(these, {"pods": 1.0})) == "a"
+    assert uids(select_sufficient_candidates(these, need, {"cpu": 9000.0})) == "b"
+    assert uids(select_sufficient_candidates(these, {"pods": 1.0})) == "a"
 
 
 def test_how_far_a_place_would_do() -> None:
     these = [pod("a", cpu=1000.0, memory=100.0)]
-    assert coverage(these, {"cpu": 2000.0}) == 0.5
-    assert coverage(these, {"cpu": 500.0}) == 1.0
-    assert coverage(these, {"cpu": 2000.0, "memory": 400.0}) == 0.25
-    assert coverage([], {}) == 0.0
+    assert fraction_of_need_freed(these, {"cpu": 2000.0}) == 0.5
+    assert fraction_of_need_freed(these, {"cpu": 500.0}) == 1.0
+    assert fraction_of_need_freed(these, {"cpu": 2000.0, "memory": 400.0}) == 0.25
+    assert fraction_of_need_freed([], {}) == 0.0
 
 
 def test_steering_exchanges_equals_and_nobody_else() -> None:
@@ -82,7 +88,7 @@ def test_steering_exchanges_equals_and_nobody_else() -> None:
         pod("z", priority=5, unsaved=0.0),
         pod("y", queue="ml", unsaved=0.5),
     ]
-    assert uids(steered(ordered)) == "cyabzx"
+    assert uids(steer_among_equals(ordered)) == "cyabzx"
 
 
 def test_where_the_queue_is_not_known_only_pods_of_one_job_are_equal() -> None:
@@ -91,12 +97,12 @@ def test_where_the_queue_is_not_known_only_pods_of_one_job_are_equal() -> None:
         pod("b", queue=None, job="lab/two", unsaved=0.0),
         pod("c", queue=None, job="lab/one", unsaved=3.0),
     ]
-    assert uids(steered(ordered)) == "cba"
+    assert uids(steer_among_equals(ordered)) == "cba"
 
 
 def test_a_gang_that_loses_a_member_anyway_comes_first_among_equals() -> None:
     ordered = [pod("a", unsaved=1.0), pod("b", job="lab/broken", unsaved=100.0), pod("c", unsaved=2.0)]
-    assert uids(steered(ordered, broken=frozenset({"lab/broken"}))) == "bac"
+    assert uids(steer_among_equals(ordered, broken=frozenset({"lab/broken"}))) == "bac"
 
 
 PODS = st.lists(
@@ -115,11 +121,11 @@ PODS = st.lists(
 
 @given(PODS)
 def test_steering_keeps_the_order_between_those_who_are_not_equal(these: list[Candidate]) -> None:
-    ordered = in_volcanos_order(these)
-    found = steered(ordered)
+    ordered = sort_in_volcano_order(these)
+    found = steer_among_equals(ordered)
     assert sorted(uid for uid in (one.uid for one in found)) == sorted(one.uid for one in these)
-    assert [one.equals for one in found] == [one.equals for one in ordered]
-    assert steered(found) == found
+    assert [one.equivalence_key for one in found] == [one.equivalence_key for one in ordered]
+    assert steer_among_equals(found) == found
 
 
 def lost(choose: Callable[[list[Candidate]], list[Candidate]], *, evictions: int, fails: float, seed: int) -> float:
@@ -137,7 +143,7 @@ def lost(choose: Callable[[list[Candidate]], list[Candidate]], *, evictions: int
         for uid, at in saved.items():
             saved[uid] = at + (now - at) // 3600.0 * 3600.0
         these = [pod(uid, job=f"lab/{uid}", created=begun[uid], unsaved=now - at) for uid, at in saved.items()]
-        victim = choose(in_volcanos_order(these))[0].uid
+        victim = choose(sort_in_volcano_order(these))[0].uid
         if chance.random() < fails:
             total += now - saved[victim]
         saved[victim], begun[victim] = now, chance.randrange(60)
@@ -147,7 +153,11 @@ def lost(choose: Callable[[list[Candidate]], list[Candidate]], *, evictions: int
 def test_steering_saves_work_where_checkpoints_can_fail() -> None:
     """Measured over 2000 evictions with one failure in ten: 27 CPU-hours are computed again without, 4.3 with it."""
     without = lost(list, evictions=2000, fails=0.1, seed=1)
-    steering = lost(steered, evictions=2000, fails=0.1, seed=1)
+    steering = lost(steer_among_equals, evictions=2000, fails=0.1, seed=1)
     assert without > 20.0
     assert steering < without / 5
-    assert lost(steered, evictions=200, fails=0.0, seed=1) == lost(list, evictions=200, fails=0.0, seed=1) == 0.0
+    assert (
+        lost(steer_among_equals, evictions=200, fails=0.0, seed=1)
+        == lost(list, evictions=200, fails=0.0, seed=1)
+        == 0.0
+    )

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import msgspec
 
-from cedana_sched.cli.doctor.cluster.installation import Installation, locate
-from cedana_sched.cli.doctor.cluster.reads import Reads
+from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
+from cedana_sched.cli.doctor.cluster.installation import Installation, find_releases
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, RefusedByServerError
 from cedana_sched.kube.resources import DEPLOYMENTS, ESSENTIAL, Resource
-from cedana_sched.model.findings import Finding, Level
+from cedana_sched.model.diagnostic_findings import Finding, Level
 from cedana_sched.testing.selectors import selects
 
 NAMESPACE = "cedana-system"
@@ -34,7 +34,7 @@ def deployment(component: str, namespace: str = NAMESPACE, *, replicas: int = 2,
 
 
 class Cluster:
-    """What `Reads` asks of an `Api`. Kinds of Kubernetes' own and ours are served, and others that objects are of."""
+    """What `ClusterReader` asks of an `Api`. Kubernetes' kinds and ours are served, and others that objects are of."""
 
     def __init__(self) -> None:
         self.there: dict[Resource, list[Object]] = {resource: [] for resource in ESSENTIAL}
@@ -78,13 +78,13 @@ class Cluster:
         return [one for one in self.there[resource] if namespace in {None, one["metadata"].get("namespace")}]
 
     async def installed(self) -> Installation:
-        return (await locate(self.reads))[0]
+        return (await find_releases(self.reads))[0]
 
     @property
-    def reads(self) -> Reads:
-        return Reads(cast("Api", self))
+    def reads(self) -> ClusterReader:
+        return ClusterReader(cast("Api", self))
 
-    async def findings(self, look: Callable[[Reads, Installation], Awaitable[list[Finding]]]) -> list[str]:
+    async def findings(self, look: Callable[[ClusterReader, Installation], Awaitable[list[Finding]]]) -> list[str]:
         """Of a check of what was installed, as `level sentence`."""
         return said(await look(self.reads, await self.installed()))
 

@@ -22,7 +22,7 @@ def pod(component: str, where: str, *, ready: bool = True) -> Object:
 
 
 def both(*where: str) -> list[Object]:
-    return [pod(component, one) for one in where for component in ("agent", "holds")]
+    return [pod(component, one) for one in where for component in ("agent", "prestop-proxy")]
 
 
 async def test_ready_agents_on_all_nodes_for_workloads_are_well() -> None:
@@ -45,10 +45,10 @@ async def test_no_agent_at_all_is_a_failure() -> None:
 
 async def test_pods_that_are_not_ready_are_named_with_their_nodes() -> None:
     cluster = Cluster().put(NODES, node("a"), node("b"))
-    cluster.put(PODS, pod("agent", "a"), pod("agent", "b", ready=False), pod("holds", "a", ready=False))
+    cluster.put(PODS, pod("agent", "a"), pod("agent", "b", ready=False), pod("prestop-proxy", "a", ready=False))
     assert await cluster.findings(agents.examine) == [
         "warn the agent pod is not ready on 1 of 2 nodes: b",
-        "fail the holds pod is not ready on 1 of 1 nodes: a",
+        "fail the prestop-proxy pod is not ready on 1 of 1 nodes: a",
     ]
 
 

@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cedana_sched.adapter import registry
-from cedana_sched.cli.doctor.cluster import calls
-from cedana_sched.cli.doctor.cluster.reads import UnknownError
+from cedana_sched.cli.doctor.cluster import webhook_calls
+from cedana_sched.cli.doctor.cluster.cluster_reader import MissingPermissionError
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError, ApiUnavailableError, error_of
 from cedana_sched.kube.resources import CONFIG_MAPS, NAMESPACES, PODS
-from cedana_sched.model.findings import Finding
+from cedana_sched.model.diagnostic_findings import Finding
 from cedana_sched.model.objects import names
-from cedana_sched.testing.patches import patched
+from cedana_sched.testing.patches import apply_json_patch
 from cedana_sched_webhooks.admission import Request
-from cedana_sched_webhooks.pods import answer
+from cedana_sched_webhooks.pod_admission import admit_pod
 from tests.unit.cli.conftest import Cli
 from tests.unit.webhooks.admission_builders import configuration, knowledge
 
@@ -29,7 +29,7 @@ EXCLUDED = ("kube-system", NAMESPACE)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(webhook_calls, "PAUSE_SECONDS", 0)
 
 
 def cluster(*namespaces: str, admit: Callable[[Object], Object] | None = None) -> Cluster:
@@ -42,13 +42,13 @@ def cluster(*namespaces: str, admit: Callable[[Object], Object] | None = None) -
 
 
 async def look(one: Cluster, wanted: str | None = None) -> list[Finding]:
-    return await calls.examine(one.reads, await one.installed(), wanted=wanted)
+    return await webhook_calls.examine(one.reads, await one.installed(), wanted=wanted)
 
 
 def by_our_webhook(body: Object) -> Object:
     """What our own code makes of the pod."""
     request = Request("1", body["metadata"]["namespace"], object=body, dry_run=True)
-    return patched(body, answer(request, knowledge(), configuration()).patch)
+    return apply_json_patch(body, admit_pod(request, knowledge(), configuration()).patch)
 
 
 def refusing(status: int, message: str, *namespaces: str) -> Callable[[Object], Object]:
@@ -137,7 +137,7 @@ async def test_where_all_refuse_it_is_not_known_and_the_reason_is_said() -> None
 
 
 async def test_a_right_that_is_missing_is_named() -> None:
-    with pytest.raises(UnknownError) as raised:
+    with pytest.raises(MissingPermissionError) as raised:
         await look(cluster("bio", "lab", admit=by_our_webhook).deny(PODS, "bio", "lab"))
     assert raised.value.message == "unknown: needs create on pods in one of the namespaces bio, lab"
     assert "--namespace" in raised.value.remedy
@@ -146,7 +146,7 @@ async def test_a_right_that_is_missing_is_named() -> None:
 
 async def test_who_may_not_list_namespaces_names_one() -> None:
     one = cluster("bio", admit=by_our_webhook).deny(NAMESPACES, None)
-    with pytest.raises(UnknownError, match="needs list on namespaces") as raised:
+    with pytest.raises(MissingPermissionError, match="needs list on namespaces") as raised:
         await look(one)
     assert "--namespace" in raised.value.remedy
     assert said(await look(one, "bio"))[0].startswith("ok")
@@ -177,7 +177,7 @@ def test_the_command_passes_the_namespace_on(cli: Cli, monkeypatch: pytest.Monke
     async def opened(_: str | None) -> AsyncIterator[Cluster]:
         yield cluster("bio", "lab", admit=by_our_webhook)
 
-    monkeypatch.setattr(registry, "installed", dict)
+    monkeypatch.setattr(registry, "installed_adapters", dict)
     monkeypatch.setattr(Api, "open", opened)
     found = json.loads(cli("doctor", "--cluster", "--namespace", "lab", "-o", "json").stdout)
     told = [one["says"] for one in found if one["check"] == "webhooks"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from cedana_sched.cli.doctor.cluster.installation import judge, locate
-from cedana_sched.cli.doctor.cluster.reads import MOST_NAMES, UnknownError, named
+from cedana_sched.cli.doctor.cluster.cluster_reader import MOST_NAMES, MissingPermissionError, summarize_names
+from cedana_sched.cli.doctor.cluster.installation import check_releases, find_releases
 from cedana_sched.kube.resources import DEPLOYMENTS
 
 from .cluster_to_look_at import NAMESPACE, Cluster, deployment, said
 
 
 async def found_in(cluster: Cluster) -> list[str]:
-    return said(judge(await locate(cluster.reads)))
+    return said(check_releases(await find_releases(cluster.reads)))
 
 
 async def test_a_release_that_runs_is_found_where_it_is() -> None:
@@ -53,11 +53,11 @@ async def test_rights_in_the_stock_namespace_are_enough() -> None:
 
 
 async def test_without_rights_nothing_is_taken_for_absent() -> None:
-    with pytest.raises(UnknownError) as raised:
-        await locate(Cluster().deny(DEPLOYMENTS).reads)
+    with pytest.raises(MissingPermissionError) as raised:
+        await find_releases(Cluster().deny(DEPLOYMENTS).reads)
     assert raised.value.message == f"unknown: needs list on deployments.apps in namespace {NAMESPACE}"
 
 
 def test_names_are_bounded() -> None:
-    assert named(["b", "a", "b"]) == "a, b"
-    assert named(f"{number:02}" for number in range(MOST_NAMES + 3)).endswith("09 and 3 more")
+    assert summarize_names(["b", "a", "b"]) == "a, b"
+    assert summarize_names(f"{number:02}" for number in range(MOST_NAMES + 3)).endswith("09 and 3 more")

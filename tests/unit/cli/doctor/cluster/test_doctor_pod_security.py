@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cedana_sched.cli.doctor.cluster import pod_security
-from cedana_sched.cli.doctor.cluster.reads import UnknownError
+from cedana_sched.cli.doctor.cluster.cluster_reader import MissingPermissionError
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import NAMESPACES, PODS
 from cedana_sched.model.objects.names import PROTECTED
@@ -32,16 +32,18 @@ def pod(name: str, where: str, phase: str = "Running", **labels: str) -> Object:
 )
 async def test_the_agents_need_a_privileged_namespace(level: str | None, begins: str) -> None:
     cluster = Cluster().put(NAMESPACES, namespace(NAMESPACE, level), namespace("other", "privileged"))
-    (finding,) = await cluster.findings(pod_security.of_installation)
+    (finding,) = await cluster.findings(pod_security.check_product_namespace)
     assert finding.startswith(begins)
 
 
 async def test_pods_of_others_in_our_namespace_are_named() -> None:
     cluster = Cluster().put(PODS, pod("agent-x", NAMESPACE, **ours("agent")), pod("theirs", "lab"))
     cluster.put(PODS, pod("over", NAMESPACE, "Succeeded"))
-    assert await cluster.findings(pod_security.strangers) == ["ok no other pods run in namespace cedana-system"]
+    assert await cluster.findings(pod_security.check_foreign_pods) == [
+        "ok no other pods run in namespace cedana-system"
+    ]
     cluster.put(PODS, pod("miner", NAMESPACE))
-    assert await cluster.findings(pod_security.strangers) == [
+    assert await cluster.findings(pod_security.check_foreign_pods) == [
         "warn pods of others run in namespace cedana-system, which holds our Secrets: miner"
     ]
 
@@ -54,22 +56,22 @@ async def test_namespaces_of_protected_pods_that_allow_privileged_ones_are_named
     )
     cluster.put(NAMESPACES, namespace("bio", "baseline"), namespace("ml", "restricted"), namespace("web"))
     cluster.put(NAMESPACES, namespace("chem"), namespace("art", "privileged"))
-    (finding,) = said(await pod_security.of_tenants(cluster.reads))
+    (finding,) = said(await pod_security.check_tenant_namespaces(cluster.reads))
     assert "enforce neither baseline nor restricted: art, chem; pods may use" in finding
 
 
 async def test_where_all_tenants_are_kept_in_bounds_it_is_well() -> None:
     cluster = Cluster()
-    assert said(await pod_security.of_tenants(cluster.reads)) == ["ok no protected pods run"]
+    assert said(await pod_security.check_tenant_namespaces(cluster.reads)) == ["ok no protected pods run"]
     cluster.put(PODS, pod("a", "bio", **{PROTECTED: "true"})).put(NAMESPACES, namespace("bio", "baseline"))
-    assert said(await pod_security.of_tenants(cluster.reads)) == [
+    assert said(await pod_security.check_tenant_namespaces(cluster.reads)) == [
         "ok all namespaces with protected pods enforce baseline or restricted"
     ]
 
 
 async def test_a_namespace_that_may_not_be_read_is_not_taken_for_wide() -> None:
     cluster = Cluster().put(PODS, pod("a", "bio", **{PROTECTED: "true"})).deny(NAMESPACES, None)
-    with pytest.raises(UnknownError, match="needs list on namespaces"):
-        await pod_security.of_tenants(cluster.reads)
-    with pytest.raises(UnknownError, match="needs get on namespaces"):
-        await pod_security.of_installation(cluster.reads, await cluster.installed())
+    with pytest.raises(MissingPermissionError, match="needs list on namespaces"):
+        await pod_security.check_tenant_namespaces(cluster.reads)
+    with pytest.raises(MissingPermissionError, match="needs get on namespaces"):
+        await pod_security.check_product_namespace(cluster.reads, await cluster.installed())

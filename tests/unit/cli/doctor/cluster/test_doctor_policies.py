@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cli.doctor.cluster.policies import BINDINGS, KEPT, KEPT_OF_KUEUE, POLICIES, examine
+from cedana_sched.cli.doctor.cluster.admission_policies import BINDINGS, KEPT, KEPT_OF_KUEUE, POLICIES, examine
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CONFIG_MAPS
 

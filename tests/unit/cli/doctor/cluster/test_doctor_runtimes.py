@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cedana_sched.cli.doctor.cluster.known_holes import CONTAINERD, RUNC, good_versions, read_version
+from cedana_sched.cli.doctor.cluster.known_vulnerabilities import CONTAINERD, RUNC, fixed_versions, read_version
 from cedana_sched.cli.doctor.cluster.runtimes import examine
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import NODES
@@ -80,9 +80,9 @@ def test_runc_is_compared_likewise(version: str, closed: tuple[bool, ...]) -> No
 
 
 def test_good_versions_have_none_of_the_holes() -> None:
-    assert good_versions(CONTAINERD) == "1.7.33, 2.0.10, 2.1.9, 2.2.5, 2.3.2"
-    assert good_versions(RUNC) == "1.2.8, 1.3.3, 1.4.0"
-    assert good_versions(RUNC[:1]) == "1.1.12"
+    assert fixed_versions(CONTAINERD) == "1.7.33, 2.0.10, 2.1.9, 2.2.5, 2.3.2"
+    assert fixed_versions(RUNC) == "1.2.8, 1.3.3, 1.4.0"
+    assert fixed_versions(RUNC[:1]) == "1.1.12"
 
 
 async def test_nodes_whose_runc_has_holes_are_named_with_its_version() -> None:

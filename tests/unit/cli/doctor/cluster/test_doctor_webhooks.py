@@ -32,21 +32,21 @@ def endpoints(*ready: bool | None, service: str = f"{RELEASE}-webhooks") -> Obje
 async def test_registered_webhooks_are_named_without_their_paths() -> None:
     cluster = Cluster().put(MUTATING_WEBHOOKS, configuration()).put(VALIDATING_WEBHOOKS, configuration())
     names = "jobs.sched.cedana.ai, pods.sched.cedana.ai"
-    assert await cluster.findings(webhooks.mutating) == [f"ok MutatingWebhookConfiguration: {names}"]
-    assert await cluster.findings(webhooks.validating) == [f"ok ValidatingWebhookConfiguration: {names}"]
+    assert await cluster.findings(webhooks.check_mutating_webhooks) == [f"ok MutatingWebhookConfiguration: {names}"]
+    assert await cluster.findings(webhooks.check_validating_webhooks) == [f"ok ValidatingWebhookConfiguration: {names}"]
 
 
 async def test_missing_configurations_are_said() -> None:
-    assert await Cluster().findings(webhooks.mutating) == [
+    assert await Cluster().findings(webhooks.check_mutating_webhooks) == [
         "fail no MutatingWebhookConfiguration called cedana-sched has webhooks"
     ]
-    (finding,) = await Cluster().findings(webhooks.validating)
+    (finding,) = await Cluster().findings(webhooks.check_validating_webhooks)
     assert finding.startswith("warn no ValidatingWebhookConfiguration")
 
 
 async def test_a_webhook_without_a_bundle_or_a_path_is_named() -> None:
     cluster = Cluster().put(MUTATING_WEBHOOKS, configuration(bundle="", path=None))
-    assert await cluster.findings(webhooks.mutating) == [
+    assert await cluster.findings(webhooks.check_mutating_webhooks) == [
         "fail MutatingWebhookConfiguration: no caBundle, so the API server trusts none of pods.sched.cedana.ai",
         "fail MutatingWebhookConfiguration: no path leads to pods.sched.cedana.ai",
     ]
@@ -63,5 +63,5 @@ async def test_a_webhook_without_a_bundle_or_a_path_is_named() -> None:
 )
 async def test_only_endpoints_that_are_ready_count(ready: tuple[bool | None, ...], says: str) -> None:
     cluster = Cluster().put(webhooks.ENDPOINT_SLICES, endpoints(*ready), endpoints(True, True, service="other"))
-    (finding,) = await cluster.findings(webhooks.ready)
+    (finding,) = await cluster.findings(webhooks.check_ready_endpoints)
     assert finding.startswith(says)

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.credentials.evidence import Evidence
-from cedana_sched.cluster.coordinator.credentials.grants import AUDIENCE, Refused
+from cedana_sched.cluster.coordinator.credentials.authorization_rules import AUDIENCE, CredentialsRefused
+from cedana_sched.cluster.coordinator.credentials.authorizer import CredentialAuthorizer
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Resource
 from cedana_sched.kube.token_review import TOKEN_REVIEWS
@@ -98,8 +98,8 @@ class Cluster:
         found = self.objects.get((resource.plural, namespace or ""), [])
         return tuple(msgspec.convert(one, into) for one in found), "1"
 
-    def evidence(self, shared: tuple[str, ...] = ()) -> Evidence:
-        return Evidence(self, OURS, "cedana-sched-agent", shared, TURNS)  # type: ignore[arg-type]  # as much as is called
+    def evidence(self, shared: tuple[str, ...] = ()) -> CredentialAuthorizer:
+        return CredentialAuthorizer(self, OURS, "cedana-sched-agent", shared, TURNS)  # type: ignore[arg-type]  # as much as is called
 
     def decide(
         self,
@@ -110,9 +110,9 @@ class Cluster:
         collecting: bool = False,
     ) -> str:
         wanted = CredentialRequest(namespace, collecting)
-        return asyncio.run(self.evidence(shared).node_with_business(token, wanted))
+        return asyncio.run(self.evidence(shared).authorize_node(token, wanted))
 
     def refusal(self, **request: Any) -> HTTPStatus:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(CredentialsRefused) as refused:
             self.decide(**request)
         return refused.value.status

@@ -15,7 +15,7 @@ from cedana_sched.cluster.coordinator.credentials.certificate import AUTHORITIES
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS
 from cedana_sched.testing import FakeApi
-from cedana_sched_webhooks.certificates import AUTHORITY_LIFE, CERTIFICATE_LIFE, expiry
+from cedana_sched_webhooks.certificates import AUTHORITY_LIFE, CERTIFICATE_LIFE, expiry_of_certificate
 from cedana_sched_webhooks.tls import ServingCertificate
 
 NAME, OURS = "cedana-sched-credentials", "ours"
@@ -79,7 +79,7 @@ async def test_replicas_serve_one_certificate_whose_authority_is_published() -> 
     there = Installation()
     async with there.replica() as first, there.replica() as second:
         await there.until(lambda: there.is_trusted() and served(first) and served(second))
-        assert served(first) == served(second) == expiry(there.secret("tls.crt")).timestamp()
+        assert served(first) == served(second) == expiry_of_certificate(there.secret("tls.crt")).timestamp()
     stored = there.api.stored(CONFIG_MAPS, NAME, OURS)["data"]
     assert set(stored) == {AUTHORITIES}
     assert b"PRIVATE" not in there.published()
@@ -102,7 +102,7 @@ async def test_it_is_renewed_while_it_is_served() -> None:
         before = there.secret("tls.crt")
         there.pass_time(CERTIFICATE_LIFE * 0.7)
         await there.until(lambda: there.secret("tls.crt") != before)
-        await there.until(lambda: served(replica) == expiry(there.secret("tls.crt")).timestamp())
+        await there.until(lambda: served(replica) == expiry_of_certificate(there.secret("tls.crt")).timestamp())
 
 
 async def test_a_new_authority_is_published_before_it_issues() -> None:

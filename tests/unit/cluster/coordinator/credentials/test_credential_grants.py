@@ -6,9 +6,9 @@ from http import HTTPStatus
 
 import pytest
 
-from cedana_sched.cluster.collection_turns import KEY, CollectionTurn, written
-from cedana_sched.cluster.coordinator.credentials import grants
-from cedana_sched.cluster.coordinator.credentials.grants import MIRROR
+from cedana_sched.cluster.collection_turns import KEY, CollectionTurn, encode_turns
+from cedana_sched.cluster.coordinator.credentials import authorization_rules
+from cedana_sched.cluster.coordinator.credentials.authorization_rules import MIRROR
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CHECKPOINTS, PODS, RESTORES, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -186,11 +186,11 @@ def test_who_asks_is_decided_before_anything_of_a_namespace_is_said(cluster: Clu
     """A stranger cannot learn which namespaces there are."""
     assert cluster.refusal(token="nobody's", namespace="gone") is HTTPStatus.UNAUTHORIZED  # noqa: S106
     assert not cluster.queries
-    assert grants.AUDIENCE.endswith(f".{names.GROUP}")
+    assert authorization_rules.AUDIENCE.endswith(f".{names.GROUP}")
 
 
 def given(*turns: CollectionTurn) -> Object:
-    return {"metadata": {"name": TURNS}, "data": {KEY: written(turns)}}
+    return {"metadata": {"name": TURNS}, "data": {KEY: encode_turns(turns)}}
 
 
 def turn(node: str = NODE, namespace: str = MINE, seconds: float = 60.0) -> CollectionTurn:

@@ -13,15 +13,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from cedana_sched.cluster.coordinator.credentials.application import PATH, CredentialApplication
-from cedana_sched.cluster.coordinator.credentials.grants import Caller, Refused, caller_of
+from cedana_sched.cluster.coordinator.credentials.authorization_rules import (
+    Caller,
+    CredentialsRefused,
+    authenticate_caller,
+)
+from cedana_sched.cluster.coordinator.credentials.endpoint import PATH, CredentialEndpoint
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
+from cedana_sched.component.http_server import serve_http
 from cedana_sched.kube import token_review
 from cedana_sched.kube.errors import ApiError, decoded
 from cedana_sched.kube.resources import PODS
-from cedana_sched.service.listening import listening
 from cedana_sched.store.credential_client import CredentialRequest
-from cedana_sched.store.session_credentials import SessionCredentials
+from cedana_sched.store.credential_renewal import SessionCredentials
 from tests.unit.cluster.coordinator.credentials.granting_cluster import ACCOUNT, MINE, Cluster, protected
 from tests.unit.store.test_any_bytes_in_the_store import VALUES, places, replaced
 
@@ -46,11 +50,9 @@ async def _asked(requests: list[tuple[bytes, str]]) -> list[int]:
     async def begin(_: CredentialRequest, __: str) -> SessionCredentials:
         return SessionCredentials("a", "b", "c", 900.0)
 
-    application = CredentialApplication(
-        cluster.evidence().node_with_business, begin, CredentialMetrics(CollectorRegistry())
-    )
+    application = CredentialEndpoint(cluster.evidence().authorize_node, begin, CredentialMetrics(CollectorRegistry()))
     found = []
-    async with listening(application.web, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
+    async with serve_http(application.web, 0, host="127.0.0.1") as port, aiohttp.ClientSession() as client:
         for body, token in (*requests, (GOOD, "Bearer good")):
             headers = {"Authorization": token}
             async with client.post(f"http://127.0.0.1:{port}{PATH}", data=body, headers=headers) as answer:
@@ -78,8 +80,8 @@ def test_any_token_review(place: tuple[Any, ...], by: Any) -> None:
     changed = replaced(REVIEW, place, by)
     try:
         reviewed = decoded("POST", json.dumps(changed, default=str).encode(), token_review._TokenReview).status
-        caller = caller_of(reviewed, ACCOUNT)
-    except (ApiError, Refused):
+        caller = authenticate_caller(reviewed, ACCOUNT)
+    except (ApiError, CredentialsRefused):
         return
     assert isinstance(caller, Caller)
     assert reviewed.authenticated

@@ -17,24 +17,24 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from cedana_sched.cluster.coordinator.credentials.application import LONGEST_REQUEST_BYTES, PATH, CredentialApplication
-from cedana_sched.cluster.coordinator.credentials.grants import Refused
+from cedana_sched.cluster.coordinator.credentials.authorization_rules import CredentialsRefused
+from cedana_sched.cluster.coordinator.credentials.endpoint import LONGEST_REQUEST_BYTES, PATH, CredentialEndpoint
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
+from cedana_sched.component.http_server import serve_http
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.errors import StoreUnavailableError
-from cedana_sched.service.listening import listening
 from cedana_sched.store.credential_client import CredentialClient, CredentialRequest
-from cedana_sched.store.location import CredentialService
-from cedana_sched.store.session_credentials import CredentialsRefusedError, SessionCredentials
+from cedana_sched.store.credential_renewal import CredentialsRefusedError, SessionCredentials
+from cedana_sched.store.storage_config import CredentialService
 from cedana_sched.store.sts import NoSessionsError
-from cedana_sched_webhooks.certificates import Issued, plan
+from cedana_sched_webhooks.certificates import IssuedCertificates, plan_next_step
 from cedana_sched_webhooks.tls import ServingCertificate
 
 MINE = "research.7c9e6679-7425-40de-944b-e07fc1f90ae7"
 
 
-def issued() -> Issued:
-    made = plan(None, ("localhost",), trusted=False, now=dt.datetime.now(tz=dt.UTC)).issued
+def issued() -> IssuedCertificates:
+    made = plan_next_step(None, ("localhost",), trusted=False, now=dt.datetime.now(tz=dt.UTC)).issued
     assert made is not None
     return made
 
@@ -52,12 +52,12 @@ class Coordinator:
         self.url = ""
 
     async def decide(self, token: str, wanted: CredentialRequest) -> str:
-        if isinstance(self.problem, Refused | ApiUnavailableError):
+        if isinstance(self.problem, CredentialsRefused | ApiUnavailableError):
             raise self.problem
         if token != "the-token":  # noqa: S105
-            raise Refused(HTTPStatus.UNAUTHORIZED, "the token is none")
+            raise CredentialsRefused(HTTPStatus.UNAUTHORIZED, "the token is none")
         if wanted.namespace != MINE:
-            raise Refused(HTTPStatus.FORBIDDEN, "no business there")
+            raise CredentialsRefused(HTTPStatus.FORBIDDEN, "no business there")
         return "node-1"
 
     async def begin(self, wanted: CredentialRequest, node: str) -> SessionCredentials:
@@ -72,8 +72,8 @@ class Coordinator:
         certificate, made = ServingCertificate(metrics), issued()
         certificate.load(made.certificate, made.key)
         self.authorities.write_bytes(made.authorities)
-        application = CredentialApplication(self.decide, self.begin, metrics)
-        async with listening(application.web, 0, certificate.context, host="127.0.0.1") as port:
+        application = CredentialEndpoint(self.decide, self.begin, metrics)
+        async with serve_http(application.web, 0, certificate.context, host="127.0.0.1") as port:
             self.url = f"https://localhost:{port}{PATH}"
             yield
 
@@ -119,8 +119,8 @@ async def test_a_namespace_that_is_refused_is_tried_again_as_a_store_that_is_awa
 @pytest.mark.parametrize(
     ("problem", "status"),
     [
-        (Refused(HTTPStatus.UNAUTHORIZED, "the token has expired"), 401),
-        (Refused(HTTPStatus.TOO_MANY_REQUESTS, "too many"), 429),
+        (CredentialsRefused(HTTPStatus.UNAUTHORIZED, "the token has expired"), 401),
+        (CredentialsRefused(HTTPStatus.TOO_MANY_REQUESTS, "too many"), 429),
         (ApiUnavailableError("nobody says who it is"), 503),
         (StoreUnavailableError("STS is away"), 503),
         (NoSessionsError("no STS"), 502),

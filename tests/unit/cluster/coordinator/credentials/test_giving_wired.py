@@ -15,10 +15,10 @@ from cryptography import x509
 from prometheus_client import CollectorRegistry
 
 from cedana_sched.cluster.configuration import CredentialsConfiguration
-from cedana_sched.cluster.coordinator.credentials.application import PATH
 from cedana_sched.cluster.coordinator.credentials.certificate import AUTHORITIES
-from cedana_sched.cluster.coordinator.credentials.giving import giving
+from cedana_sched.cluster.coordinator.credentials.endpoint import PATH
 from cedana_sched.cluster.coordinator.credentials.metrics import CredentialMetrics
+from cedana_sched.cluster.coordinator.credentials.service import serving_credentials
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -42,7 +42,7 @@ async def test_agents_are_answered_with_the_certificate_that_is_published() -> N
     for resource in (SECRETS, CONFIG_MAPS):
         api.put(resource, {"metadata": {"name": NAME, "namespace": OURS}})
     values = {"bucket": {"bucket": "snapshots"}, "account": "agent", "name": NAME, "port": port}
-    async with giving(api, CredentialsConfiguration.model_validate(values), OURS) as awaited:
+    async with serving_credentials(api, CredentialsConfiguration.model_validate(values), OURS) as awaited:
 
         def published() -> str:
             return str(api.stored(CONFIG_MAPS, NAME, OURS).get("data", {}).get(AUTHORITIES, ""))
@@ -69,12 +69,17 @@ async def test_agents_are_answered_with_the_certificate_that_is_published() -> N
 async def test_its_certificate_is_valid_by_the_api_servers_clock(monkeypatch: pytest.MonkeyPatch, apart: float) -> None:
     """A replica whose own clock is ahead makes none that agents refuse."""
     monkeypatch.setattr(SERVER_TIME, "_epoch", SERVER_TIME._epoch + apart)
-    monkeypatch.setattr(f"{giving.__module__}.CredentialMetrics", lambda: CredentialMetrics(CollectorRegistry()))
+    monkeypatch.setattr(
+        f"{serving_credentials.__module__}.CredentialMetrics", lambda: CredentialMetrics(CollectorRegistry())
+    )
     api = Strangers()
     for resource in (SECRETS, CONFIG_MAPS):
         api.put(resource, {"metadata": {"name": NAME, "namespace": OURS}})
     values = {"bucket": {"bucket": "snapshots"}, "account": "agent", "name": NAME, "port": free_port()}
-    async with giving(api, CredentialsConfiguration.model_validate(values), OURS) as awaited, asyncio.timeout(60):
+    async with (
+        serving_credentials(api, CredentialsConfiguration.model_validate(values), OURS) as awaited,
+        asyncio.timeout(60),
+    ):
         while awaited() is not None:  # noqa: ASYNC110  # in memory, each turn is progress
             await asyncio.sleep(0)
     for name in ("ca.crt", "tls.crt"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cedana_sched.cluster.node.containers.bundles import Bundles, Container, State
-from cedana_sched.cluster.node.containers.description import describe, freezer_of
+from cedana_sched.cluster.node.containers.criu_dump_options import describe, freezer_of
 from cedana_sched.cluster.node.containers.mounts import mount_points, resolve_inside, upper_directory
 from tests.processes import without_first_thread
 from tests.unit.cluster.node.bundle_tree import Host, state
@@ -36,8 +36,8 @@ def proc(tmp_path: Path) -> Path:
 def container(tmp_path: Path, proc: Path) -> Container:
     host = Host(tmp_path / "host")
     host.container("a")
-    (container,) = Bundles(host.places).of_pod("p1")
-    device = host.places.here(host.places.bundles / "a/rootfs").stat().st_dev
+    (container,) = Bundles(host.places).workload_containers("p1")
+    device = host.places.agent_path(host.places.bundles / "a/rootfs").stat().st_dev
     process = proc / str(container.pid)
     for folder in ("fd", "ns", "root/proc", "root/run", "root/var", "root/sys/firmware"):
         (process / folder).mkdir(parents=True)
@@ -104,7 +104,7 @@ def test_a_container_whose_first_process_has_ended_its_first_thread_is_described
     host = Host(tmp_path)
     with without_first_thread() as process:
         host.container("a", state=state(pid=process.pid))
-        (container,) = Bundles(host.places).of_pod("p1")
+        (container,) = Bundles(host.places).workload_containers("p1")
         tree = describe(container, host.places)
         assert tree.root_pid == process.pid
         assert f"net[{Path('/proc/self/ns/net').stat().st_ino}]:extRootNetNS" in tree.externals

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cedana_sched.cluster.node.containers.bundles import Bundles
-from cedana_sched.cluster.node.containers.volumes import volumes_of
-from cedana_sched.runtime.held import number_inside
-from cedana_sched.runtime.signs import Signs
-from cedana_sched.snapshot import freezer, progress, stopped
+from cedana_sched.cluster.node.containers.ephemeral_volumes import volumes_of
+from cedana_sched.runtime_handler.held_processes import pid_in_namespace
+from cedana_sched.runtime_handler.progress_signs import ProgressSigns
+from cedana_sched.snapshot import freezer, stall_detection, stopped
 from cedana_sched.snapshot.preflight import find_obstacles
 from tests.processes import without_first_thread
 from tests.unit.cluster.node.bundle_tree import MOUNTS, Host, start_of, state
@@ -25,7 +25,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def names(host: Host, pod: str = "p1") -> list[str]:
-    return [container.name for container in Bundles(host.places).of_pod(pod)]
+    return [container.name for container in Bundles(host.places).workload_containers(pod)]
 
 
 def test_a_node_without_containerd_has_none(host: Host) -> None:
@@ -50,12 +50,12 @@ def test_a_container_that_is_called_as_ours_is_one_as_any_other(host: Host, othe
     host.container("a")
     host.container("b", name="cedana-restore", **other)
     assert names(host) == ["cedana-restore", "main"]
-    assert Bundles(host.places).beginnings() == {}
+    assert Bundles(host.places).running_incarnations() == {}
 
 
 def test_paths_are_those_of_the_host(host: Host) -> None:
     host.container("a")
-    (container,) = Bundles(host.places).of_pod("p1")
+    (container,) = Bundles(host.places).workload_containers("p1")
     assert container.bundle == Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io/a")
     assert container.pid == os.getpid()
 
@@ -81,21 +81,21 @@ def test_a_container_whose_first_process_has_ended_its_first_thread_runs_until_a
 def test_half_written_files_count_as_none(host: Host) -> None:
     host.container("a")
     host.container("b", name="side")
-    host.places.here(host.places.bundles / "a" / "config.json").write_text('{"annot')
-    host.places.here(host.places.states / "b" / "state.json").unlink()
+    host.places.agent_path(host.places.bundles / "a" / "config.json").write_text('{"annot')
+    host.places.agent_path(host.places.states / "b" / "state.json").unlink()
     assert names(host) == []
 
 
 def test_bundles_that_come_and_go_are_noticed(host: Host) -> None:
     bundles = Bundles(host.places)
     host.container("a")
-    assert len(bundles.of_pod("p1")) == 1
+    assert len(bundles.workload_containers("p1")) == 1
     host.container("b", name="side")
-    assert len(bundles.of_pod("p1")) == 2
-    host.places.here(host.places.bundles / "a" / "config.json").unlink()
-    host.places.here(host.places.bundles / "a" / "rootfs").rmdir()
-    host.places.here(host.places.bundles / "a").rmdir()
-    assert [container.bundle.name for container in bundles.of_pod("p1")] == ["b"]
+    assert len(bundles.workload_containers("p1")) == 2
+    host.places.agent_path(host.places.bundles / "a" / "config.json").unlink()
+    host.places.agent_path(host.places.bundles / "a" / "rootfs").rmdir()
+    host.places.agent_path(host.places.bundles / "a").rmdir()
+    assert [container.bundle.name for container in bundles.workload_containers("p1")] == ["b"]
 
 
 def test_empty_dirs_and_shared_memory_are_volumes(host: Host) -> None:
@@ -103,7 +103,7 @@ def test_empty_dirs_and_shared_memory_are_volumes(host: Host) -> None:
     for name in ("scratch", "cedana-restore"):
         host.folder(folder / name)
     host.container("a")
-    found = volumes_of("p1", Bundles(host.places).of_pod("p1"), host.places)
+    found = volumes_of("p1", Bundles(host.places).workload_containers("p1"), host.places)
     assert found == {
         "scratch": host.root / "var/lib/kubelet/pods/p1/volumes/kubernetes.io~empty-dir/scratch",
         "_shm": host.root / "run/sandboxes/s1/shm",
@@ -115,7 +115,7 @@ def test_empty_dirs_and_shared_memory_are_volumes(host: Host) -> None:
 )
 def test_shared_memory_of_the_machine_or_of_a_volume_is_none_of_the_pods_own(host: Host, source: str) -> None:
     host.container("a", mounts=[*MOUNTS[:-1], MOUNTS[-1] | {"source": source}])
-    assert volumes_of("p1", Bundles(host.places).of_pod("p1"), host.places) == {}
+    assert volumes_of("p1", Bundles(host.places).workload_containers("p1"), host.places) == {}
 
 
 @pytest.fixture
@@ -135,11 +135,11 @@ def test_process_may_have_any_name(host: Host, tmp_path: Path) -> None:
     host.container("a")
     host.container("b", name="cedana-restore")
     assert names(host) == ["main"]
-    assert list(Bundles(host.places).beginnings()) == ["p1"]
-    signs = Signs(os.getpid(), str(tmp_path / "log"), lambda: [os.getpid()])
-    assert signs.look() in {True, False}
+    assert list(Bundles(host.places).running_incarnations()) == ["p1"]
+    signs = ProgressSigns(os.getpid(), str(tmp_path / "log"), lambda: [os.getpid()])
+    assert signs.has_progressed() in {True, False}
     find_obstacles([os.getpid()])
-    assert "state" in progress._describe(os.getpid())
-    assert str(os.getpid()) in freezer._describe(os.getpid())
-    assert stopped._started(os.getpid())
-    assert number_inside(os.getpid())
+    assert "state" in stall_detection._describe_process(os.getpid())
+    assert str(os.getpid()) in freezer._describe_process(os.getpid())
+    assert stopped._read_start_time(os.getpid())
+    assert pid_in_namespace(os.getpid())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.installation.daemon import find_daemon
+from cedana_sched.cluster.node.installation.containerd_process import find_containerd
 from cedana_sched.cluster.node.installation.host import HostError
 
 SOCKET = Path("/run/containerd/containerd.sock")
@@ -52,7 +52,7 @@ def test_it_is_found_by_its_socket(proc: Path, cgroup: str, restart: tuple[str, 
     _process(proc, 25, "runsv containerd", 1, "0::/\n")
     (proc / "25/cwd").symlink_to("/etc/service/containerd")
     _process(proc, 30, "/usr/bin/containerd --log-level debug", 770, cgroup, parent=25)
-    found = find_daemon(named, proc)
+    found = find_containerd(named, proc)
     assert (found.pid, found.command[0], found.search_path) == (30, "/usr/bin/containerd", "/opt/bin:/usr/bin")
     assert found.restart_command(proc) == restart
 
@@ -60,7 +60,7 @@ def test_it_is_found_by_its_socket(proc: Path, cgroup: str, restart: tuple[str, 
 def test_an_unknown_supervisor_is_said(proc: Path) -> None:
     _process(proc, 30, "/usr/bin/containerd", 770, "0::/\n", parent=20)
     with pytest.raises(HostError, match="neither systemd nor runit"):
-        find_daemon(SOCKET, proc).restart_command(proc)
+        find_containerd(SOCKET, proc).restart_command(proc)
 
 
 @pytest.mark.parametrize("command", [None, "/usr/bin/crio"])
@@ -68,7 +68,7 @@ def test_another_runtime_is_refused(proc: Path, command: str | None) -> None:
     if command:
         _process(proc, 30, command, 770, "0::/\n")
     with pytest.raises(HostError, match="no containerd listens") as caught:
-        find_daemon(SOCKET, proc)
+        find_containerd(SOCKET, proc)
     assert "CRI-O" in caught.value.remedy
 
 
@@ -77,12 +77,12 @@ def test_a_daemon_that_ends_while_it_is_looked_at_is_none(proc: Path, unread: st
     _process(proc, 30, "/usr/bin/containerd", 770, "0::/\n")
     (proc / "30" / unread).unlink()
     with pytest.raises(HostError, match="no containerd listens at"):
-        find_daemon(SOCKET, proc)
+        find_containerd(SOCKET, proc)
 
 
 def test_a_daemon_that_ends_before_its_restart_is_said(proc: Path) -> None:
     _process(proc, 30, "/usr/bin/containerd", 770, "0::/\n", parent=20)
-    found = find_daemon(SOCKET, proc)
+    found = find_containerd(SOCKET, proc)
     (proc / "30" / "cgroup").unlink()
     with pytest.raises(HostError, match=r"process 30.* ended"):
         found.restart_command(proc)
@@ -100,4 +100,4 @@ def test_a_descriptor_that_is_closed_meanwhile_hides_no_other(proc: Path, monkey
 
     monkeypatch.setattr(os, "listdir", lambda path: sorted(entry.name for entry in os.scandir(path)))
     monkeypatch.setattr(os, "readlink", closed_meanwhile)
-    assert find_daemon(SOCKET, proc).pid == 30
+    assert find_containerd(SOCKET, proc).pid == 30

@@ -99,42 +99,42 @@ def test_a_block_is_added_and_taken_away_again(
     files.write(MAIN, content)
     assert files.look().runc == runc
 
-    files.apply(files.look().with_handler(PROGRAM))
+    files.apply(files.look().registration_changes(PROGRAM))
 
     written = files.here(MAIN).read_text()
     assert written.startswith(content)
     expected = {"runtime_type": "io.containerd.runc.v2", "options": options | {"BinaryName": str(PROGRAM)}}
     assert files.handler(MAIN, plugin) == expected
     assert files.look().runc == runc, "our own handler is not taken for the default one"
-    assert files.look().with_handler(PROGRAM) == [], "twice is once"
-    (moved,) = files.look().with_handler(Path("/elsewhere"))
+    assert files.look().registration_changes(PROGRAM) == [], "twice is once"
+    (moved,) = files.look().registration_changes(Path("/elsewhere"))
     assert moved.content is not None
     assert moved.content.count("BEGIN") == 1
-    files.apply(files.look().without_handler())
+    files.apply(files.look().removal_changes())
     assert files.here(MAIN).read_text() == content
-    assert files.look().without_handler() == []
+    assert files.look().removal_changes() == []
 
 
 def test_where_a_folder_is_imported_a_file_of_ours_repeats_the_table(files: Files) -> None:
     files.write(MAIN, IMPORTING)
     drop_in = Path("/etc/containerd/conf.d", DROP_IN)
 
-    files.apply(files.look().with_handler(PROGRAM))
+    files.apply(files.look().registration_changes(PROGRAM))
 
     assert files.here(MAIN).read_text() == IMPORTING
     assert files.handler(drop_in, V2)["options"] == {"SystemdCgroup": True, "BinaryName": str(PROGRAM)}
     table = tomllib.loads(files.here(drop_in).read_text())
     assert table["version"] == 2
     assert table["plugins"][V2]["sandbox_image"] == "pause", "containerd 1.7 takes the table whole"
-    assert files.look().with_handler(PROGRAM) == []
-    files.apply(files.look().without_handler())
+    assert files.look().registration_changes(PROGRAM) == []
+    files.apply(files.look().removal_changes())
     assert not files.here(drop_in).exists()
 
 
 def test_the_table_of_the_last_file_counts(files: Files) -> None:
     files.write(MAIN, IMPORTING)
     files.write(Path("/etc/containerd/conf.d/99-nvidia.toml"), DEFAULT_NVIDIA)
-    files.apply(files.look().with_handler(PROGRAM))
+    files.apply(files.look().registration_changes(PROGRAM))
     assert files.look().runc == "/usr/bin/nvidia-container-runtime"
     drop_in = tomllib.loads(files.here(Path("/etc/containerd/conf.d", DROP_IN)).read_text())
     assert drop_in["plugins"][V2]["containerd"]["default_runtime_name"] == "nvidia"
@@ -142,9 +142,9 @@ def test_the_table_of_the_last_file_counts(files: Files) -> None:
 
 def test_a_change_of_the_main_file_is_followed(files: Files) -> None:
     files.write(MAIN, IMPORTING)
-    files.apply(files.look().with_handler(PROGRAM))
+    files.apply(files.look().registration_changes(PROGRAM))
     files.write(MAIN, IMPORTING.replace("pause", "pause:2"))
-    (change,) = files.look().with_handler(PROGRAM)
+    (change,) = files.look().registration_changes(PROGRAM)
     assert change.content is not None
     assert "pause:2" in change.content
 
@@ -152,13 +152,13 @@ def test_a_change_of_the_main_file_is_followed(files: Files) -> None:
 def test_a_single_imported_file_gets_the_block(files: Files) -> None:
     files.write(MAIN, 'version = 2\nimports = ["cri.toml"]\n')
     files.write(Path("/etc/containerd/cri.toml"), KUBEADM)
-    (change,) = files.look().with_handler(PROGRAM)
+    (change,) = files.look().registration_changes(PROGRAM)
     assert change.path == Path("/etc/containerd/cri.toml")
 
 
 def test_a_node_without_a_main_file_gets_one(files: Files) -> None:
-    assert files.look().without_handler() == []
-    files.apply(files.look().with_handler(PROGRAM))
+    assert files.look().removal_changes() == []
+    files.apply(files.look().registration_changes(PROGRAM))
     assert files.handler(MAIN, V2)["options"] == {"BinaryName": str(PROGRAM)}
 
 
@@ -175,6 +175,6 @@ def test_a_node_without_a_main_file_gets_one(files: Files) -> None:
 def test_what_cannot_be_changed_is_refused_with_a_sentence(files: Files, content: str, problem: str) -> None:
     files.write(MAIN, content)
     with pytest.raises(HostError, match=problem) as caught:
-        files.look().with_handler(PROGRAM)
+        files.look().registration_changes(PROGRAM)
     assert caught.value.remedy
     assert files.here(MAIN).read_text() == content

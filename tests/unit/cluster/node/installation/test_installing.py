@@ -11,11 +11,11 @@ import pytest
 import tenacity
 
 from cedana_sched.cluster.node.installation import installation as module
-from cedana_sched.cluster.node.installation.daemon import Daemon
+from cedana_sched.cluster.node.installation.containerd_process import ContainerdProcess
+from cedana_sched.cluster.node.installation.handler_registration import keep_registered
 from cedana_sched.cluster.node.installation.host import Host, HostError
-from cedana_sched.cluster.node.installation.installation import Installation, Site
-from cedana_sched.cluster.node.installation.keeping import keep_registered
-from cedana_sched.snapshot.toolchain import Toolchain
+from cedana_sched.cluster.node.installation.installation import Installation, InstallationPaths
+from cedana_sched.snapshot.criu_toolchain import Toolchain
 
 CONFIGURATION = 'version = 2\nroot = "/var/lib/containerd"\n'
 
@@ -44,10 +44,10 @@ class Node:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.host = FolderHost(folder / "host")
-        self.file = self.host.here(Path("/etc/containerd/config.toml"))
+        self.file = self.host.agent_path(Path("/etc/containerd/config.toml"))
         self.file.parent.mkdir(parents=True)
         self.file.write_text(CONFIGURATION)
-        self.daemon = Daemon(100, ("/usr/bin/containerd",), "/usr/bin")
+        self.daemon = ContainerdProcess(100, ("/usr/bin/containerd",), "/usr/bin")
         self.restarts: list[str] = []
         """What containerd read, each time."""
         self.rejects = "nothing"
@@ -57,18 +57,18 @@ class Node:
             (criu / name).parent.mkdir(parents=True, exist_ok=True)
             (criu / name).write_text(name)
         self.toolchain = Toolchain("4.2.1", criu / "bin/criu", criu / "bin/tini", criu / "bin/nft", criu / "python")
-        patch.setattr(module, "find_daemon", lambda socket: self.daemon)
+        patch.setattr(module, "find_containerd", lambda socket: self.daemon)
         patch.setattr(module, "restart", self._restart)
 
     def installation(self, *, restarts: bool = True) -> Installation:
-        return Installation(self.host, Site(restarts=restarts), self._ready)
+        return Installation(self.host, InstallationPaths(restarts=restarts), self._ready)
 
     async def _ready(self) -> None:
         self.waits += 1
 
-    async def _restart(self, daemon: Daemon, host: Host, socket: Path) -> None:
+    async def _restart(self, daemon: ContainerdProcess, host: Host, socket: Path) -> None:
         self.restarts.append(self.file.read_text())
-        self.daemon = Daemon(self.daemon.pid + 1, daemon.command, daemon.search_path)
+        self.daemon = ContainerdProcess(self.daemon.pid + 1, daemon.command, daemon.search_path)
         if self.rejects in self.restarts[-1]:
             raise HostError("containerd does not take calls")
 
@@ -82,8 +82,8 @@ async def test_it_installs_once_and_takes_all_of_it_back(node: Node) -> None:
     installed = await node.installation().install(node.toolchain)
     assert installed.is_active
     assert installed.toolchain.criu.is_relative_to("/opt/cedana-sched/versions")
-    assert node.host.here(installed.toolchain.criu).read_text() == "bin/criu"
-    launcher = node.host.here(Path("/opt/cedana-sched/bin/cedana-runtime")).read_text()
+    assert node.host.agent_path(installed.toolchain.criu).read_text() == "bin/criu"
+    launcher = node.host.agent_path(Path("/opt/cedana-sched/bin/cedana-runtime")).read_text()
     assert "runc=/usr/sbin/runc" in launcher
     assert "@" not in launcher.replace('"$@"', "")
     assert "cedana" in node.file.read_text()
@@ -94,7 +94,7 @@ async def test_it_installs_once_and_takes_all_of_it_back(node: Node) -> None:
 
     await node.installation().uninstall()
     assert node.file.read_text() == CONFIGURATION
-    assert not node.host.here(Path("/opt/cedana-sched")).exists()
+    assert not node.host.agent_path(Path("/opt/cedana-sched")).exists()
     assert len(node.restarts) == 1, "it forgets us when it starts next"
 
 
@@ -124,12 +124,12 @@ runtime_type = "io.containerd.runc.v2"
 
 async def test_handlers_that_others_add_later_are_not_lost_behind_ours(node: Node) -> None:
     node.file.write_text(DROP_INS)
-    folder = node.host.here(Path("/etc/containerd/conf.d"))
+    folder = node.host.agent_path(Path("/etc/containerd/conf.d"))
     folder.mkdir()
     installation = node.installation()
     await installation.install(node.toolchain)
     (ours,) = folder.iterdir()
-    assert set(await installation.folders()) == {node.file.parent, folder}
+    assert set(await installation.configuration_folders()) == {node.file.parent, folder}
 
     keeping = asyncio.create_task(keep_registered(installation, quiet_seconds=0.01))
     try:
@@ -150,11 +150,11 @@ async def test_handlers_that_others_add_later_are_not_lost_behind_ours(node: Nod
 
 async def test_containers_of_our_handler_can_still_be_stopped_when_it_is_gone(node: Node) -> None:
     await node.installation().install(node.toolchain)
-    bundle = node.host.here(Site().bundles) / "c1"
+    bundle = node.host.agent_path(InstallationPaths().bundles) / "c1"
     bundle.mkdir(parents=True)
     (bundle / "runtime").write_text("/opt/cedana-sched/bin/cedana-runtime")
     await node.installation().uninstall()
-    handler = node.host.here(Path("/opt/cedana-sched/bin/cedana-runtime"))
+    handler = node.host.agent_path(Path("/opt/cedana-sched/bin/cedana-runtime"))
     assert handler.readlink() == Path("/usr/sbin/runc")
     assert sum(1 for path in handler.parents[1].rglob("*") if not path.is_dir()) <= 2, "nothing else is left"
 
@@ -172,7 +172,7 @@ async def test_a_host_on_which_our_programs_do_not_run_is_left_as_it_was(node: N
         await node.installation().install(node.toolchain)
     assert node.file.read_text() == CONFIGURATION
     assert node.restarts == []
-    assert not node.host.here(Path("/opt/cedana-sched/bin")).exists()
+    assert not node.host.agent_path(Path("/opt/cedana-sched/bin")).exists()
 
 
 async def test_a_configuration_that_containerd_refuses_is_taken_back(node: Node) -> None:
@@ -196,7 +196,7 @@ async def test_where_nobody_may_restart_it_the_node_is_not_ready_before_somebody
         installed = await node.installation(restarts=False).install(node.toolchain)
         assert not installed.is_active
     assert node.restarts == []
-    node.daemon = Daemon(200, node.daemon.command, node.daemon.search_path)
+    node.daemon = ContainerdProcess(200, node.daemon.command, node.daemon.search_path)
     assert (await node.installation(restarts=False).install(node.toolchain)).is_active
 
 
@@ -209,11 +209,11 @@ async def test_an_agent_that_died_before_the_restart_restarts_containerd_next_ti
 
 
 async def test_a_new_version_leaves_the_one_before(node: Node) -> None:
-    versions = node.host.here(Path("/opt/cedana-sched/versions"))
+    versions = node.host.agent_path(Path("/opt/cedana-sched/versions"))
     for number in range(3):
         node.toolchain.criu.write_text(f"build {number}")
         installed = await node.installation().install(node.toolchain)
-        assert node.host.here(installed.toolchain.criu).read_text() == f"build {number}"
+        assert node.host.agent_path(installed.toolchain.criu).read_text() == f"build {number}"
     kept = {(version / "criu/bin/criu").read_text() for version in versions.iterdir()}
     assert kept == {"build 1", "build 2"}
     assert len(node.restarts) == 1, "containerd's configuration names no version"
@@ -221,9 +221,9 @@ async def test_a_new_version_leaves_the_one_before(node: Node) -> None:
 
 async def test_a_damaged_version_is_laid_again(node: Node) -> None:
     installed = await node.installation().install(node.toolchain)
-    node.host.here(installed.toolchain.criu).write_text("")
+    node.host.agent_path(installed.toolchain.criu).write_text("")
     await node.installation().install(node.toolchain)
-    assert node.host.here(installed.toolchain.criu).read_text() == "bin/criu"
+    assert node.host.agent_path(installed.toolchain.criu).read_text() == "bin/criu"
 
 
 async def test_a_containerd_that_is_just_restarted_by_somebody_is_waited_for(
@@ -231,21 +231,21 @@ async def test_a_containerd_that_is_just_restarted_by_somebody_is_waited_for(
 ) -> None:
     absences = [HostError("no containerd listens")] * 2
 
-    def find(_: Path) -> Daemon:
+    def find(_: Path) -> ContainerdProcess:
         if absences:
             raise absences.pop()
         return node.daemon
 
-    monkeypatch.setattr(module, "find_daemon", find)
+    monkeypatch.setattr(module, "find_containerd", find)
     assert (await node.installation().install(node.toolchain)).is_active
     assert not absences
 
 
 async def test_a_containerd_that_does_not_come_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(_: Path) -> Daemon:
+    def find(_: Path) -> ContainerdProcess:
         raise HostError("no containerd listens")
 
-    monkeypatch.setattr(module, "find_daemon", find)
-    monkeypatch.setattr(Installation._daemon.retry, "stop", tenacity.stop_after_attempt(2))
+    monkeypatch.setattr(module, "find_containerd", find)
+    monkeypatch.setattr(Installation._find_containerd.retry, "stop", tenacity.stop_after_attempt(2))
     with pytest.raises(HostError, match="no containerd listens"):
         await node.installation().install(node.toolchain)

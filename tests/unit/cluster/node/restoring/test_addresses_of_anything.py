@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedana_sched.cluster.node.restoring.images import _is_loopback
+from cedana_sched.cluster.node.restoring.criu_images import _is_loopback
 
 WORDS = st.lists(st.integers(0, 2**32 - 1) | st.just(0x0100007F) | st.integers(-1, 2**40), max_size=5)
 HERE, AWAY = [0x0100007F], [0x0700000A]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.containers.bundles import Beginning, Bundles
-from cedana_sched.cluster.node.restoring.files import wait_for_result
+from cedana_sched.cluster.node.containers.bundles import Bundles, Incarnation
+from cedana_sched.cluster.node.restoring.file_waits import wait_for_result
 from cedana_sched.cluster.node.restoring.heartbeat import send_heartbeats
-from cedana_sched.cluster.node.restoring.restore_container import RestoreContainer
+from cedana_sched.cluster.node.restoring.restore_container_messages import RestoreContainerMessages
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from tests.unit.cluster.node.bundle_tree import Host, state
@@ -46,14 +46,14 @@ async def test_defect_that_a_pod_shows_ends_no_heartbeat(tmp_path: Path, monkeyp
     waits = host.folder(host.places.pods / "waits/volumes/kubernetes.io~empty-dir/cedana-restore")
     host.container("s1", kind="sandbox")
     host.container("c1", "waits", RESTORE_CONTAINER)
-    looks, defects = Bundles.beginnings, [ValueError("odd")]
+    looks, defects = Bundles.running_incarnations, [ValueError("odd")]
 
-    def fails(self: Bundles) -> dict[str, Beginning]:
+    def fails(self: Bundles) -> dict[str, Incarnation]:
         if defects:
             raise defects.pop()
         return looks(self)
 
-    monkeypatch.setattr(Bundles, "beginnings", fails)
+    monkeypatch.setattr(Bundles, "running_incarnations", fails)
     showing = asyncio.create_task(send_heartbeats(host.places, every_seconds=0.01))
     async with asyncio.timeout(60):
         await wait_for_result(waits, lambda: True if (waits / "alive").exists() else None)
@@ -68,11 +68,11 @@ def test_nothing_but_a_regular_file_of_a_pod_is_ever_opened(
     """A pod may make devices in its volumes; to open one may be enough. A pipe tells that it was opened."""
     host = Host(tmp_path)
     volume = host.folder(host.places.pods / "p1/volumes/kubernetes.io~empty-dir/cedana-restore")
-    container = RestoreContainer("p1", host.places)
+    container = RestoreContainerMessages("p1", host.places)
     says: dict[str, Callable[[], object]] = {
         "alive": container.write_heartbeat,
-        "progress": lambda: container.tell("10 %"),
-        "waiting": container.has_taken,
+        "progress": lambda: container.print_line("10 %"),
+        "waiting": container.has_taken_decision,
     }
     os.mkfifo(volume / name)
     opened: list[int] = []
@@ -98,9 +98,9 @@ def test_nothing_but_a_regular_file_of_a_pod_is_ever_opened(
 def test_what_is_written_again_is_written_to_the_same_file(tmp_path: Path) -> None:
     host = Host(tmp_path)
     volume = host.folder(host.places.pods / "p1/volumes/kubernetes.io~empty-dir/cedana-restore")
-    container = RestoreContainer("p1", host.places)
+    container = RestoreContainerMessages("p1", host.places)
     for line in ("10 %", "20 %"):
         container.write_heartbeat()
-        container.tell(line)
+        container.print_line(line)
     assert (volume / "alive").read_text() == "\n"
     assert (volume / "progress").read_text() == "10 %\n20 %\n"

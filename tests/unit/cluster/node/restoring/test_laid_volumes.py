@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.containers.volumes import SHARED_MEMORY
-from cedana_sched.cluster.node.restoring.files import wait_for_path
-from cedana_sched.cluster.node.restoring.volume_filling import lay_volume
+from cedana_sched.cluster.node.containers.ephemeral_volumes import SHARED_MEMORY
+from cedana_sched.cluster.node.restoring.file_waits import wait_for_path
+from cedana_sched.cluster.node.restoring.restore_preparation import fill_volume
 from cedana_sched.model.errors import RestoreError
 from tests.processes import naming
 from tests.unit.cluster.node.bundle_tree import MOUNTS, Host
@@ -31,7 +31,7 @@ async def test_shared_memory_of_the_machine_is_never_filled(host: Host, source: 
     kept = host.folder(Path(source)) / "of-somebody-else"
     kept.touch()
     with pytest.raises(RestoreError, match="no shared memory of its own"):
-        await lay_volume(tmp_path / "shm.tar", "p1", SHARED_MEMORY, host.places)
+        await fill_volume(tmp_path / "shm.tar", "p1", SHARED_MEMORY, host.places)
     assert kept.exists()
 
 
@@ -42,14 +42,14 @@ async def test_nobody_writes_into_a_volume_once_its_laying_was_cancelled(host: H
     with tarfile.open(archive, "w") as written:
         for number in range(FILES):
             written.addfile(tarfile.TarInfo(f"file-{number}"))
-    laying = asyncio.create_task(lay_volume(archive, "p1", "data", host.places))
+    laying = asyncio.create_task(fill_volume(archive, "p1", "data", host.places))
     await asyncio.wait_for(wait_for_path(volume / "file-0", Path("/proc/self/mounts")), 60)
     laying.cancel()
     await asyncio.gather(laying, return_exceptions=True)
     assert laying.cancelled()
     assert naming(archive) == [], "nobody writes any more"
     assert _count(volume) < FILES, "it was in the middle"
-    await lay_volume(archive, "p1", "data", host.places)
+    await fill_volume(archive, "p1", "data", host.places)
     assert _count(volume) == FILES
 
 

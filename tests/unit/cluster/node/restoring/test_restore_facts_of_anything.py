@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedana_sched.cluster.node.containers.privileges import IMAGES, PRIVILEGES, SERVICE_ACCOUNT
-from cedana_sched.cluster.node.restoring.preparation import _names_in
 from cedana_sched.cluster.node.restoring.privilege_checks import (
     recorded_privileges,
     refuse_other_images,
     refuse_other_service_account,
 )
-from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
+from cedana_sched.cluster.node.restoring.restore_preparation import _names_from_facts
+from cedana_sched.kube.builtin_kinds import Container, Metadata, Pod, PodSpec
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.runtime.privilege_record import encode
-from cedana_sched.runtime.privileges import Privileges, objection_to
+from cedana_sched.runtime_handler.privilege_comparison import Privileges, restore_objection_to
+from cedana_sched.runtime_handler.privilege_record import encode
 from tests.unit.cluster.node.restoring.test_returning_privileges import SAME
 from tests.unit.store.test_any_bytes_in_the_store import places, replaced
 
@@ -51,8 +51,8 @@ def used(facts: dict[str, Any]) -> dict[str, Privileges]:
     Raises:
         RestoreError: it refuses them.
     """
-    names = _names_in(facts, "containers")
-    assert all(isinstance(name, str) for name in (*names, *_names_in({"volumes": []} | facts, "volumes")))
+    names = _names_from_facts(facts, "containers")
+    assert all(isinstance(name, str) for name in (*names, *_names_from_facts({"volumes": []} | facts, "volumes")))
     privileges = recorded_privileges(facts)
     refuse_other_images(facts, names, POD)
     refuse_other_service_account(facts, POD)
@@ -72,7 +72,7 @@ def test_facts_with_anything_in_one_place(place: tuple[Any, ...], by: Any) -> No
     assert changed[IMAGES].items() >= FACTS[IMAGES].items()
     assert changed[SERVICE_ACCOUNT] == "md"
     for one in privileges.values():
-        said = objection_to(one, SAME.container)
+        said = restore_objection_to(one, SAME.container)
         assert said is None or isinstance(said, str)
 
 

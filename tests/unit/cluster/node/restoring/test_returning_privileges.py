@@ -10,18 +10,18 @@ import pytest
 
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.restoring.privilege_checks import (
+    fail_overprivileged,
     recorded_privileges,
     refuse_other_images,
     refuse_other_service_account,
-    refused_after_all,
 )
-from cedana_sched.kube.objects import Container, Metadata, Pod, PodSpec
+from cedana_sched.kube.builtin_kinds import Container, Metadata, Pod, PodSpec
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
-from cedana_sched.runtime.continuing import RESTORED
-from cedana_sched.runtime.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan, Result, read_result
-from cedana_sched.runtime.privilege_record import encode
-from cedana_sched.runtime.privileges import Confinement, Credentials, Privileges
+from cedana_sched.runtime_handler.plan import COLD, FAIL, RESTORE, ContainerPlan, ContainerResult, Plan, read_result
+from cedana_sched.runtime_handler.privilege_comparison import Confinement, Credentials, Privileges
+from cedana_sched.runtime_handler.privilege_record import encode
+from cedana_sched.runtime_handler.runc_restore import RESTORED
 from tests.unit.cluster.node.bundle_tree import Host
 
 SAME = Privileges(
@@ -33,7 +33,7 @@ SAME = Privileges(
     Credentials(),
 )
 """Of the containers of this host."""
-BACK = Result(restored=True, id="c")
+BACK = ContainerResult(restored=True, id="c")
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def host(tmp_path: Path) -> Host:
 
 def checked(
     host: Host, folder: Path, privileges: Privileges | None, fallback: str = COLD, *, continued: bool = True
-) -> Result:
+) -> ContainerResult:
     host.container("c")
     if continued:
         host.write(host.places.states / "c" / RESTORED, "")
     plan = Plan(RESTORE, fallback=fallback, containers={"main": ContainerPlan("/i", "/w", privileges=privileges)})
-    running = Bundles(host.places).of_pod("p1")
-    return refused_after_all(str(folder), plan, {"main": BACK}, running, host.places)["main"]
+    running = Bundles(host.places).workload_containers("p1")
+    return fail_overprivileged(str(folder), plan, {"main": BACK}, running, host.places)["main"]
 
 
 def test_what_came_back_as_it_may_stays(host: Host, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.cluster.node.containers.places import Places
-from cedana_sched.cluster.node.restoring import progress
-from cedana_sched.cluster.node.restoring.progress import StagingProgress
+from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
+from cedana_sched.cluster.node.restoring import staging_progress
+from cedana_sched.cluster.node.restoring.staging_progress import StagingProgress
 from cedana_sched.model.objects.names import RESTORE_VOLUME
 
 _MIB = 1 << 20
@@ -23,12 +23,12 @@ def volume(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def staging(tmp_path: Path) -> StagingProgress:
-    return StagingProgress(Places(pods=tmp_path / "pods"))
+    return StagingProgress(HostPaths(pods=tmp_path / "pods"))
 
 
 def test_only_some_of_many_lines_are_told_and_the_last_always(volume: Path, staging: StagingProgress) -> None:
     for done in range(1, 101):
-        staging.show("uid", done * _MIB, 100 * _MIB)
+        staging.print_progress("uid", done * _MIB, 100 * _MIB)
     assert (volume / "progress").read_text().splitlines() == [
         "1 of 100 MiB of the snapshot are on this node",
         "100 of 100 MiB of the snapshot are on this node",
@@ -38,11 +38,11 @@ def test_only_some_of_many_lines_are_told_and_the_last_always(volume: Path, stag
 def test_lines_follow_one_another_in_time(
     volume: Path, staging: StagingProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(staging_progress, "EVERY_SECONDS", 0.0)
     for done in (10, 50):
-        staging.show("uid", done * _MIB, 100 * _MIB)
+        staging.print_progress("uid", done * _MIB, 100 * _MIB)
     assert len((volume / "progress").read_text().splitlines()) == 2
 
 
 def test_nobody_is_told_before_the_volume_is_there(staging: StagingProgress) -> None:
-    staging.show("somebody-else", _MIB, 2 * _MIB)
+    staging.print_progress("somebody-else", _MIB, 2 * _MIB)

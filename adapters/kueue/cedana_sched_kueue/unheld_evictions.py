@@ -1,0 +1,49 @@
+"""Torn evictions: evictions that were not held, usually because no webhook answered when Kueue suspended the Job.
+
+The Job's controller deletes the pods of such a Job, and only their preStop hooks still wait: the hook of a pod with
+`names.CONFIRM_DELETION` waits until the adapter either publishes a signal or marks the pod as not preempted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cedana_sched.kube.builtin_kinds import Pod
+from cedana_sched.kube.cached_metadata_keys import register_cached_key
+from cedana_sched.model.objects import names
+from cedana_sched_kueue.objects import EVICTED, FINISHED, Job, Workload
+
+ASKS_FOR_SECONDS: Final = 15.0
+"""How long an agent waits before SIGTERM; a program that already terminates is not worth saving."""
+
+POD_SET: Final = register_cached_key("kueue.x-k8s.io/podset")
+"""Label of every pod that Kueue admitted."""
+_WITHOUT_A_HOLD: Final = frozenset({"", "default-scheduler"})
+
+
+def is_evicted(workload: Workload) -> bool:
+    """Whether Kueue evicts its Job; Kueue sets the condition before it suspends the Job."""
+    return workload.find_true_condition(EVICTED) is not None and workload.find_true_condition(FINISHED) is None
+
+
+def is_suspended(job: Job | None) -> bool:
+    """Whether the Job's controller deletes its pods."""
+    return job is not None and job.spec.suspend and not job.ended
+
+
+def awaits_confirmation(pod: Pod) -> bool:
+    """Whether the pod is terminating and waits for this adapter, not for that of the scheduler that bound it."""
+    metadata = pod.metadata
+    asks = metadata.annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS and POD_SET in metadata.labels
+    if not asks or metadata.deletion_timestamp is None or pod.finished:
+        return False
+    return not (pod.is_evicted and pod.spec.scheduler_name not in _WITHOUT_A_HOLD)
+
+
+def is_prestop_waiting(pod: Pod, now: float) -> bool:
+    """Whether its preStop hook waits at this time (seconds since the epoch), so that its processes still run."""
+    ends_at = pod.metadata.deletion_deadline
+    if ends_at is None or not awaits_confirmation(pod) or pod.status.phase != "Running":
+        return False
+    asked_at = ends_at - (pod.metadata.deletion_grace_period_seconds or 0)
+    return now - asked_at < ASKS_FOR_SECONDS

@@ -1,0 +1,94 @@
+"""What a person may read of a cluster, page by page; a right that is missing is named, and ends its check.
+
+All checks of a cluster read through it, so that none of them takes 'you may not see' for 'it is not there'. It writes
+nothing: what it tries to create is a dry run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from cedana_sched.kube.builtin_kinds import PartialObject
+from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.errors import ApiError, RefusedByServerError
+from cedana_sched.kube.resources import Resource
+from cedana_sched.model.errors import CedanaSchedError
+
+T = TypeVar("T")
+
+MOST_NAMES: Final = 10
+"""Of what a finding names; it counts the others."""
+_DENIED: Final = frozenset({401, 403})
+_BY_RIGHTS: Final = "cannot create resource"
+"""In a 403 of the authorizer, and not of admission (`ForbiddenStatusError` of k8s.io/apiserver's responsewriters)."""
+
+
+class MissingPermissionError(CedanaSchedError):
+    """What a check needs may not be read by this person: `message` names the right."""
+
+
+class ClusterReader:
+    """Every method raises UnknownError if a right is missing, and ApiUnavailableError without an answer."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def read_objects(
+        self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", into: type[T]
+    ) -> tuple[T, ...]:
+        """All of a kind that the selectors allow, everywhere or in one namespace.
+
+        Raises:
+            AbsentError: the kind is not served.
+        """
+        query = {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
+        try:
+            found, _ = await self._api.list_all(resource, namespace, query, into=into)
+        except RefusedByServerError as error:
+            raise _permission_error(error, "list", resource, namespace) from error
+        return found
+
+    async def find(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T | None:
+        """One object, or None where there is none."""
+        try:
+            return await self._api.find(resource, name, namespace, into=into)
+        except RefusedByServerError as error:
+            raise _permission_error(error, "get", resource, namespace) from error
+
+    async def exists(self, resource: Resource, name: str, namespace: str | None = None) -> bool:
+        """Whether there is such an object; of a Secret nothing that it holds is read, though the right is the same."""
+        try:
+            found = await self._api.find_metadata(resource, name, namespace, into=PartialObject)
+        except RefusedByServerError as error:
+            raise _permission_error(error, "get", resource, namespace) from error
+        return found is not None
+
+    async def create_dry_run(self, resource: Resource, body: Object, *, into: type[T]) -> T:
+        """Return the object that would be stored after all admission calls; nothing is stored.
+
+        Raises:
+            ApiError: an admission call refuses it.
+        """
+        try:
+            return await self._api.create_dry(resource, body, into=into)
+        except RefusedByServerError as error:
+            if error.status == 403 and _BY_RIGHTS not in error.message:
+                raise
+            raise _permission_error(error, "create", resource, body["metadata"].get("namespace")) from error
+
+
+def _permission_error(error: ApiError, verb: str, resource: Resource, namespace: str | None) -> CedanaSchedError:
+    if error.status not in _DENIED:
+        return error
+    group = resource.group_version.rpartition("/")[0]
+    kind = f"{resource.plural}.{group}" if group else resource.plural
+    where = f" in namespace {namespace}" if namespace else ""
+    return MissingPermissionError(f"unknown: needs {verb} on {kind}{where}", remedy="run it as a user with that right")
+
+
+def summarize_names(names: Iterable[str]) -> str:
+    """The first of them in their order, and how many more there are."""
+    known = sorted(set(names))
+    more = len(known) - MOST_NAMES
+    return ", ".join(known[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

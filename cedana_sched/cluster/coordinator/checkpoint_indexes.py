@@ -1,0 +1,74 @@
+"""Indices of the Checkpoints of the cluster: both tracked and archived ones."""
+
+from __future__ import annotations
+
+from math import inf
+
+from cedana_sched.coordinator.core.user_events import format_short_name
+from cedana_sched.kube.builtin_kinds import Pod, read_time
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
+from cedana_sched.kube.watching import Informer
+from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.records import CheckpointStep
+
+
+def describe_missed_checkpoint(missed: KnownCheckpoint) -> str:
+    """Describe a checkpoint that was not restored: its name, and whether its snapshot existed already."""
+    if (snapshot := missed.snapshot) is not None:
+        return f"{format_short_name(snapshot)}, which was there"
+    return f"{format_short_name(missed.identity)}, which is still being made"
+
+
+class CheckpointsBySnapshot(Index[SnapshotRef, KnownCheckpoint]):
+    """Checkpoints by the snapshot that they describe: usually one, but concurrent preemptions share theirs."""
+
+    def __init__(self, checkpoints: Informer[KnownCheckpoint]) -> None:
+        super().__init__(lambda one: one.snapshot, checkpoints)
+
+    def manifest_digest_of(self, snapshot: SnapshotRef) -> str:
+        """Return the digest of its manifest; empty if no Checkpoint has it."""
+        return next((one.manifest_digest for one in self.objects_of(snapshot) if one.manifest_digest), "")
+
+
+class CheckpointsById(Index[tuple[str, str], KnownCheckpoint]):
+    """Checkpoints by namespace and id, of all replicas. Implements `adapter.cluster_contract.Snapshots`."""
+
+    def __init__(self, checkpoints: Informer[KnownCheckpoint]) -> None:
+        super().__init__(lambda one: (one.metadata.namespace, one.spec.identity.id), checkpoints)
+        self.synced = checkpoints.synced
+
+    def has_checkpoint_of_id(self, identity: Identity) -> bool:
+        """Whether a Checkpoint of any replica of its id exists, including failed ones and those in flight."""
+        return next(iter(self.objects_of((identity.namespace, identity.id))), None) is not None
+
+    def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
+        """See `adapter.cluster_contract.Snapshots`."""
+        ready = (one for one in self.objects_of((namespace, identifier)) if one.status.step is CheckpointStep.READY)
+        return tuple(one.snapshot for one in ready if one.snapshot is not None and not one.is_deleted)
+
+    def newest_checkpoint_missed_by(
+        self, pod: Pod, identifier: str, index: int | None = None
+    ) -> KnownCheckpoint | None:
+        """Return the newest checkpoint that a cold-started pod could have restored; in flight it has no snapshot yet.
+
+        Only checkpoints of other pods that began before this pod got its node. `index`: None for any replica's.
+        """
+        created, started = read_time(pod.metadata.creation_timestamp), pod.status.started_at
+        came = inf if started is None else max(started, created or started)  # of two clocks, one may be behind
+        missed = (
+            one
+            for one in self.objects_of((pod.metadata.namespace, identifier))
+            if one.has_possible_snapshot
+            and one.spec.pod_ref.uid != pod.metadata.uid
+            and index in {None, one.spec.identity.index}
+            and (one.began_at or 0.0) <= came
+        )
+        return max(missed, key=lambda one: inf if one.snapshot is None else one.snapshot.generation, default=None)
+
+    def has_pod_snapshot_before(self, pod_uid: str, identity: Identity, before: float) -> bool:
+        """Whether a snapshot of this very pod was committed before that time (seconds since the epoch)."""
+        return any(
+            one.spec.pod_ref.uid == pod_uid and one.snapshot is not None and (one.committed_at or before) < before
+            for one in self.objects_of((identity.namespace, identity.id))
+        )

@@ -1,0 +1,125 @@
+"""The runtime's spec of a job, and its translation into the task of a supervisor.
+
+Validates the spec against this machine before the run, by field: user, directory, command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from cedana_sched.model.errors import UsageError
+from cedana_sched.snapshot.cgroups import Limits
+from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.snapshot.external_mounts import Externals
+from cedana_sched.snapshot.launch import Job
+from cedana_sched.snapshot.restore import RestoreRequest
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The spec of a job's processes. Paths are absolute; None in `cpus`, `memory_bytes` or `processes` is no limit."""
+
+    argv: tuple[str, ...]
+    stdout: Path
+    stderr: Path
+    environment: dict[str, str] = {}
+    """Variables added to PATH, HOME, USER, LOGNAME and SHELL, or overriding them."""
+    directory: Path | None = None
+    """The working directory; None is the user's home."""
+    user: str | None = None
+    """A user name or uid; None is the engine's own user."""
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.cpus, self.memory_bytes, self.processes)
+
+
+class RestoreTask(msgspec.Struct, frozen=True, tag=True):
+    """A restore for a supervisor, which adds the run's control groups to the request."""
+
+    toolchain: Toolchain
+    request: RestoreRequest
+
+
+def create_launch_task(spec: LaunchSpec, tini: Path, mount_point: Path, externals: Externals) -> Job:
+    """Return the task for `cedana_sched.snapshot.launch`.
+
+    Raises:
+        UsageError: a field of the job is invalid on this machine; the error names it.
+    """
+    account = _user_account(spec.user)
+    environment = _account_environment(account) | spec.environment
+    directory = spec.directory or Path(account.pw_dir)
+    if not directory.is_dir():
+        raise UsageError("cwd", str(directory), "is no directory of this machine", remedy="name one that exists")
+    _require_command(spec.argv, environment, directory)
+    return Job(
+        command=spec.argv,
+        tini=str(tini),
+        mount_point=str(mount_point),
+        externals=externals,
+        environment=environment,
+        directory=str(directory),
+        stdout=str(spec.stdout),
+        stderr=str(spec.stderr),
+        uid=account.pw_uid,
+        gid=account.pw_gid,
+        groups=tuple(os.getgrouplist(account.pw_name, account.pw_gid)),
+    )
+
+
+def create_output_directories(spec: LaunchSpec) -> None:
+    """Create the directories of the job's output files."""
+    for path in (spec.stdout, spec.stderr):
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def install_tini(tini: Path, folder: Path) -> Path:
+    """Copy tini to a permanent path: a restore requires a snapshot's programs at the same path, with equal content."""
+    content = tini.read_bytes()
+    target = folder / f"tini-{hashlib.sha256(content).hexdigest()[:12]}"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{target.name}.{os.getpid()}"
+        temporary.write_bytes(content)
+        temporary.chmod(0o755)
+        temporary.replace(target)
+    return target
+
+
+def _user_account(user: str | None) -> pwd.struct_passwd:
+    if user is None:
+        return pwd.getpwuid(os.geteuid())
+    try:
+        return pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
+    except KeyError as error:
+        raise UsageError("user", user, "is not known on this machine", remedy="name a user of its passwd") from error
+
+
+def _account_environment(account: pwd.struct_passwd) -> dict[str, str]:
+    return {
+        "PATH": DEFAULT_PATH,
+        "HOME": account.pw_dir,
+        "USER": account.pw_name,
+        "LOGNAME": account.pw_name,
+        "SHELL": account.pw_shell or "/bin/sh",
+    }
+
+
+def _require_command(argv: tuple[str, ...], environment: dict[str, str], directory: Path) -> None:
+    if not argv:
+        raise UsageError("argv", [], "is empty", remedy="give the command to run")
+    command = argv[0] if "/" not in argv[0] else str(directory / argv[0])
+    if shutil.which(command, path=environment["PATH"]) is None:
+        where = f"in {environment['PATH']}" if command == argv[0] else "there, or not executable"
+        raise UsageError("argv", argv[0], f"is no program {where}", remedy="check its name, or give its full path")
