@@ -81,6 +81,6 @@ async def retry(
             return await call()
         except errors as error:
             pause = backoff.next_pause()
-            log.warning("failed, tried again", what=what, problem=str(error), pause_seconds=pause)
+            log.warning("failed, tried again", what=what, error=str(error), pause_seconds=pause)
             on_failure(what, error)
         await asyncio.sleep(pause)

@@ -1,4 +1,4 @@
-"""House rules on the syntax tree: races with processes and links, vain assertions, clocks, retries, and libraries.
+"""House rules on the syntax tree: races with processes and links, assertions, clocks, retries, libraries, log keys.
 
 A part of `make lint`. A process may end, or become a zombie, between any two reads of its state: code that reads /proc
 or uses psutil must handle that. An assertion must be able to fail. Root code walks no directory by path in which a pod
@@ -132,7 +132,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def complaints(path: str, text: str) -> Iterator[str]:
     """Yield every violation in one file, as `file:line: what`."""
     tree = ast.parse(text)
-    rules = (_psutil, _walks, _unguarded, _guards, _clocks, _backoffs, _libraries, _private_names)
+    rules = (_psutil, _walks, _unguarded, _guards, _clocks, _backoffs, _libraries, _private_names, _log_keys)
     found = (*(rule(path, tree) for rule in rules), _two_words(tree))
     for line, what in itertools.chain(*found):
         yield f"{path}:{line}: {what}"
@@ -254,6 +254,22 @@ def _private_names(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 for line, name in _names_of_self(node):
                     if name not in own:
                         yield line, f"{node.name} uses {name} of {ast.unparse(node.bases[0])}, which {remedy}"
+
+
+_LOG_KEYS = {"problem": "error", "problems": "errors", "said": "reason", "why": "reason"}
+"""Other words for the two keys of log lines: `error` is what was raised, `reason` any other cause."""
+
+
+def _log_keys(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield keys of log lines that have another name elsewhere."""
+    if not path.startswith(PRODUCT):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="log" | "_log")), keywords=keywords):
+                for key in keywords:
+                    if key.arg in _LOG_KEYS:
+                        yield node.lineno, f"logs `{key.arg}`: call it `{_LOG_KEYS[key.arg]}`"
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:

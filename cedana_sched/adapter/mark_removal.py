@@ -115,7 +115,7 @@ class MarkRemoval:
                 return True
             if not is_running(there) or there.is_evicted or fresh_mark(there, self._now()) is not None:
                 return False
-            log.warning("eviction mark stays", namespace=metadata.namespace, pod=metadata.name, problem=str(error))
+            log.warning("eviction mark stays", namespace=metadata.namespace, pod=metadata.name, error=str(error))
             if not is_over:
                 raise
         return True

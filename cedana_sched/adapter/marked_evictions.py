@@ -326,7 +326,7 @@ class MarkedEvictions:
         try:
             identity = identity_of(pod)
         except (KeyError, UsageError, ValueError) as error:
-            log.warning("pod is not saved", namespace=metadata.namespace, pod=metadata.name, problem=str(error))
+            log.warning("pod is not saved", namespace=metadata.namespace, pod=metadata.name, error=str(error))
             return None
         return Victim(
             workload=workload_of(pod),

@@ -58,7 +58,7 @@ class CancelledSnapshots:
         try:
             await self._threads.run(self.remove_committed, identity, checkpoint_uid)
         except CedanaSchedError as error:
-            log.warning("called-off snapshot not removed, trying again", checkpoint=checkpoint_uid, problem=str(error))
+            log.warning("called-off snapshot not removed, trying again", checkpoint=checkpoint_uid, error=str(error))
             self._left[checkpoint_uid] = identity
             await asyncio.to_thread(self._record_pending_removal, checkpoint_uid, identity)
             self._try_later()
@@ -84,7 +84,7 @@ class CancelledSnapshots:
                 try:
                     await self._threads.background.run(self.remove_committed, identity, uid)
                 except CedanaSchedError as error:
-                    log.warning("called-off snapshot not removed, trying again", checkpoint=uid, problem=str(error))
+                    log.warning("called-off snapshot not removed, trying again", checkpoint=uid, error=str(error))
                 except Exception:  # a defect in one of them must not block the others
                     log.exception("called-off snapshot not removed, trying again", checkpoint=uid)
                 else:
@@ -112,7 +112,7 @@ class CancelledSnapshots:
             self._notes.mkdir(parents=True, exist_ok=True)
             write_atomically(self._record_path(checkpoint_uid), codec.encode(_CancellationNote(identity)))
         except OSError as error:  # this agent has it in memory
-            log.warning("called-off snapshot not noted", checkpoint=checkpoint_uid, problem=str(error))
+            log.warning("called-off snapshot not noted", checkpoint=checkpoint_uid, error=str(error))
 
     def _read_pending_removals(self) -> dict[str, Identity]:
         found = {}
@@ -122,5 +122,5 @@ class CancelledSnapshots:
             try:
                 found[path.name] = codec.decode(path.read_bytes(), _CancellationNote).identity
             except (OSError, msgspec.MsgspecError) as error:
-                log.warning("note of a called-off snapshot cannot be read", path=str(path), problem=str(error))
+                log.warning("note of a called-off snapshot cannot be read", path=str(path), error=str(error))
         return found

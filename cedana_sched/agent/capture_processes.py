@@ -256,7 +256,7 @@ class CaptureProcesses:
             if not await asyncio.to_thread(await_orphans, self._toolchain, directory, workload):
                 log.warning("criu was killed", checkpoint=directory.name)
         except (CedanaSchedError, OSError) as error:
-            log.warning("rest of a capture not undone", checkpoint=directory.name, problem=str(error))
+            log.warning("rest of a capture not undone", checkpoint=directory.name, error=str(error))
         except Exception:  # a defect in one workload must not leave it frozen
             log.exception("rest of a capture not undone", checkpoint=directory.name)
 

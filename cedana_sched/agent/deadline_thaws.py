@@ -70,7 +70,7 @@ class DeadlineThaws:
             try:
                 is_thawed = await self._thaw(uid, workload)
             except CedanaSchedError as error:
-                log.warning("not thawed, trying again", checkpoint=uid, workload=workload.name, problem=str(error))
+                log.warning("not thawed, trying again", checkpoint=uid, workload=workload.name, error=str(error))
             except Exception:  # a defect must not leave the workload frozen
                 log.exception("not thawed, trying again", checkpoint=uid, workload=workload.name)
             else:

@@ -40,4 +40,4 @@ class DumpPrefetching:
         try:
             await self._threads.background.run(self._store.prefetch_for_next_generation, snapshot)
         except CedanaSchedError as error:
-            log.info("page fingerprints not prefetched", snapshot=str(snapshot), problem=str(error))
+            log.info("page fingerprints not prefetched", snapshot=str(snapshot), error=str(error))

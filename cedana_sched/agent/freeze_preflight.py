@@ -50,7 +50,7 @@ class Preflight:
                 return await self._find_obstacle(workload, running)
         except (CutShortError, TimeoutError) as error:
             why = str(error) or "the look does not end"
-            log.warning("not looked at all of a workload before its freeze", workload=workload.name, why=why)
+            log.warning("not looked at all of a workload before its freeze", workload=workload.name, reason=why)
             return None
 
     async def _find_obstacle(self, workload: WorkloadRef, running: RunningWorkload) -> str | None:

@@ -89,10 +89,10 @@ class Garbage:
                 await asyncio.sleep(self._second_run_seconds + self._every_seconds * self._chance())
                 await self._wait_for_run_after(namespace, condemned + min(GRACE_SECONDS, self._second_run_seconds))
         except _NoCredentialsError as error:
-            log.info("garbage is left to others", namespace=namespace, why=str(error.__cause__))
+            log.info("garbage is left to others", namespace=namespace, error=str(error.__cause__))
             self._left_over.pop(namespace, None)
         except CrowdedNamespaceError as error:  # needs an admin; the next removal retries
-            log.warning("garbage not collected", namespace=namespace, problem=str(error))
+            log.warning("garbage not collected", namespace=namespace, error=str(error))
             self._left_over.pop(namespace, None)
 
     async def _wait_for_run_after(self, namespace: str, moment: float) -> float:
@@ -106,7 +106,7 @@ class Garbage:
             except CrowdedNamespaceError:
                 raise
             except CedanaSchedError as error:
-                log.warning("garbage not collected, trying again", namespace=namespace, problem=str(error))
+                log.warning("garbage not collected, trying again", namespace=namespace, error=str(error))
             else:
                 now, last = loop.time(), turn.last
                 if turn.report is not None:
@@ -121,4 +121,4 @@ class Garbage:
             try:
                 await self._threads.background.run(self._store.tidy_cache)
             except CedanaSchedError as error:
-                log.warning("cache not tidied, trying again", problem=str(error))
+                log.warning("cache not tidied, trying again", error=str(error))

@@ -331,7 +331,7 @@ class NodeAgent:
             else:
                 await self._threads.run(self._store.remove, order.snapshot)
         except NotFoundError as error:
-            log.info("snapshot was removed already", checkpoint=uid, said=error.message)
+            log.info("snapshot was removed already", checkpoint=uid, error=error.message)
         except CedanaSchedError as error:
             return orders.RemovalFailed(uid, str(error))
         identity = order.identity if isinstance(order, orders.DiscardCancelled) else order.snapshot.identity

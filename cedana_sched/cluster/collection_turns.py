@@ -47,7 +47,7 @@ class CollectionTurns(msgspec.Struct, frozen=True):
             found = msgspec.json.decode(text, type=tuple[CollectionTurn, ...])
             return tuple(one for one in found if validate_namespace(one.namespace) and now < one.until)
         except (msgspec.DecodeError, UsageError) as error:
-            log.warning("turns of collections cannot be read", configmap=self.metadata.name, problem=str(error))
+            log.warning("turns of collections cannot be read", configmap=self.metadata.name, error=str(error))
             return ()
 
 

@@ -180,7 +180,7 @@ class FolderWatches:
         now = asyncio.get_running_loop().time()
         if self._told_at is None or now - self._told_at > _TOLD_EVERY_SECONDS:
             self._told_at = now
-            log.warning("the node has no inotify left for this user: looking instead", why=str(error))
+            log.warning("the node has no inotify left for this user: looking instead", error=str(error))
 
     def _read(self) -> None:
         if (inotify := self._inotify) is None:

@@ -30,6 +30,6 @@ async def run_in_own_task(work: Coroutine[Any, Any, None]) -> None:
         task.cancel()
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("failed while it was cancelled", problem=str(error))
+            log.info("failed while it was cancelled", error=str(error))
         raise
     task.result()

@@ -45,7 +45,7 @@ def run_with_graceful_stop(work: Callable[[asyncio.Event], Coroutine[Any, Any, N
     try:
         asyncio.run(_run_with_signals(work))
     except CedanaSchedError as error:
-        log.error("ended", problems=[str(error)])  # noqa: TRY400  # no traceback for expected errors
+        log.error("ended", errors=[str(error)])  # noqa: TRY400  # no traceback for expected errors
         return 1
     except BaseExceptionGroup as group:
         _log_errors(group)
@@ -82,7 +82,7 @@ def _log_errors(group: BaseExceptionGroup[BaseException]) -> None:
     """Log our own errors as messages, defects with tracebacks."""
     ours, defects = group.split(CedanaSchedError)
     if ours is not None:
-        log.error("ended", problems=[str(error) for error in _flat(ours)])
+        log.error("ended", errors=[str(error) for error in _flat(ours)])
     if defects is not None:
         log.error("ended by a defect", exc_info=defects)
 

@@ -46,7 +46,7 @@ async def reconcile_forever(
         except CedanaSchedError as error:
             problems.inc()
             wait = backoff.next_pause()
-            log.warning(name, problem=error.message, remedy=error.remedy, pause_seconds=wait)
+            log.warning(name, error=error.message, remedy=error.remedy, pause_seconds=wait)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(wait, LONGEST_WAIT.total_seconds())):
                 await changed.wait()

@@ -126,7 +126,7 @@ class Effects:
                 self._post(outcome)
         except CedanaSchedError as error:
             why = str(error)
-            log.warning("order lost", order=type(order).__name__, node=node, problem=why)
+            log.warning("order lost", order=type(order).__name__, node=node, error=why)
         except Exception as error:  # the order is lost, whatever the error; the core decides what follows
             why = repr(error)
             log.exception("order failed", order=type(order).__name__, node=node)
@@ -142,7 +142,7 @@ class Effects:
             try:
                 until = await adapter.hold(signal)
             except RetryableError as error:
-                log.warning("hold not placed, trying again", problem=error.message, pause_seconds=pause)
+                log.warning("hold not placed, trying again", error=error.message, pause_seconds=pause)
             except Exception:  # the eviction is not held, and races the checkpoint
                 log.exception("hold failed")
                 return
@@ -164,7 +164,7 @@ class Effects:
                 await adapter.release(release)
             except CedanaSchedError as error:
                 why = str(error)
-                log.warning("release failed, trying again", problem=why, pause_seconds=pause)
+                log.warning("release failed, trying again", error=why, pause_seconds=pause)
             except Exception as error:  # a defect of the adapter must not keep the hold
                 why = repr(error)
                 log.exception("release failed, trying again", pause_seconds=pause)

@@ -181,7 +181,7 @@ class Coordinator:
                 await self._journal.save(persist.records, persist.forget)
             except RetryableError as error:
                 pause = backoff.next_pause()
-                log.warning("journal cannot be written, trying again", problem=error.message, pause_seconds=pause)
+                log.warning("journal cannot be written, trying again", error=error.message, pause_seconds=pause)
                 if self._queue.qsize() > MOST_WAITING:
                     message = f"more than {MOST_WAITING} events wait for the journal: {error.message}"
                     raise TooManyWaitingError(message, remedy="see why it cannot be written") from error
@@ -220,7 +220,7 @@ class Coordinator:
                     self.post(Reported(name, self._amend_report(report)))
                     backoff.reset()
             except CedanaSchedError as error:
-                log.warning("reports broke off", adapter=name, problem=str(error))
+                log.warning("reports broke off", adapter=name, error=str(error))
             except Exception:  # adapters may be third-party: a defect must not stop the others
                 log.exception("reports failed", adapter=name)
             else:
@@ -236,7 +236,7 @@ class Coordinator:
                     self.post(change)
                     backoff.reset()
             except RetryableError as error:
-                log.warning("changes of nodes broke off", problem=str(error))
+                log.warning("changes of nodes broke off", error=str(error))
             else:
                 log.warning("changes of nodes ended unexpectedly")
             await self._clock.wait_until(self._clock.now() + backoff.next_pause())

@@ -134,7 +134,7 @@ class EventRecorder:
         try:
             await self._write(waiting)
         except ApiError as error:
-            log.warning("event not written", reason=waiting.event.reason, problem=error.message)
+            log.warning("event not written", reason=waiting.event.reason, error=error.message)
 
     async def _write_warning(self, key: _Key) -> None:
         """Write one warning; raises ApiError to be retried. An object whose namespace is gone needs no Event."""
@@ -147,7 +147,7 @@ class EventRecorder:
             is_over = is_vain or time.monotonic() - waiting.since > SAME_SECONDS
             if not is_over:
                 raise
-            log.error("event not written", reason=told.event.reason, problem=error.message)  # noqa: TRY400
+            log.error("event not written", reason=told.event.reason, error=error.message)  # noqa: TRY400
         waiting.count -= told.count
         waiting.others -= told.others
         if waiting.count > 0 or waiting.others > 0:  # repeated meanwhile

@@ -67,6 +67,6 @@ class EvictionMarker:
         try:
             await self._api.patch(PODS, pod.name, pod.namespace, patch)
         except (AbsentError, ConflictError) as error:
-            log.debug("eviction not marked", namespace=pod.namespace, pod=pod.name, problem=error.message)
+            log.debug("eviction not marked", namespace=pod.namespace, pod=pod.name, error=error.message)
         except ApiError as error:
-            log.warning("eviction not marked", namespace=pod.namespace, pod=pod.name, problem=error.message)
+            log.warning("eviction not marked", namespace=pod.namespace, pod=pod.name, error=error.message)

@@ -86,7 +86,7 @@ class LeaderElection:
             try:
                 lease = await self._try_to_acquire()
             except ApiError as error:
-                log.warning("lease cannot be requested, retrying", problem=error.message)
+                log.warning("lease cannot be requested, retrying", error=error.message)
                 lease = None
             if lease is not None:
                 return lease
@@ -131,7 +131,7 @@ class LeaderElection:
                         f"the lease {self._name} could not be renewed for {self._timing.renew_deadline:g} s: {error!r}",
                         remedy="see whether the API server answers",
                     ) from error
-                log.warning("lease not renewed, trying again", problem=str(error) or repr(error))
+                log.warning("lease not renewed, trying again", error=str(error) or repr(error))
 
     async def _reread_own_lease(self, lease: Lease, renewed_at: float) -> Lease:
         """Read the Lease after a conflict: our own renewal, considered failed, may have reached the API server."""
@@ -154,7 +154,7 @@ class LeaderElection:
                     patch["metadata"] = {"resourceVersion": current.metadata.resource_version}
                     await self._api.patch(LEASES, self._name, self._namespace, patch)
         except (ApiError, TimeoutError) as error:
-            log.info("lease not given back", problem=str(error) or repr(error))
+            log.info("lease not given back", error=str(error) or repr(error))
 
     def _body(self, lease: Lease | None) -> Object:
         now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

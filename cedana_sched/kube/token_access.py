@@ -80,7 +80,7 @@ class TokenAccess:
                     self._cache_status(digest, known)
                 return known
         except ApiError as error:
-            log.warning("readers of metrics cannot be authorized", problem=error.message, remedy=error.remedy)
+            log.warning("readers of metrics cannot be authorized", error=error.message, remedy=error.remedy)
             return HTTPStatus.SERVICE_UNAVAILABLE
         finally:
             self._waiting -= 1

@@ -156,7 +156,7 @@ class Watch(Generic[T]):
                         raise
                 pause, self.problem = backoff.next_pause(), error
                 problem = explain_watch_error(error, self.resource)
-                log.warning("watch broken", kind=self.resource.kind, problem=problem, pause_seconds=pause)
+                log.warning("watch broken", kind=self.resource.kind, error=problem, pause_seconds=pause)
                 await asyncio.sleep(pause)
 
     def _is_absent(self, error: ApiError) -> bool:
@@ -208,7 +208,7 @@ class Watch(Generic[T]):
                 if refused > REFUSED_TIMES:
                     raise
                 pause = backoff.next_pause()
-                log.info("watch resumes", kind=self.resource.kind, problem=error.message, pause_seconds=pause)
+                log.info("watch resumes", kind=self.resource.kind, error=error.message, pause_seconds=pause)
                 await asyncio.sleep(pause)
 
     def _check_length(self, seconds: float) -> None:
@@ -331,7 +331,7 @@ class Informer(Generic[T]):
             self._drop(known)
         kind, metadata = self._watch.resource.kind, one.metadata
         log.warning(
-            "object cannot be read", kind=kind, namespace=metadata.namespace, name=metadata.name, problem=one.problem
+            "object cannot be read", kind=kind, namespace=metadata.namespace, name=metadata.name, error=one.problem
         )
         if self._unreadable is not None:
             self._unreadable(self._watch.resource, one)

@@ -60,7 +60,7 @@ class WorkQueue(Generic[K]):
                 self._backoffs.pop(key, None)
             except CedanaSchedError as error:
                 pause = self._next_pause(key)
-                log.warning("failed, tried again", what=self._name, key=key, problem=str(error), pause_seconds=pause)
+                log.warning("failed, tried again", what=self._name, key=key, error=str(error), pause_seconds=pause)
                 loop.call_later(pause, self.add, key)
             except Exception:  # a defect shown by one key must not affect the others
                 pause = self._next_pause(key)

@@ -218,7 +218,7 @@ class _Engine:
         try:
             await self._agent.remove_stale_staging(live)
         except OSError as error:
-            log.warning("what a killed engine left was not removed", problem=str(error))
+            log.warning("what a killed engine left was not removed", error=str(error))
 
     async def _job_spec_of(self, workload: WorkloadRef) -> LaunchSpec:
         job, run_ = self._loop.find_active_run(workload.uid)

@@ -39,4 +39,4 @@ async def require_keys(store: _Store, namespaces: Collection[str]) -> None:
     except SealedError as error:
         raise SealedError(error.message, remedy=f"{error.remedy}; {_OTHER_WAYS}") from error
     except (StoreError, TimeoutError) as error:
-        log.warning("whether the store is sealed is not known", why=str(error) or "it does not answer")
+        log.warning("whether the store is sealed is not known", error=str(error) or "it does not answer")

@@ -168,7 +168,7 @@ class Catalogue:
         try:
             return self.summary_unless_removed(ref, entry)
         except UnsealedError as error:
-            _log.warning("snapshot_unsealed", snapshot=str(ref), why=str(error))
+            _log.warning("snapshot_unsealed", snapshot=str(ref), error=str(error))
         except (IntegrityError, NewerFormatError):
             pass  # logged already
         return None
@@ -187,7 +187,7 @@ class Catalogue:
         except NotFoundError:
             return None
         except (IntegrityError, NewerFormatError) as error:
-            _log.warning("snapshot_unreadable", snapshot=str(ref), why=str(error))
+            _log.warning("snapshot_unreadable", snapshot=str(ref), error=str(error))
             raise
 
     def read_manifest(self, ref: SnapshotRef) -> Manifest:
@@ -243,7 +243,7 @@ def _retry_if_damaged(read: Callable[[], R]) -> R:
     try:
         return read()
     except IntegrityError as error:
-        _log.info("manifest_read_again", why=error.message)
+        _log.info("manifest_read_again", error=error.message)
         return read()
 
 

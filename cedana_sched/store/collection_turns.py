@@ -103,7 +103,7 @@ def _read(backend: Backend, key: str) -> _TurnState | None:
     except MissingObjectError:
         return None
     except (IntegrityError, *UNREADABLE) as error:
-        _log.warning("collector_unreadable", key=key, why=str(error))
+        _log.warning("collector_unreadable", key=key, error=str(error))
         return None
 
 
@@ -115,4 +115,4 @@ def _restore_state(backend: Backend, key: str, before: _TurnState) -> None:
     try:
         _write(backend, key, before)
     except CedanaSchedError as error:  # it expires
-        _log.info("collection_not_withdrawn", key=key, why=str(error))
+        _log.info("collection_not_withdrawn", key=key, error=str(error))

@@ -81,7 +81,7 @@ def _withdraw(backend: Backend, claim: str) -> None:
     try:
         backend.delete([claim])
     except StoreError as error:
-        _log.info("claim_left_behind", key=claim, why=str(error))
+        _log.info("claim_left_behind", key=claim, error=str(error))
 
 
 def _has_other_claim(backend: Backend, ref: SnapshotRef, writer: str) -> bool:

@@ -99,7 +99,7 @@ class IntentLease:
         try:
             self._backend.delete([self._key])
         except CedanaSchedError as error:
-            _log.info("intent_left_behind", key=self._key, why=str(error))
+            _log.info("intent_left_behind", key=self._key, error=str(error))
             return False
         return True
 
@@ -123,7 +123,7 @@ class IntentLease:
             try:
                 self._write_intent()
             except CedanaSchedError as error:
-                _log.warning("heartbeat_failed", key=self._key, why=str(error))
+                _log.warning("heartbeat_failed", key=self._key, error=str(error))
 
 
 def _boot_clock_seconds() -> float:
@@ -174,7 +174,7 @@ def read_intents(
         except MissingObjectError:
             continue
         except UNREADABLE as error:  # foreign; collected when it is old
-            _log.info("intent_unreadable", key=entry.key, why=str(error))
+            _log.info("intent_unreadable", key=entry.key, error=str(error))
     return Intents(tuple(live))
 
 

@@ -80,7 +80,7 @@ class FingerprintCache:
         try:
             return NewCopy(self, path, self._limit)
         except OSError as error:
-            _log.info("page_index_not_kept_on_node", snapshot=str(ref), why=str(error))
+            _log.info("page_index_not_kept_on_node", snapshot=str(ref), error=str(error))
             return None
 
     def delete_damaged_copy(self, ref: SnapshotRef, writer: str) -> None:
@@ -211,7 +211,7 @@ class NewCopy:
             while view:
                 view = view[self._file.write(view) :]
         except OSError as error:
-            _log.info("page_index_not_kept_on_node", path=str(self._path), why=str(error))
+            _log.info("page_index_not_kept_on_node", path=str(self._path), error=str(error))
             self.discard()
 
     def finish(self) -> None:
@@ -220,7 +220,7 @@ class NewCopy:
             try:
                 self._partial.replace(self._path)
             except OSError as error:  # the folder or file was deleted: it is only a cache
-                _log.info("page_index_not_kept_on_node", path=str(self._path), why=str(error))
+                _log.info("page_index_not_kept_on_node", path=str(self._path), error=str(error))
                 self.discard()
                 return
             self._close()
@@ -248,7 +248,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        _log.warning("cached_file_not_removed", path=str(path), why=str(error))
+        _log.warning("cached_file_not_removed", path=str(path), error=str(error))
 
 
 def _remove_empty(folder: Path, top: Path) -> None:

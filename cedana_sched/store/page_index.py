@@ -109,7 +109,7 @@ def load_page_index(
         except MissingObjectError:
             return None
         except (OSError, IntegrityError) as error:
-            _log.warning("page_index_not_fetched", snapshot=str(ref), why=str(error))
+            _log.warning("page_index_not_fetched", snapshot=str(ref), error=str(error))
             return None
     return None
 
@@ -170,7 +170,7 @@ def _map_verified(descriptor: int, index: PageIndex) -> mmap.mmap | None:
         for offset in range(0, index.length, _FETCH_BYTES):
             hasher.update(os.pread(descriptor, _FETCH_BYTES, offset))
     except OSError as error:
-        _log.warning("page_index_unreadable_on_node", why=str(error))
+        _log.warning("page_index_unreadable_on_node", error=str(error))
         return None
     if hasher.digest() != index.digest:
         return None

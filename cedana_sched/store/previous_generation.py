@@ -72,7 +72,7 @@ def load_previous_manifest(catalogue: Catalogue, ref: SnapshotRef | None) -> Man
     try:
         return catalogue.read_manifest(ref)
     except (IntegrityError, IncompatibleError, NotFoundError, UnsealedError) as error:
-        _log.warning("previous_generation_unreadable", snapshot=str(ref), why=str(error))
+        _log.warning("previous_generation_unreadable", snapshot=str(ref), error=str(error))
         return None
 
 

@@ -102,7 +102,7 @@ class ChunkReader:
             except IntegrityError as error:
                 if is_fresh:
                     raise
-                _log.info("chunk_read_again", why=error.message)
+                _log.info("chunk_read_again", error=error.message)
                 data, is_fresh = self._read_range(read), True
                 chunk = self._verify_chunk(number, data, read.offset)
             take(number, chunk)
@@ -167,7 +167,7 @@ def read_patiently(read: Callable[[], R]) -> R:
 
 def _log_retry(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome is not None else None
-    _log.info("store_read_again", attempt=state.attempt_number, why=str(error))
+    _log.info("store_read_again", attempt=state.attempt_number, error=str(error))
 
 
 class SnapshotReader:

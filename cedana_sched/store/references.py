@@ -138,16 +138,16 @@ def _read_cache(backend: Backend, namespace: str) -> dict[Entry, ManifestReferen
     except MissingObjectError:
         return {}
     except IntegrityError as error:
-        _log.warning("references_read_anew", namespace=namespace, why=str(error))
+        _log.warning("references_read_anew", namespace=namespace, error=str(error))
         return {}
     digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if blake3(body).digest() != digest:
-        _log.warning("references_read_anew", namespace=namespace, why="they are damaged")
+        _log.warning("references_read_anew", namespace=namespace, reason="they are damaged")
         return {}
     try:
         return _decode_cache(_decoder.decode(decompress_bounded(body, MOST_BYTES)))
     except (IntegrityError, *UNREADABLE) as error:  # of another version
-        _log.warning("references_read_anew", namespace=namespace, why=str(error))
+        _log.warning("references_read_anew", namespace=namespace, error=str(error))
         return {}
 
 
@@ -193,4 +193,4 @@ def _write_cache(backend: Backend, namespace: str, needed: dict[Entry, ManifestR
         body = zstandard.ZstdCompressor(level=3).compress(msgspec.msgpack.encode(_encode_cache(needed)))
         backend.put(key, blake3(body).digest() + body)
     except CedanaSchedError as error:
-        _log.warning("references_not_remembered", namespace=namespace, why=str(error))
+        _log.warning("references_not_remembered", namespace=namespace, error=str(error))

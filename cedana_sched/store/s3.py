@@ -341,7 +341,7 @@ class S3Backend(Backend):
                 if not sweep_uploads(self.location, f"{self._key_prefix}{key}", float("inf"), lambda _: False):
                     return
         except StoreUnavailableError as error:
-            _log.warning("upload_not_aborted", key=key, why=str(error))
+            _log.warning("upload_not_aborted", key=key, error=str(error))
 
     def sweep_partial(self, prefix: str, older_than_seconds: float, spare: Callable[[str], bool]) -> int:
         until = self.store_time() - older_than_seconds

@@ -123,7 +123,7 @@ class StorePresence:
                 self._note.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._note, f"{name}\n{self._root}\n".encode(), mode=0o644)
             except OSError as error:  # this process has it in memory all the same
-                log.warning("store not noted", folder=str(self._root), why=str(error))
+                log.warning("store not noted", folder=str(self._root), error=str(error))
 
     def _not_mounted_error(self, why: str) -> StoreUnavailableError:
         anew = f"; to begin an empty store there, remove {self._note}" if self._note is not None else ""

@@ -201,7 +201,7 @@ class SnapshotWriter:
         try:
             self._backend.delete([*keys, self._index.key])
         except CedanaSchedError as error:
-            _log.info("aborted_upload_left_behind", writer=self.writer, why=str(error))
+            _log.info("aborted_upload_left_behind", writer=self.writer, error=str(error))
 
     def _append_index(self, stream: StreamWriter, fingerprints: bytes) -> None:
         self._index.append(self._numbers[stream], fingerprints)

@@ -49,4 +49,4 @@ class CertificateFileKeeper:
                 log.info("certificate", file=str(self._files.certificate))
         except (OSError, UnreadableCertificatesError) as error:
             self._metrics.certificate_problems.inc()
-            log.warning("certificate", problem=str(error), file=str(self._files.certificate))
+            log.warning("certificate", error=str(error), file=str(self._files.certificate))

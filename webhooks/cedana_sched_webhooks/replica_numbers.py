@@ -79,7 +79,7 @@ class ReplicaNumbers:
         try:
             job = await self._api.get(JOBS, name, namespace, into=Job)
         except ApiError as error:  # a random number is right with and without siblings
-            log.warning("controller not read", kind=JOBS.kind, name=name, problem=error.message)
+            log.warning("controller not read", kind=JOBS.kind, name=name, error=error.message)
             return Distinction() if numbered else Distinction(_random_number())
         several = (job.spec.parallelism or 0) > 1
         return Distinction(

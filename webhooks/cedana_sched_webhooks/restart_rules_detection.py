@@ -40,5 +40,5 @@ async def _server_version(api: Api) -> str:
     try:
         return await api.version()
     except RefusedByServerError as error:
-        log.warning("the API server's version cannot be read", problem=error.message)
+        log.warning("the API server's version cannot be read", error=error.message)
         return ""

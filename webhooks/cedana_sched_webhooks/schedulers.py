@@ -117,8 +117,8 @@ async def keep_running(webhooks: SchedulerWebhooks) -> None:
             if time.monotonic() - began > WELL_SECONDS:
                 said = ""
             problem = _first_error_message(group)
-            tell = log.debug if problem == said else log.warning
-            tell("scheduler's objects not read, trying again", adapter=webhooks.name, problem=problem)
+            write_log = log.debug if problem == said else log.warning
+            write_log("scheduler's objects not read, trying again", adapter=webhooks.name, error=problem)
             said = problem
         await asyncio.sleep(PAUSE_SECONDS)
 

@@ -84,7 +84,7 @@ def _create_responder(
             body = await read_body(received, LONGEST_REQUEST_BYTES, READ_SECONDS)
         except (web.HTTPRequestEntityTooLarge, web.HTTPRequestTimeout) as error:
             metrics.requests.labels(path, "unreadable").inc()
-            log.warning("admission", webhook=path, decision="unreadable", why=error.text)
+            log.warning("admission", webhook=path, decision="unreadable", error=error.text)
             raise
         began = time.perf_counter()
         try:
@@ -131,8 +131,8 @@ def _record_answer(path: str, request: Request, answer: Answer, metrics: Metrics
     if answer.decision == "not-ours":
         return
     refused = answer.refusal.message if answer.refusal is not None else None
-    tell = log.debug if _is_repeated(path, request, answer, asked) else log.info
-    tell(
+    write_log = log.debug if _is_repeated(path, request, answer, asked) else log.info
+    write_log(
         "admission",
         webhook=path,
         decision=answer.decision,

@@ -226,7 +226,7 @@ class ArmadaAdapter:
                 text = f"Armada job {member.job} {ended} and is not submitted again: {outcome.why_none}"
                 if outcome.given_up:
                     text += manual_resubmission_hint(member, self._cluster.snapshots)
-                log.warning("not resubmitted", preemption=case.uid, job=member.job, why=text)
+                log.warning("not resubmitted", preemption=case.uid, job=member.job, reason=text)
             else:
                 continue
             reason = "Resubmitted" if successor is not None else "NotResubmitted"

@@ -195,7 +195,7 @@ class JobSetWatcher:
         except ArmadaError as error:
             if self._ledger.streams.get(job_set) == begun_at:
                 raise
-            log.info("stream resumes", queue=job_set.queue, job_set=job_set.name, problem=error.message)
+            log.info("stream resumes", queue=job_set.queue, job_set=job_set.name, error=error.message)
             return
         if self._clock() - begun < SHORTEST_SECONDS:
             raise ArmadaUnavailableError(f"events of job set {job_set} ended", remedy="they are requested again")

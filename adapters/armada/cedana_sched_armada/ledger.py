@@ -385,7 +385,7 @@ def _decode_state(written: bytes) -> _LedgerState:
         problem = str(error)
     log.warning(
         "armada's notes cannot be read, and are replaced: pending resubmissions are lost",
-        problem=problem,
+        error=problem,
         remedy="submit those jobs again that were preempted and have no successor",
     )
     return _LedgerState(VERSION)

@@ -234,7 +234,7 @@ class KueueAdapter:
         try:
             told = await released_victims_by_signal(self._api, ADAPTER)
         except ApiError as error:
-            log.warning("earlier holds cannot be read: who comes late to one is not saved", problem=error.message)
+            log.warning("earlier holds cannot be read: who comes late to one is not saved", error=error.message)
             return
         for signal_uid, victims in told.items():
             self._preemptions.record_earlier_signal(signal_uid, victims)
@@ -244,7 +244,7 @@ class KueueAdapter:
         try:
             standing = await unreleased_signal_uids(self._api, ADAPTER)
         except ApiError as error:
-            log.warning("earlier holds cannot be read; they end at their deadlines", problem=error.message)
+            log.warning("earlier holds cannot be read; they end at their deadlines", error=error.message)
             return []
         return [PreemptionCancelled(uid, "Kueue no longer evicts it") for uid in standing if self._is_stale(uid)]
 

@@ -127,7 +127,7 @@ class AdmissionCheckController:
         except (AbsentError, ConflictError):
             return  # changed or deleted: the watch triggers another reconcile
         condition = body["status"]["conditions"][0]
-        log.info("admission check declared", check=name, active=condition["status"], why=condition["message"])
+        log.info("admission check declared", check=name, active=condition["status"], reason=condition["message"])
 
     async def _answer_pending_checks(self, key: str) -> None:
         namespace, _, name = key.partition("/")
@@ -170,7 +170,7 @@ class AdmissionCheckController:
         except (AbsentError, ConflictError):
             return  # as in `_write_ready_status`
         metadata = workload.metadata
-        log.warning("workload waits", namespace=metadata.namespace, workload=metadata.name, check=check, why=message)
+        log.warning("workload waits", namespace=metadata.namespace, workload=metadata.name, check=check, reason=message)
 
     async def _write_ready_status(self, workload: Workload, check: str, answer: Answer, message: str) -> None:
         metadata = workload.metadata

@@ -293,7 +293,7 @@ class EvictionDetector:
             try:
                 identity = identity_of(pod)
             except (KeyError, UsageError, ValueError) as error:
-                log.warning("pod is not saved", namespace=metadata.namespace, pod=metadata.name, problem=str(error))
+                log.warning("pod is not saved", namespace=metadata.namespace, pod=metadata.name, error=str(error))
                 continue
             yield Victim(
                 workload=workload_of(pod),

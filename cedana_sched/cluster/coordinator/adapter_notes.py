@@ -107,5 +107,5 @@ def _decode_notes(kept: _NotesConfigMap) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        log.warning("notes are damaged; the adapter begins without", name=kept.metadata.name, problem=str(error))
+        log.warning("notes are damaged; the adapter begins without", name=kept.metadata.name, error=str(error))
         return None

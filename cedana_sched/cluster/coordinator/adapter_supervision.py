@@ -61,7 +61,7 @@ class OwnDeployment:
         try:
             found = await self._api.get(DEPLOYMENTS, self._name, self._namespace, into=PartialObject)
         except ApiError as error:
-            log.info("event not published", reason=reason, problem=error.message)
+            log.info("event not published", reason=reason, error=error.message)
             return
         involved = DEPLOYMENTS.reference(self._name, self._namespace, found.metadata.uid)
         self._events.record_event(ObjectEvent(involved, reason, message, warning=True))
@@ -82,12 +82,12 @@ async def keep_running(name: str, adapter: ClusterAdapter, deployment: OwnDeploy
             metrics.set_adapter_up(name, up=False)
             why = _first_error_text(group)
             message = f"{name} is enabled, but its kinds are not served: {why}; install it, or disable {name}"
-            log.warning("scheduler not found, trying again", adapter=name, problem=message, pause_seconds=pause)
+            log.warning("scheduler not found, trying again", adapter=name, error=message, pause_seconds=pause)
             await deployment.publish_warning(REASON, message)
         except* CedanaSchedError as group:
             metrics.set_adapter_up(name, up=False)
             message = f"{name} cannot be followed: {_first_error_text(group)}"
-            log.warning("scheduler not followed, trying again", adapter=name, problem=message, pause_seconds=pause)
+            log.warning("scheduler not followed, trying again", adapter=name, error=message, pause_seconds=pause)
             await deployment.publish_warning(NOT_FOLLOWED, message)
         except* Exception as group:  # a defect triggered by one scheduler's object must not end the coordinator
             metrics.set_adapter_up(name, up=False)
@@ -118,7 +118,7 @@ async def _report_refused_watches(
         metrics.set_adapter_up(name, up=refused is None)
         if refused is not None and not was_refused:
             message = f"{name} cannot be followed: {refused}"
-            log.warning("scheduler not followed, its watch is tried again", adapter=name, problem=message)
+            log.warning("scheduler not followed, its watch is tried again", adapter=name, error=message)
             await deployment.publish_warning(NOT_FOLLOWED, message)
         elif refused is None and was_refused:
             log.info("scheduler followed again", adapter=name)

@@ -162,7 +162,7 @@ class CheckpointFinalizer:
                 await self._order_until_removed(key, order, patience, problems)
         except TimeoutError:
             text = f"Snapshot {what} stays in the store, and nothing will remove it by itself: {problems[-1]}"
-            log.error("snapshot not removed", snapshot=what, problem=problems[-1])  # noqa: TRY400  # no traceback needed
+            log.error("snapshot not removed", snapshot=what, error=problems[-1])  # noqa: TRY400  # no traceback needed
             reference = CHECKPOINTS.reference(one.metadata.name, one.metadata.namespace, one.metadata.uid)
             self._events.record_event(ObjectEvent(reference, "SnapshotRemovalFailed", text, warning=True))
         else:
@@ -190,9 +190,7 @@ class CheckpointFinalizer:
                 failed = number
                 problems.append(one.status.answer.outcome.why)
                 tried.add(one.metadata.labels.get(names.NODE, ""))
-                log.warning(
-                    "snapshot not removed, trying again", snapshot=_describe_removal(order), problem=problems[-1]
-                )
+                log.warning("snapshot not removed, trying again", snapshot=_describe_removal(order), error=problems[-1])
                 await asyncio.sleep(backoff.next_pause())
                 continue
             node = self._removers.choose_node(one, tried)
@@ -242,7 +240,7 @@ class CheckpointFinalizer:
                 return
             except ApiError as error:
                 pause = backoff.next_pause()
-                log.warning("checkpoint not written, trying again", problem=str(error), pause_seconds=pause)
+                log.warning("checkpoint not written, trying again", error=str(error), pause_seconds=pause)
                 await asyncio.sleep(pause)
             else:
                 return

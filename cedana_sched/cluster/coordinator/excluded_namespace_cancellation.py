@@ -56,6 +56,6 @@ class ExcludedNamespacesAdapter:
         """No-op: this adapter holds no eviction."""
 
     def _call_off(self, checkpoint: Checkpoint, why: str) -> None:
-        log.warning("cancelled", preemption=checkpoint.signal_uid, pod=checkpoint.workload.name, why=why)
+        log.warning("cancelled", preemption=checkpoint.signal_uid, pod=checkpoint.workload.name, reason=why)
         cancelled = self._standing[checkpoint.uid] = PreemptionCancelled(checkpoint.signal_uid, why)
         self._readers.publish(cancelled)

@@ -100,7 +100,7 @@ class GarbageCollectionScheduler:
             try:
                 await self.run_round()
             except CedanaSchedError as error:
-                log.warning("no turns to collect garbage given, trying again", problem=str(error))
+                log.warning("no turns to collect garbage given, trying again", error=str(error))
             except Exception:  # a defect triggered by one bucket must not end the coordinator
                 log.exception("no turns to collect garbage given, trying again")
 

@@ -71,7 +71,7 @@ class ObjectJournal:
             try:
                 return await self._load()
             except ApiError as error:
-                log.warning("journal not read, trying again", problem=str(error))
+                log.warning("journal not read, trying again", error=str(error))
                 await asyncio.sleep(backoff.next_pause())
 
     async def _load(self) -> tuple[Record, ...]:
@@ -99,7 +99,7 @@ class ObjectJournal:
             self._projection.register_existing_object(record, body)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
             metadata = msgspec.convert(body["metadata"], Metadata)
-            log.warning("object is none of ours", kind=resource.kind, name=metadata.name, problem=str(error))
+            log.warning("object is none of ours", kind=resource.kind, name=metadata.name, error=str(error))
             if body.get("status"):  # else a user created it by hand
                 self._unreadable(resource, Unreadable(metadata, str(error)))
             return None

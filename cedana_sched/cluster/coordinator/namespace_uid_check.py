@@ -92,7 +92,7 @@ class NamespaceUidCheck:
         except OfAnotherNamespaceError as error:
             if not await self._has_live_pod(workloads[:_PODS_LOOKED_AT]):
                 raise
-            log.warning("namespace's uid corrected", record=record.uid, namespace=namespace, problem=error.message)
+            log.warning("namespace's uid corrected", record=record.uid, namespace=namespace, error=error.message)
             return with_namespace_uid(record, error.current)
         return record
 

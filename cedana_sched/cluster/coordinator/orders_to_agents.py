@@ -207,7 +207,7 @@ class ObjectAgents:
             return self._shorten_and_log(outcome, seen.metadata)
         why = truncate_text(why, _LONGEST_OBJECTION)
         name, given = seen.metadata.name, type(order).__name__
-        log.error("answer not accepted", namespace=seen.metadata.namespace, object=name, order=given, why=why)
+        log.error("answer not accepted", namespace=seen.metadata.namespace, object=name, order=given, reason=why)
         self._on_answer_rejected(_resource_of_order(order), seen.metadata, why)
         if (failure := failure_outcome_for(order, f"the answer of its node is not accepted: {why}")) is None:
             raise AnswerRejectedError(f"the answer to {given} is not accepted: {why}", remedy="it is ordered again")
@@ -237,7 +237,7 @@ class ObjectAgents:
         if (waiting := self._waiting.get(uid)) and (
             failure := outcome_if_undeliverable(waiting.order, why)
         ) is not None:
-            log.warning("order cannot be given", order=type(waiting.order).__name__, record=uid, why=why)
+            log.warning("order cannot be given", order=type(waiting.order).__name__, record=uid, reason=why)
             waiting.changed(failure)
 
     def _on_object_changed(self, resource: Resource, before: OrderedObject | None, now: OrderedObject | None) -> None:

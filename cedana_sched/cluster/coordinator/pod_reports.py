@@ -122,7 +122,7 @@ class PodReports:
         try:
             starting = self._starting_report(now)
         except (KeyError, ValueError, UsageError) as error:  # another writer changed our webhook's annotations
-            log.warning("pod does not say who it is", pod=now.metadata.name, problem=repr(error))
+            log.warning("pod does not say who it is", pod=now.metadata.name, error=repr(error))
             return []
         return [starting] if self._is_start_reportable(now, starting) else []
 

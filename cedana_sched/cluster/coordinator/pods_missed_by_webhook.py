@@ -257,7 +257,7 @@ class PodsMissedByWebhook:
             self._publish(event)
 
     def _publish(self, event: PublishEvent) -> None:
-        log.warning("pod was not prepared by a webhook", kind=event.kind, why=event.text)
+        log.warning("pod was not prepared by a webhook", kind=event.kind, reason=event.text)
         self._publish_event(event)
 
     async def _identify_replica(self, body: Object, namespace: str) -> tuple[Replica | None, str, bool]:

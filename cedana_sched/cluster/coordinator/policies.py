@@ -110,7 +110,7 @@ class ClusterPolicies:
                 return effective_policy(candidate, read_spec(candidate, found.spec), namespace).policy
             except UsageError as error:
                 # our webhook refuses invalid policies; it may have been down, or the policy changed since
-                log.warning("policy does not count", policy=candidate, namespace=namespace, problem=str(error))
+                log.warning("policy does not count", policy=candidate, namespace=namespace, error=str(error))
         return CheckpointPolicy()
 
     def _on_policy_changed(self, before: CachedPolicy | None, now: CachedPolicy | None) -> None:
@@ -122,7 +122,7 @@ class ClusterPolicies:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             problem = f"{'.'.join(('spec', *map(str, first['loc'])))}: {first['msg']}"
-            log.warning("policy cannot be read", policy=now.metadata.name, problem=problem)
+            log.warning("policy cannot be read", policy=now.metadata.name, error=problem)
             self._unreadable(CHECKPOINT_POLICIES, Unreadable(now.metadata, problem))
             return
         if before is None or before.spec != now.spec:

@@ -277,7 +277,7 @@ class Projection:
         try:
             await self._write_one(target)
         except NamespaceGoneError as error:  # the namespace is gone with its content; no object can show the record
-            log.info("object not written", kind=target.resource.kind, name=target.name, problem=error.message)
+            log.info("object not written", kind=target.resource.kind, name=target.name, error=error.message)
             if not target.existed or isinstance(error, OfAnotherNamespaceError):
                 for sink in self._undeliverable_sinks:
                     sink(target.record.uid, error.message)
@@ -307,7 +307,7 @@ class Projection:
             "object not written, trying again",
             kind=target.resource.kind,
             name=target.name,
-            problem=truncate_text(problem),
+            error=truncate_text(problem),
             refusals=target.backoff.failures,
             pause_seconds=pause,
         )

@@ -328,7 +328,7 @@ class RedoLog:
         try:
             segments = _decode_segments(data, _SEGMENTS, tuple[_Segment, ...]) if _SEGMENTS in data else ()
         except _DAMAGE as error:
-            log.exception("journal is damaged; what the objects say counts", problem=repr(error))
+            log.exception("journal is damaged; what the objects say counts", error=repr(error))
             segments = ()
         for segment in segments:
             if (found := await self._read_segment(segment)) is None:
@@ -362,7 +362,7 @@ class RedoLog:
             if not 0 <= bits < 1 << len(entries):
                 raise ValueError(f"{segment.live:.40} says nothing of {len(entries)} entries")
         except (AbsentError, UnreadableError, *_DAMAGE) as error:
-            log.exception("journal is damaged; what the objects say counts", problem=repr(error))
+            log.exception("journal is damaged; what the objects say counts", error=repr(error))
             return None
         live = [entry for number, entry in enumerate(entries) if bits >> number & 1]
         return _StoredSegment(segment.parts, entries), live
@@ -390,7 +390,7 @@ def _decode_inline_entries(data: dict[str, str]) -> Iterable[_Entry]:
         return tuple(_entries_of(codec.decode(text, Entries)))
     except _DAMAGE as error:
         # it held only what objects may lack: the objects remain, and every step repeats its order
-        log.exception("journal is damaged; what the objects say counts", problem=repr(error))
+        log.exception("journal is damaged; what the objects say counts", error=repr(error))
         return ()
 
 

@@ -73,4 +73,4 @@ class RetentionCleanup:
         try:
             await self._api.delete(CHECKPOINTS, name, namespace, uid=one.metadata.uid)
         except ConflictError as error:  # another object has its name
-            log.info("checkpoint not removed", checkpoint=name, problem=error.message)
+            log.info("checkpoint not removed", checkpoint=name, error=error.message)

@@ -168,7 +168,7 @@ class Gates:
                 self._unreadable(PODS, Unreadable(metadata, error.message))
                 return
             except ApiError as error:
-                log.warning("gate not opened, trying again", pod=f"{namespace}/{name}", problem=error.message)
+                log.warning("gate not opened, trying again", pod=f"{namespace}/{name}", error=error.message)
                 await asyncio.sleep(backoff.next_pause())
             except Exception:  # a defect of one pod must not block others; its next change enqueues it again
                 log.exception("gate not opened", pod=f"{namespace}/{name}")

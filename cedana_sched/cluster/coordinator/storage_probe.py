@@ -92,7 +92,7 @@ class StorageProbe:
                 body = {"metadata": {"uid": storage.metadata.uid}, "status": status.to_json()}
                 await self._api.patch(CHECKPOINT_STORAGES, storage.metadata.name, None, body, subresource="status")
             except ApiError as error:
-                log.warning("storage's state not written", storage=storage.metadata.name, problem=error.message)
+                log.warning("storage's state not written", storage=storage.metadata.name, error=error.message)
             await asyncio.sleep(PROBE_SECONDS)
 
     async def _probe_storage(
@@ -108,7 +108,7 @@ class StorageProbe:
             scoped = await self._scoped_conditions(storage, config)
             report = await self._threads.run(probe, config)
         except CedanaSchedError as error:
-            log.warning("storage cannot be used", storage=storage.metadata.name, problem=str(error))
+            log.warning("storage cannot be used", storage=storage.metadata.name, error=str(error))
             reason = type(error).__name__.removesuffix("Error")
             return self._build_status(storage, "False", reason, str(error), *scoped), measured
         except Exception as error:  # a defect of ours or of the store's client must not end the coordinator

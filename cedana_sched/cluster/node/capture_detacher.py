@@ -71,7 +71,7 @@ class HostCgroupDetacher:
             self._groups = await asyncio.to_thread(self._find_capture_groups)
         except (CgroupError, OSError) as error:
             self.why_unlimited = str(error)
-            log.warning("dumps have no limit of memory on this node", why=self.why_unlimited)
+            log.warning("dumps have no limit of memory on this node", reason=self.why_unlimited)
             return
         self.why_unlimited = None
         await asyncio.to_thread(self._groups.remove_abandoned_groups)
@@ -83,7 +83,7 @@ class HostCgroupDetacher:
         if self._groups is not None:
             group = self._groups.new_capture_cgroup(pid)
             if problem := await self._create_and_join_cgroup(group, pid):
-                log.warning(_NOT_LIMITED, why=problem)
+                log.warning(_NOT_LIMITED, reason=problem)
             else:
                 self._of[pid] = (group, 0)
         return True
@@ -96,7 +96,7 @@ class HostCgroupDetacher:
         # shared pages count for each process that maps them, and are stored once
         limit = self._limit_bytes + int(min(workload_bytes, memory_of_this_machine()) * PAGES_SHARE)
         if problems := await asyncio.to_thread(group.apply_limits, Limits(memory_bytes=limit)):
-            log.warning(_NOT_LIMITED, why="; ".join(problems))
+            log.warning(_NOT_LIMITED, reason="; ".join(problems))
         else:
             self._of[pid] = (group, limit)
 
@@ -110,7 +110,7 @@ class HostCgroupDetacher:
             await asyncio.to_thread(group.remove)
             await asyncio.to_thread(self._groups.remove_abandoned_groups)
         except (CgroupError, OSError) as error:
-            log.warning("control group of a capture not removed", why=str(error))
+            log.warning("control group of a capture not removed", error=str(error))
         return f"the dump ran out of memory at its limit of {limit >> 20} MiB: raise {VALUE}" if kills else None
 
     def _find_capture_groups(self) -> CaptureCgroups:
@@ -156,7 +156,7 @@ async def move_to_host_cgroups(pid: int, first: int = 1) -> bool:
     """Move a process of ours into the control groups of the host's process 1; on failure log and return False."""
     problem = await _run_on_host(first, _MOVE, str(pid), str(first))
     if problem is not None:
-        log.warning(_NOT_MOVED, why=problem)
+        log.warning(_NOT_MOVED, reason=problem)
     return problem is None
 
 

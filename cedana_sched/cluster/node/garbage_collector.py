@@ -59,7 +59,7 @@ class GarbageCollector:
         try:
             done = await self._threads.run(self._collect_now, turn)
         except CedanaSchedError as error:
-            log.warning("garbage not collected", namespace=turn.namespace, problem=str(error))
+            log.warning("garbage not collected", namespace=turn.namespace, error=str(error))
             return
         except Exception:  # a defect in one namespace must not end the agent's other tasks
             log.exception("garbage not collected", namespace=turn.namespace)

@@ -149,7 +149,7 @@ class OriginalGraceEnforcer:
                 log.info("container has had its own grace: killed", pod=name, container=container, seconds=seconds)
                 await self._containers.kill_container(uid, identifier)
         except CedanaSchedError as error:  # the kubelet kills it when the raised grace expires
-            log.warning("container does not end", pod=name, container=container, why=str(error))
+            log.warning("container does not end", pod=name, container=container, error=str(error))
 
     def on_pod_gone(self, uid: str) -> None:
         """Drop the state of a pod that no longer exists."""
@@ -168,4 +168,4 @@ class OriginalGraceEnforcer:
         try:
             await self._containers.kill(uid)
         except CedanaSchedError as error:  # the kubelet kills it when the raised grace expires
-            log.warning("pod does not end", pod=name, why=str(error))
+            log.warning("pod does not end", pod=name, error=str(error))

@@ -269,7 +269,7 @@ class _Agent:
             await self._restorer.cancel_restore(pod.metadata.uid)
             await self._pending_kills.on_deleted(pod.metadata.uid, starts_again=_is_restarted_by_kubelet(pod))
         except CedanaSchedError as error:  # the kubelet kills it when its own grace expires
-            log.warning("pod does not end", pod=pod.metadata.name, problem=str(error))
+            log.warning("pod does not end", pod=pod.metadata.name, error=str(error))
         except Exception:  # a defect in one pod must not end the dumps of the others
             log.exception("pod does not end", pod=pod.metadata.name)
 

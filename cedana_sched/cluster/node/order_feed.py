@@ -125,10 +125,12 @@ class OrderFeed:
         try:
             order = read_order(given)
         except UnreadableOrderError as error:
-            log.warning("order cannot be read", namespace=key.namespace, object=key.name, problem=str(error))
+            log.warning("order cannot be read", namespace=key.namespace, object=key.name, error=str(error))
             return
         if (why := objection_to_order(order, seen, key.resource, self._node, self._served)) is not None:
-            log.warning("order refused", namespace=key.namespace, object=key.name, order=type(order).__name__, why=why)
+            log.warning(
+                "order refused", namespace=key.namespace, object=key.name, order=type(order).__name__, reason=why
+            )
             await self._answer(key, given.number, refusal_of(order, seen.spec.uid, why))
             return
         structlog.contextvars.bind_contextvars(object=key.name, order=type(order).__name__)
@@ -141,7 +143,7 @@ class OrderFeed:
                     await self._answer(key, given.number, outcome)
                     return
             except CedanaSchedError as error:
-                log.warning("order not carried out, trying again", problem=str(error), pause_seconds=pause)
+                log.warning("order not carried out, trying again", error=str(error), pause_seconds=pause)
             except Exception:  # a defect in one order must not end the dumps of other pods
                 log.exception("order not carried out, trying again", pause_seconds=pause)
             await asyncio.sleep(pause)
@@ -181,7 +183,7 @@ class OrderFeed:
                 key, {"transfer": TransferStatus.from_transfer(told).to_json()}, seen.metadata.resource_version
             )
         except ApiError as error:  # best-effort: progress is informational
-            log.info("progress not written", problem=error.message)
+            log.info("progress not written", error=error.message)
 
     async def _answer(self, key: _Key, number: int, outcome: Outcome) -> None:
         backoff = Backoff(API_CALLS)
@@ -190,7 +192,7 @@ class OrderFeed:
                 await self._patch(key, {"answer": {"number": number, "outcome": codec.to_builtins(outcome)}})
             except ApiError as error:  # also on NotFound: the watch shows whether the object is gone
                 pause = backoff.next_pause()
-                log.warning("answer not written, trying again", problem=error.message, pause_seconds=pause)
+                log.warning("answer not written, trying again", error=error.message, pause_seconds=pause)
                 await asyncio.sleep(pause)
             else:
                 return

@@ -236,7 +236,7 @@ class PodOrderGuard:
                 pod = f"{workload.namespace}/{workload.name}"
                 why = f"{pod} with uid {workload.uid} is no pod of this node (any more)"
                 uid = record_uid_of(order)
-                log.warning("order refused", record=uid, why=why)
+                log.warning("order refused", record=uid, reason=why)
                 yield refusal_of(order, uid, why)
                 return
             order = allowed

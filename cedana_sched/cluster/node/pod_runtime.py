@@ -125,7 +125,7 @@ class PodRuntime:
             try:
                 privileges[container.name] = encode(privileges_of(container, self._places))
             except (OSError, ValueError) as error:
-                log.warning("privileges not recorded", pod=pod_uid, container=container.name, problem=str(error))
+                log.warning("privileges not recorded", pod=pod_uid, container=container.name, error=str(error))
         account = self._specs.service_account(pod_uid)
         return {PRIVILEGES: privileges, IMAGES: self._specs.images(pod_uid), SERVICE_ACCOUNT: account}
 
@@ -136,7 +136,7 @@ class PodRuntime:
             try:
                 note = volume_files_note(container, self._places, left)
             except (OSError, ValueError) as error:
-                log.warning("files of volumes not recorded", container=container.name, problem=str(error))
+                log.warning("files of volumes not recorded", container=container.name, error=str(error))
                 yield tree
             else:
                 left -= sum(map(len, note.values()))

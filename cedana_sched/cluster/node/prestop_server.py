@@ -92,7 +92,7 @@ class PreStopServer:
             log.warning("pod held too long: released", pod=name, seconds=self._longest_seconds)
             return web.Response(text="released: held too long\n")
         except CedanaSchedError as error:  # the kubelet then ends the pod
-            log.warning("pod cannot be ended by us", pod=name, why=str(error))
+            log.warning("pod cannot be ended by us", pod=name, error=str(error))
             return web.Response(status=500, text=f"{error}\n")
         return web.Response(text="released\n")
 

@@ -53,7 +53,7 @@ class StoreNamespaceNames:
         found = await self._api.get(NAMESPACES, name, into=PartialObject)
         if not may_be_same_namespace(given := namespace_uid_of(order), found.metadata.uid):
             why = f"it is of namespace {name} with uid {given}, and the one of that name is another one now"
-            log.warning("order refused", record=record_uid_of(order), why=why)
+            log.warning("order refused", record=record_uid_of(order), reason=why)
             yield refusal_of(order, record_uid_of(order), why)
             return
         kept: Order = _move_identities(order, namespace_store_key(name, found.metadata.uid))

@@ -84,7 +84,7 @@ class _OpenCalls(web.Server):
         self._beginning.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        log.warning("a call could not be read", why=repr(error))
+        log.warning("a call could not be read", error=repr(error))
         self._changed()
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
@@ -208,7 +208,7 @@ class CallForwarder:
     def _on_successor_checked(self, look: asyncio.Task[None]) -> None:
         self._looks.discard(look)
         if not look.cancelled() and (error := look.exception()) is not None:
-            log.warning("calls could not be left to a successor", why=repr(error))
+            log.warning("calls could not be left to a successor", error=repr(error))
 
     async def _respond(self, request: web.BaseRequest) -> web.Response:
         if request.path.startswith(_HOLD):
@@ -257,7 +257,7 @@ class CallForwarder:
                     raise TimeoutError from error
                 await asyncio.sleep(PAUSE_SECONDS)
             except aiohttp.ClientError as error:
-                log.warning("the agent has gone while it held a pod: retried with the next one", why=repr(error))
+                log.warning("the agent has gone while it held a pod: retried with the next one", error=repr(error))
                 away_since = clock()
                 await asyncio.sleep(PAUSE_SECONDS)  # the agent may still be running and break every call
 

@@ -153,7 +153,7 @@ class ListeningSocket:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, option, of_program)
         except OSError as error:
-            log.info("calls that begin while this process leaves may break", why=str(error), option=option)
+            log.info("calls that begin while this process leaves may break", error=str(error), option=option)
             return False
         return True
 
@@ -176,7 +176,7 @@ class ListeningSocket:
             except ConnectionAbortedError:  # the client has closed the connection
                 continue
             except OSError as error:
-                log.warning("no call can be accepted now", why=str(error))
+                log.warning("no call can be accepted now", error=str(error))
                 return False
             if caller in self._own:
                 self._own.discard(caller)

@@ -256,7 +256,7 @@ class SchedulingLoop:
                 return await self._process_event(rule)
             except RetryableError as error:
                 pause = backoff.next_pause()
-                log.warning("journal cannot be written, trying again", problem=str(error), pause_seconds=pause)
+                log.warning("journal cannot be written, trying again", error=str(error), pause_seconds=pause)
             await asyncio.sleep(pause)
 
     async def _process_event_exclusively(self, rule: Callable[[Draft], T]) -> T:

@@ -225,7 +225,7 @@ class LocalRuntime:
             try:
                 await asyncio.to_thread(run.group.kill)
             except CedanaSchedError as error:
-                log.warning("run does not end", run=uid, why=str(error))
+                log.warning("run does not end", run=uid, error=str(error))
             if settled:
                 await run.ended.wait()
             else:  # the run was being started, and may have started after the kill

@@ -109,7 +109,7 @@ class SupervisedRun:
                 self.record = await asyncio.to_thread(self._finalize)
             except (CedanaSchedError, OSError) as error:
                 pause = backoff.next_pause()
-                log.warning("run cannot be ended", run=self.uid, why=str(error), attempt=backoff.failures)
+                log.warning("run cannot be ended", run=self.uid, error=str(error), attempt=backoff.failures)
                 await asyncio.sleep(pause)
 
     def _finalize(self) -> ExitRecord:

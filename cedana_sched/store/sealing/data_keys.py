@@ -75,9 +75,9 @@ class DataKeys:
             try:
                 return self.find_data_key(namespace, name)
             except (NotUnwrappedError, IntegrityError) as error:
-                _log.warning("data_key_passed_over", namespace=namespace, data_key=name, why=str(error))
+                _log.warning("data_key_passed_over", namespace=namespace, data_key=name, error=str(error))
             except SealedError as error:
-                _log.warning("data_key_passed_over", namespace=namespace, data_key=name, why=str(error))
+                _log.warning("data_key_passed_over", namespace=namespace, data_key=name, error=str(error))
                 missing = missing or error
         if missing is not None:
             sentence = f"{missing.message}, with which namespace {namespace} is sealed"

@@ -38,7 +38,7 @@ async def test_looks_that_do_not_return_found_nothing_and_say_so(tmp_path: Path,
     looks = Preflight(FakeRuntime(tmp_path), seconds=0)
     with capture_logs() as said:
         assert await looks.find_freeze_obstacle(WORKLOAD) is None
-    assert [(line["log_level"], line["workload"], line["why"]) for line in said] == [
+    assert [(line["log_level"], line["workload"], line["reason"]) for line in said] == [
         ("warning", WORKLOAD.name, "the look does not end")
     ]
 
@@ -62,7 +62,7 @@ async def test_looks_that_are_cut_short_found_nothing_and_say_so(
     monkeypatch.setattr(freeze_preflight, "find_obstacles", look)
     with capture_logs() as said:
         assert await Preflight(FakeRuntime(tmp_path), seconds=7).find_freeze_obstacle(WORKLOAD) is None
-    assert [line["why"] for line in said] == ["the look would take more than 7 s"]
+    assert [line["reason"] for line in said] == ["the look would take more than 7 s"]
 
 
 async def test_what_is_found_is_said(tmp_path: Path, stuck: threading.Event) -> None:

@@ -91,7 +91,7 @@ def test_an_error_of_ours_is_a_sentence(file: Path, work: str) -> None:
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     (line,) = logged(errors)
-    assert (line["level"], line["problems"]) == ("error", ["the store is full (make room)"])
+    assert (line["level"], line["errors"]) == ("error", ["the store is full (make room)"])
     assert "Traceback" not in errors
 
 

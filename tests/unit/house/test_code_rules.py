@@ -248,3 +248,10 @@ def test_a_private_name_of_a_library(check_code: ModuleType, text: str) -> None:
 )
 def test_names_that_may_be_used(check_code: ModuleType, text: str) -> None:
     assert _found(check_code, text, "cedana_sched/store/x.py") == []
+
+
+@pytest.mark.parametrize(("key", "name"), [("problem", "error"), ("why", "reason")])
+def test_a_key_of_a_log_line_with_two_names(check_code: ModuleType, key: str, name: str) -> None:
+    (complaint,) = _found(check_code, f'log.warning("gone", {key}=str(error))', "cedana_sched/kube/x.py")
+    assert complaint.endswith(f"call it `{name}`")
+    assert _found(check_code, f'log.warning("gone", {name}=str(error))', "cedana_sched/kube/x.py") == []

@@ -46,7 +46,7 @@ async def test_a_store_that_says_nothing_of_it_is_a_warning(error: Exception) ->
 
     with capture_logs() as logs:
         await require_keys(_Store(fail), ["default"])
-    assert [(one["log_level"], one["why"]) for one in logs] == [("warning", str(error))]
+    assert [(one["log_level"], one["error"]) for one in logs] == [("warning", str(error))]
 
 
 async def test_a_store_that_does_not_answer_is_one_as_well(
@@ -55,4 +55,4 @@ async def test_a_store_that_does_not_answer_is_one_as_well(
     monkeypatch.setattr(sealed_store_check, "ASKING_SECONDS", 0.05)
     with capture_logs() as logs:
         await require_keys(_Store(unlocked.wait), ["default"])
-    assert [(one["log_level"], one["why"]) for one in logs] == [("warning", "it does not answer")]
+    assert [(one["log_level"], one["error"]) for one in logs] == [("warning", "it does not answer")]

@@ -176,7 +176,7 @@ def test_a_data_key_of_any_size_is_named_and_passed_over(tmp_path: Path) -> None
         assert take(sealed_store(backend, keys), WORKLOAD, STREAMS).data_key == sound
 
     [line] = [one for one in told if one["event"] == "data_key_passed_over"]
-    assert f"object {key} has {TIB:,} bytes, more than {data_keys.MOST_BYTES:,}" in line["why"]
+    assert f"object {key} has {TIB:,} bytes, more than {data_keys.MOST_BYTES:,}" in line["error"]
     assert backend.bytes_read < MOST_READ
 
 

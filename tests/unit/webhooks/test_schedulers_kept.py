@@ -52,7 +52,7 @@ async def warned(*ends: Exception) -> list[str]:
             await toy.runs.wait()
         assert not task.done()
         task.cancel()
-    return [one["problem"] for one in logs if one["log_level"] == "warning"]
+    return [one["error"] for one in logs if one["log_level"] == "warning"]
 
 
 async def test_a_kind_that_may_not_be_read_is_said_once_with_its_remedy_and_tried_again() -> None:

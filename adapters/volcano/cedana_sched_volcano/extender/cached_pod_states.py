@@ -168,7 +168,7 @@ async def _run_informer_with_retries(informer: Informer[Any]) -> None:
         try:
             await informer.run()
         except AbsentError as error:
-            log.warning("kind not served, trying again", problem=error.message, pause_seconds=ABSENT_PAUSE_SECONDS)
+            log.warning("kind not served, trying again", error=error.message, pause_seconds=ABSENT_PAUSE_SECONDS)
         await asyncio.sleep(ABSENT_PAUSE_SECONDS)
 
 

@@ -131,15 +131,15 @@ def _build_extender_handler(
 
 def _record_unreadable_call(way: Way, why: str, metrics: Metrics) -> None:
     metrics.calls.labels(way, "unreadable").inc()
-    log.warning("extender", action=way, decision="unreadable", why=why)
+    log.warning("extender", action=way, decision="unreadable", reason=why)
 
 
 def _record_answer(way: Way, answered: Answer, metrics: Metrics) -> None:
     metrics.calls.labels(way, answered.word).inc()
     metrics.evictees.labels(way, "true").inc(answered.victims)
     metrics.evictees.labels(way, "false").inc(answered.evictees - answered.victims)
-    tell = log.info if answered.word in {"offered", "given-up"} else log.debug
-    tell(
+    write_log = log.info if answered.word in {"offered", "given-up"} else log.debug
+    write_log(
         "extender",
         action=way,
         decision=answered.word,

@@ -67,7 +67,7 @@ class CredentialEndpoint:
             self._log_refusal(wanted.namespace, refused.why)
             return self._build_refusal_response(refused.status, refused.why)
         except (ApiError, StoreError, UsageError) as error:
-            log.warning("credentials not given", namespace=wanted.namespace, problem=str(error))
+            log.warning("credentials not given", namespace=wanted.namespace, error=str(error))
             is_ours = isinstance(error, ApiError | StoreUnavailableError)
             status = HTTPStatus.SERVICE_UNAVAILABLE if is_ours else HTTPStatus.BAD_GATEWAY
             return self._build_refusal_response(status, _public_error_text(error))
@@ -95,7 +95,7 @@ class CredentialEndpoint:
         if len(self._told) >= _MOST_TOLD:
             self._told.clear()
         self._told[namespace, why] = now
-        log.warning("credentials refused", namespace=namespace[:LONGEST_REQUEST_BYTES], why=why)
+        log.warning("credentials refused", namespace=namespace[:LONGEST_REQUEST_BYTES], reason=why)
 
 
 def _decode_request(body: bytes) -> CredentialRequest:

@@ -51,7 +51,7 @@ async def keep_registered(registration: Registration, quiet_seconds: float = QUI
             try:
                 await registration.renew_registration()
             except HostError as error:  # other programs wrote it, and may correct it
-                log.warning("runtime handler not registered anew", problem=str(error))
+                log.warning("runtime handler not registered anew", error=str(error))
 
 
 async def _wait_quiet(folders: Iterable[Path], seen: _Written, seconds: float) -> _Written:

@@ -143,7 +143,7 @@ class IncarnationReports:
         try:
             await self._api.patch(RESTORES, metadata.name, metadata.namespace, patch, subresource="status")
         except ApiError as error:
-            log.warning("new beginning not reported, trying again", object=metadata.name, problem=error.message)
+            log.warning("new beginning not reported, trying again", object=metadata.name, error=error.message)
             return False
         log.info("pod begins again", pod=restore.spec.pod_ref.uid, after=restore.spec.uid, sandbox=beginning.sandbox)
         return True
@@ -170,7 +170,7 @@ async def watch_created_containers(states: Path, made: Callable[[], None]) -> No
         try:
             await _watch_containers(states, made)
         except OSError as error:  # the node lacks a resource, perhaps temporarily
-            log.warning("containers are looked for later", why=str(error), seconds=LATER_SECONDS)
+            log.warning("containers are looked for later", error=str(error), seconds=LATER_SECONDS)
             await asyncio.sleep(LATER_SECONDS)
 
 

@@ -86,7 +86,7 @@ class LockedPodDecisions:
         if failed is None or not (is_any_restored(folder, plan) or self._restored_containers(pod_uid, plan.containers)):
             return
         why = f"container {failed}, which the snapshot has as well, was not restored"
-        log.warning("restored containers are ended", pod=pod_uid, why=why)
+        log.warning("restored containers are ended", pod=pod_uid, reason=why)
         for name, result in results.items():
             known = result if result is not None and not result.restored else ContainerResult(restored=False, why=why)
             plans.write_result(folder, name, known._replace(cold=plan.fallback == COLD))

@@ -114,7 +114,7 @@ def fail_overprivileged(
         except FileNotFoundError:
             continue  # it has exited meanwhile
         if why is not None:
-            log.error("a container was restored that should not have been", container=container.name, why=why)
+            log.error("a container was restored that should not have been", container=container.name, reason=why)
             checked[container.name] = ContainerResult(restored=False, why=why, cold=plan.fallback == COLD)
             plans.write_result(folder, container.name, checked[container.name])
     return checked
