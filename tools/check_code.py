@@ -132,7 +132,18 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def complaints(path: str, text: str) -> Iterator[str]:
     """Yield every violation in one file, as `file:line: what`."""
     tree = ast.parse(text)
-    rules = (_psutil, _walks, _unguarded, _guards, _clocks, _backoffs, _libraries, _private_names, _log_keys)
+    rules = (
+        _psutil,
+        _walks,
+        _unguarded,
+        _guards,
+        _clocks,
+        _backoffs,
+        _libraries,
+        _private_names,
+        _log_keys,
+        _documented,
+    )
     found = (*(rule(path, tree) for rule in rules), _two_words(tree))
     for line, what in itertools.chain(*found):
         yield f"{path}:{line}: {what}"
@@ -270,6 +281,21 @@ def _log_keys(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 for key in keywords:
                     if key.arg in _LOG_KEYS:
                         yield node.lineno, f"logs `{key.arg}`: call it `{_LOG_KEYS[key.arg]}`"
+
+
+def _documented(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield names below `Args:` that are no parameter; ruff's D417 finds the reverse."""
+    if not path.startswith(PRODUCT):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, Function | ast.ClassDef) and "Args:\n" in (text := ast.get_docstring(node) or ""):
+            section = text.partition("Args:\n")[2].partition("\n\n")[0]
+            names = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+            if isinstance(node, ast.ClassDef):
+                names |= {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
+            for found in re.finditer(r"^ {4}(\w+):", section, re.MULTILINE):
+                if found[1] not in names:
+                    yield node.lineno, f"{node.name} documents `{found[1]}`, which is no parameter"
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:

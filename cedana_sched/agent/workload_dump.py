@@ -82,7 +82,7 @@ class WorkloadDump:
 
     @contextlib.contextmanager
     def _hold_connections(self) -> Iterator[None]:
-        """Hold connections between containers; see `loopback`."""
+        """Hold connections between containers; see `loopback_blocking`."""
         namespaces = shared_namespaces(tree.root_pid for tree in self._workload.containers)
         try:
             for namespace in namespaces:

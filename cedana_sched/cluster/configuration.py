@@ -127,12 +127,12 @@ class AgentConfiguration(ServingConfiguration):
 
     @property
     def hold_listeners_folder(self) -> Path:
-        """The folder in which the keepers of this node's holds register their sockets."""
+        """The folder in which this node's `prestop-proxy` pods register their sockets."""
         return self.state / "prestop-proxy" / "listeners"
 
     @property
     def hold_socket(self) -> Path:
-        """Socket that the keeper of this node's holds calls."""
+        """Socket that this node's `prestop-proxy` pod calls."""
         return self.state / "prestop-proxy" / "agent.sock"
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Kubernetes' built-in kinds, with the fields that we read; msgspec skips all others.
 
 Labels, annotations, owner references and variables, of which an object's author may write any number, are reduced on
-decoding to those that are read. See `bounds` for the rest.
+decoding to those that are read. See `object_size_limits` for the rest.
 
 Times stay RFC 3339 strings, as the API server writes them, because they are mostly compared for equality.
 """

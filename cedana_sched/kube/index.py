@@ -16,7 +16,7 @@ class Index(Generic[K, T]):
 
     Args:
         key_of: returns an object's key, or None to leave the object out.
-        mirror: the informer to follow, which may hold objects already; without one, `on_object_change` must get each.
+        informer: the informer to follow, which may hold objects already; without one, `on_object_change` must get each.
     """
 
     def __init__(self, key_of: Callable[[T], K | None], informer: Informer[T] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 Any client writes objects, and they persist for years: a field may have another type than ours. A response may be no
 object at all, if a proxy or a gateway answers in the API server's place. And it may be larger than any legitimate
-object (see `bounds`).
+object (see `object_size_limits`).
 """
 
 from __future__ import annotations

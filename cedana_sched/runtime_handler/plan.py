@@ -2,10 +2,10 @@
 
 Both are files in the folder of one pod, `STATE/pods/UID`:
 
-    plan.json                   written by the agent, atomically
-    results/NAME.json           written by the handler, one per container that the plan restores, atomically
-    results/NAME.json.begun     the same, while a container is being restored, and until its `start` publishes it
-    results/NAME.json.lost      the same, of a container that has run and containerd has lost: see `lost_containers`
+    plan.json                   written by the agent, atomically results/NAME.json           written by the handler, one
+    per container that the plan restores, atomically results/NAME.json.begun     the same, while a container is being
+    restored, and until its `start` publishes it results/NAME.json.lost      the same, of a container that has run and
+    containerd has lost: see `containerd_lost_containers`
 
 A container with a result is done: if the kubelet starts it again later, runc handles it alone. Standard library only:
 the handler runs on the host, without other packages.

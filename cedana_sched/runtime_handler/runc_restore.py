@@ -70,7 +70,8 @@ def restore_with_runc(
         clean_after_failure: after a failure, reset the bundle to the state that `create` expects.
 
     Raises:
-        OSError: the node has a shortage; see `shortages`. Or it is not ready, which does not indict the snapshot.
+        OSError: the node has a shortage; see `shortage_retries`. Or it is not ready, which does not indict the
+        snapshot.
     """
     rootfs = Rootfs(_rootfs_path(call, spec))
     status, result = _attempt_restore(runc, call, plan, spec, rootfs, deadline)

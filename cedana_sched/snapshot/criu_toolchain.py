@@ -2,8 +2,8 @@
 
 Distributions ship CRIU too old for current kernels (before 4.2.1 every process with an inet socket fails to dump since
 Linux 6.16), so package files of Debian testing are installed into one relocatable folder: CRIU, its libraries with
-their own dynamic loader, `tini` as PID 1 of jobs, and `pycriu` to read images. The files are pinned (`pins`); a machine
-that cannot get them uses what Debian has signed today, unless the caller forbids it.
+their own dynamic loader, `tini` as PID 1 of jobs, and `pycriu` to read images. The files are pinned (`package_pins`); a
+machine that cannot get them uses what Debian has signed today, unless the caller forbids it.
 
     <cache>/criu-<version>-<digest of the packages>/
         bin/criu         shell script that runs libexec/criu through lib/ld-linux-*
@@ -94,7 +94,7 @@ class Toolchain:
     pycriu: Path
     """Folder of the Python package `pycriu`: put it on `sys.path`."""
     preload: Path | None = None
-    """Shared object that CRIU needs on a machine without CAP_SYS_RESOURCE, else None (see `rlimits`)."""
+    """Shared object that CRIU needs on a machine without CAP_SYS_RESOURCE, else None (see `rlimit_workaround`)."""
     gzip: Path | None = None
     """A `gzip` that does not compress, where CRIU cannot use this process's own (see `stored_gzip`)."""
     origin: Origin = Origin.MACHINE

@@ -8,8 +8,8 @@ the dump: kill, or thaw.
 Only the command line can stream: with RPC, CRIU aborts (4.2.1 opens its images directory with mode -1).
 
 To stop CRIU (a failing sink, `cancel`, the deadline), the stream is closed first: CRIU's next write fails, it undoes
-everything and exits. Only a CRIU that does not exit within `_ORDERLY_SECONDS` is killed. See `aftermath` for the
-cleanup after that.
+everything and exits. Only a CRIU that does not exit within `_ORDERLY_SECONDS` is killed. See `killed_dump_cleanup` for
+the cleanup after that.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DumpRequest(msgspec.Struct, frozen=True):
     """Permit sockets connected to processes outside; after the restore they are disconnected."""
     manage_cgroups: str = "ignore"
     saves_shared_memory: bool = True
-    """Whether /dev/shm is a mount of the tree's own, whose files are in the images (see `remaps`)."""
+    """Whether /dev/shm is a mount of the tree's own, whose files are in the images (see `link_remap_check`)."""
     timeout_seconds: float = 600.0
     stall_seconds: float = STALL_SECONDS
     """Seconds that the dump may go without progress; see `progress`."""
@@ -199,7 +199,7 @@ class Dump:
         arguments += ["--network-lock", "nftables", "--timeout", str(max(1, round(request.timeout_seconds)))]
         if request.freeze_cgroup:
             arguments += ["--freeze-cgroup", str(request.freeze_cgroup)]
-        arguments += ["--tcp-established", "--file-locks", "--link-remap"]  # the last one: see `remaps`
+        arguments += ["--tcp-established", "--file-locks", "--link-remap"]  # the last one: see `link_remap_check`
         if request.ext_unix_sk:
             arguments.append("--ext-unix-sk")
         if can_skip_pending_connections(request.root_pid):
@@ -275,7 +275,7 @@ class Dump:
 
 
 def spare_from_oom_killer(pid: int) -> None:
-    """Make CRIU the last choice: it is small, and killing it can harm the workload (see `aftermath`).
+    """Make CRIU the last choice: it is small, and killing it can harm the workload (see `killed_dump_cleanup`).
 
     But not exempt: in a control group at its limit without any process to kill (-1000), processes wait forever.
     """

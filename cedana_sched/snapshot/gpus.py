@@ -1,4 +1,4 @@
-"""Finds the machine's NVIDIA GPUs by a process of its own (`nvml`): the driver may hang, crash, or report any bytes."""
+"""Finds the machine's NVIDIA GPUs by a process (`nvml_query`): a driver may hang, crash, or report any bytes."""
 
 from __future__ import annotations
 

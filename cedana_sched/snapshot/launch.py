@@ -77,7 +77,7 @@ def interpreter_environment() -> dict[str, str]:
 
 
 def pivot_to_job_root(mount_point: str, externals: Externals) -> None:
-    """Set up the mounts that `mount_namespace` describes, in this process's own namespaces, and pivot into them."""
+    """Set up the mounts that `externals` describes, in this process's own namespaces, and pivot into them."""
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.mount("/", mount_point, flags=syscalls.MS_BIND)
     safe = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC

@@ -2,7 +2,7 @@
 
 A file appears under its name complete and on stable storage, or not at all: it is written under a temporary name,
 flushed, then linked (exclusive) or renamed (replacing), and the folder is flushed after that. Links that others create
-there are never followed: see `tree`.
+there are never followed: see `link_safe_folders`.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class PosixSink:
 class PosixBackend(Backend):
     """See `Backend`. The root is created if only its last part is missing, and no store was ever seen there.
 
-    While the store is unavailable, every call raises that would find an object missing, or write; see `mark`.
+    While the store is unavailable, every call raises that would find an object missing, or write; see `store_presence`.
     """
 
     def __init__(self, root: Path, notes: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Objects in an S3-compatible bucket. obstore transfers the data; `s3_uploads.py` does what obstore cannot.
+"""Objects in an S3-compatible bucket. obstore transfers the data; `stale_s3_uploads.py` does what obstore cannot.
 
 Every call is bounded: connect, request and retries have timeouts, so that a dead store is an error within seconds, and
 a frozen workload does not wait for it.

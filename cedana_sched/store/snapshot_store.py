@@ -89,7 +89,7 @@ class SnapshotStore:
             compression: of the snapshots written through this object.
             cache_directory: a folder of this node that speeds up the next generation; None: no cache.
             cache_bytes: bound of that folder; the least recently used copies are evicted first.
-            notes: a folder of this node with notes of the stores seen; see `mark`.
+            notes: a folder of this node with notes of the stores seen; see `store_presence`.
             pack_bytes: size at which a pack is closed; S3 stores need at least some MiB to be efficient.
             collecting: where credentials are issued per namespace, request those for garbage collection only.
 

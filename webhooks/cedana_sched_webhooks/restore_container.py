@@ -101,7 +101,7 @@ def build_restore_container(
     Args:
         wanted: the installation's configuration.
         spec: of the pod.
-        may_have_rules: the cluster supports restart rules of containers (see `restart_rules`).
+        may_have_rules: the cluster supports restart rules of containers (see `restart_rules_detection`).
     """
     made: dict[str, Any] = {
         "name": names.RESTORE_CONTAINER,

@@ -19,14 +19,14 @@ class JobPodIndex:
 
     Args:
         informer: of protected pods.
-        let_go: marks a pod's deletion as no preemption, or as having nothing to save; called once per pod.
+        on_pod_released: marks a pod's deletion as no preemption, or as having nothing to save; called once per pod.
     """
 
     def __init__(self, informer: Informer[Pod], on_pod_released: Callable[[Pod], None]) -> None:
         self._by_job = Index(job_of, informer)
         self._by_gang = Index(gang_of, informer)
         self._on_pod_released = on_pod_released
-        self._let_go_uids: set[str] = set()
+        self._released_uids: set[str] = set()
 
     def pods_of(self, job: str) -> tuple[Pod, ...]:
         """Return all pods labelled with the job, in any namespace."""
@@ -52,13 +52,13 @@ class JobPodIndex:
                 self.release_pod(pod)
 
     def release_pod(self, pod: Pod) -> None:
-        if not pod.finished and pod.metadata.uid not in self._let_go_uids:
-            self._let_go_uids.add(pod.metadata.uid)
+        if not pod.finished and pod.metadata.uid not in self._released_uids:
+            self._released_uids.add(pod.metadata.uid)
             self._on_pod_released(pod)
 
     def is_released(self, uid: str) -> bool:
-        return uid in self._let_go_uids
+        return uid in self._released_uids
 
     def forget_pod(self, uid: str) -> None:
         """Drop state of a deleted pod."""
-        self._let_go_uids.discard(uid)
+        self._released_uids.discard(uid)

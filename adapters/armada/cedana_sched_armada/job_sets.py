@@ -45,7 +45,7 @@ class JobSetWatcher:
         ledger: stream positions and open preemptions.
         opted_in: whether a queue is.
         on_event: processes an event; `missed` if a pod of its job may have been here, and have ended.
-        failed: called with the pods concerned and the error if a job set cannot be watched now.
+        on_watch_failed: called with the pods concerned and the error if a job set cannot be watched now.
         clock: seconds since the epoch.
     """
 

@@ -79,7 +79,7 @@ class Resubmitter:
         snapshots: restorable ones.
         catch_up: processes all events that Armada has of a job set now.
         on_ended: called with how each preemption ended.
-        refused: called, rate-limited, with what keeps one open.
+        on_refused: called, rate-limited, with what keeps one open.
         clock: seconds since the epoch.
         sleep: for so many seconds.
     """

@@ -23,7 +23,7 @@ class UnexplainedDeletions:
     """Sink of the informer of protected pods.
 
     Args:
-        doubted: called with job and pod uid after that delay; it checks whether the deletion is explained by then.
+        on_unexplained: called with job and pod uid after that delay; checks whether the deletion is explained by then.
         clock: seconds since the epoch.
     """
 

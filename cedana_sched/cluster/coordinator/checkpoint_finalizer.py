@@ -54,7 +54,7 @@ class CheckpointFinalizer:
         by_snapshot: the same by their snapshots.
         nodes: all of the cluster.
         in_use: checkpoints that must stay for now.
-        let_go: makes the projection stop writing the record of that uid.
+        stop_writing: makes the projection stop writing the record of that uid.
         is_gone: whether retention has already removed a snapshot of the namespace with that uid.
         events: publishes snapshots that stay.
     """

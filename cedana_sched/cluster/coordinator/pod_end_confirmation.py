@@ -35,9 +35,9 @@ class PodEndConfirmation:
     Args:
         api: may get and patch pods.
         alive: pods that records depend on.
-        is_shown: whether the cache contains a pod, and so will report its end.
+        is_cached: whether the cache contains a pod, and so will report its end.
         events: publishes that labels were restored.
-        ended: called with the uid of each ended pod, and the reason. Must not block.
+        on_pod_ended: called with the uid of each ended pod, and the reason. Must not block.
         served: namespaces in which labels are restored.
     """
 

@@ -79,7 +79,7 @@ class ForeignSocketMonitor:
             try:
                 await self.report_foreign_sockets()
             except OSError as error:  # for instance EMFILE: the dumps of this agent must continue
-                log.warning("port of holds not looked at", port=self._port, error=str(error))
+                log.warning("port of prestop-proxy not checked", port=self._port, error=str(error))
             await asyncio.sleep(LOOK_SECONDS)
 
     async def report_foreign_sockets(self) -> None:

@@ -205,8 +205,8 @@ class _Agent:
             await retry("pods that return", self._find_unlabeled_pods, ApiError)
             await self._remove_rest_of_gone_pods()
             group.create_task(send_heartbeats(self._places), name="heartbeats")
-            group.create_task(self._beginnings.run(), name="new beginnings")
-            group.create_task(self._hold_port.run(), name="port of holds")
+            group.create_task(self._beginnings.run(), name="new incarnations")
+            group.create_task(self._hold_port.run(), name="foreign sockets")
             group.create_task(self._events.run(), name="events")
             if self._collector is not None:
                 group.create_task(self._collector.run(), name="turns to collect garbage")

@@ -31,10 +31,10 @@ class PreStopServer:
 
     Args:
         find: returns the pod with a token; None if no pod of this node has it.
-        ending: called when the kubelet ends a container of a pod; returns after the kill of the pod if one is pending.
+        on_container_ending: called when the kubelet ends a container; returns after a pending kill of its pod.
         wait_released: returns when a pod is not held (any more), or its containers are dead.
         longest_seconds: maximum duration of a call, even if the pod is still held.
-        answered: called with the pod and the name of each container that the kubelet proceeds to end.
+        on_answered: called with the pod and the name of each container that the kubelet proceeds to end.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class StoreNamespaceNames:
 
 
 def _namespace_of(order: Order) -> str | None:
-    """Return the namespace of the order's snapshots, one at most (see `order_border`); None if it names no snapshot."""
+    """Return the namespace of the order's snapshots, one at most (see `order_validation`); None if it has none."""
     return next((identity.namespace for identity in identities_of(order)), None)
 
 

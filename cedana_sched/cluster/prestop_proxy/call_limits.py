@@ -1,4 +1,4 @@
-"""Per-pod limits on the keeper: every process on the host network can call it, as the kubelet does."""
+"""Per-pod limits of the proxy: every process on the host network can call it, as the kubelet does."""
 
 from __future__ import annotations
 

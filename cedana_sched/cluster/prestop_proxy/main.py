@@ -21,7 +21,7 @@ async def serve(configuration: PreStopProxyConfiguration, stopping: asyncio.Even
     async with keeper, keeper.serve(configuration.port):
         with registering_socket(configuration.listeners, keeper.inode, configuration.port):
             configuration.serving.touch()
-            log.info("holds are kept", version=__version__, port=configuration.port)
+            log.info("serving preStop calls", version=__version__, port=configuration.port)
             await stopping.wait()
             await keeper.leave_to_successor()
             await wait_idle([keeper])

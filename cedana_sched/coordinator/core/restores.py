@@ -263,7 +263,7 @@ class Restores:
         if restore.step is RestoreStep.RESTORING:
             self._steps.apply_failure_policy(restore, f"{restore.snapshot} could not be continued: {failed.why}")
         else:
-            self._steps.take_transition(restore, Cause.CONTINUE_FAILED)
+            self._steps.take_transition(restore, Cause.RESTORE_FAILED)
 
     def _on_workload_failed(self, restore: Restore, _: WorkloadFailed) -> None:
         """Record that the node failed the workload. A restore in progress keeps its claim until the workload ends."""

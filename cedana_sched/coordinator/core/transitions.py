@@ -55,7 +55,7 @@ class Cause(StrEnum):
     STAGED = "Staged"
     STAGE_FAILED = "StageFailed"
     RESTORE_SUCCEEDED = "RestoreSucceeded"
-    CONTINUE_FAILED = "ContinueFailed"
+    RESTORE_FAILED = "RestoreFailed"
     STARTED_COLD = "StartedCold"
     WORKLOAD_FAILED = "WorkloadFailed"
     RELEASE_DONE = "ReleaseDone"
@@ -158,7 +158,7 @@ RESTORE: Final[Table[R]] = {
     **{(step, Cause.STAGED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
     **{(step, Cause.STAGE_FAILED): LATE for step in R if step is not R.WAITING},
     **{(step, Cause.RESTORE_SUCCEEDED): LATE for step in (R.RUNNING, R.ENDED)},
-    **{(step, Cause.CONTINUE_FAILED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
+    **{(step, Cause.RESTORE_FAILED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
     **{(step, Cause.STARTED_COLD): LATE for step in (R.RUNNING, R.ENDED)},
     **{(step, Cause.WORKLOAD_FAILED): LATE for step in (R.RUNNING, R.FAILED, R.ENDED)},
 }

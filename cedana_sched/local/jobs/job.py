@@ -1,6 +1,7 @@
 """A job of the embedded engine: its description, its phase and its incarnations.
 
-Jobs are immutable: `step` makes a new `Job` for each transition, from a table. Times are seconds since the epoch.
+Jobs are immutable: `apply_transition` makes a new `Job` for each transition, from a table. Times are seconds since the
+epoch.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class AdmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     preemptible: bool = True
     """False while the job starts, because it has no processes to freeze yet."""
     protected_until: float = 0.0
-    """The job is not preempted before this time (epoch seconds); see `protection`."""
+    """The job is not preempted before this time (epoch seconds); see `preemption_backoff`."""
     name: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""The file format of sealed manifests: the file of `format` in two parts, each sealed for the snapshot's name.
+"""The file format of sealed manifests: the file of `manifest_format` in two parts, each sealed for the snapshot's name.
 
 All integers little-endian:
 

@@ -255,3 +255,19 @@ def test_a_key_of_a_log_line_with_two_names(check_code: ModuleType, key: str, na
     (complaint,) = _found(check_code, f'log.warning("gone", {key}=str(error))', "cedana_sched/kube/x.py")
     assert complaint.endswith(f"call it `{name}`")
     assert _found(check_code, f'log.warning("gone", {name}=str(error))', "cedana_sched/kube/x.py") == []
+
+
+def test_a_documented_name_that_is_no_parameter(check_code: ModuleType) -> None:
+    text = '''def hold(seconds: float) -> None:
+    """Wait.
+
+    Args:
+        {name}: how long.
+
+    Raises:
+        ValueError: too long.
+    """
+'''
+    (complaint,) = _found(check_code, text.format(name="within"), "cedana_sched/kube/x.py")
+    assert complaint.endswith("hold documents `within`, which is no parameter")
+    assert _found(check_code, text.format(name="seconds"), "cedana_sched/kube/x.py") == []

@@ -52,7 +52,7 @@ OF_CLUSTER: Final[tuple[tuple[str, Callable[[ClusterReader], Awaitable[list[Find
 
 
 async def examine(kubeconfig: Path | None, namespace: str | None = None) -> list[Finding]:
-    """What is found out; what this person may not read is a finding, too. For `namespace` see `calls`.
+    """What is found out; what this person may not read is a finding, too. For `namespace` see `webhook_calls`.
 
     Raises:
         UsageError: the kubeconfig cannot be used.

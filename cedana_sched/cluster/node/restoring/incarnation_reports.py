@@ -93,7 +93,7 @@ class IncarnationReports:
         try:
             return await self.report()
         except Exception:  # a defect in one pod must not end the agent
-            log.exception("new beginnings not reported")
+            log.exception("new incarnations not reported")
             return False
 
     async def report(self) -> bool:
@@ -143,9 +143,11 @@ class IncarnationReports:
         try:
             await self._api.patch(RESTORES, metadata.name, metadata.namespace, patch, subresource="status")
         except ApiError as error:
-            log.warning("new beginning not reported, trying again", object=metadata.name, error=error.message)
+            log.warning("new incarnation not reported, trying again", object=metadata.name, error=error.message)
             return False
-        log.info("pod begins again", pod=restore.spec.pod_ref.uid, after=restore.spec.uid, sandbox=beginning.sandbox)
+        log.info(
+            "pod has a new incarnation", pod=restore.spec.pod_ref.uid, after=restore.spec.uid, sandbox=beginning.sandbox
+        )
         return True
 
 
