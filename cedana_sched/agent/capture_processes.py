@@ -71,15 +71,15 @@ class CaptureProcesses:
     Args:
         toolchain: the agent's.
         work: a folder per capture, named by its checkpoint's uid.
-        shelter: given if captures would otherwise end with the agent; a sheltered capture completes, and the next
+        detacher: given if captures would otherwise end with the agent; a detached capture completes, and the next
             agent, which gets the same order, finds its snapshot committed.
     """
 
-    def __init__(self, toolchain: Toolchain, work: Path, shelter: CaptureDetacher | None = None) -> None:
+    def __init__(self, toolchain: Toolchain, work: Path, detacher: CaptureDetacher | None = None) -> None:
         self._toolchain = toolchain
         self._work = work
-        self._shelter = shelter
-        self._sheltered: set[int] = set()
+        self._detacher = detacher
+        self._detached: set[int] = set()
         self._spares: list[Process] = []
         self._running: dict[str, Process] = {}
         self._left: set[Process] = set()
@@ -92,7 +92,7 @@ class CaptureProcesses:
         self._of_before: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        if self._shelter is None:
+        if self._detacher is None:
             self._of_before = asyncio.create_task(
                 asyncio.to_thread(await_captures, self._work), name="earlier captures"
             )
@@ -126,7 +126,7 @@ class CaptureProcesses:
         )
 
     def _running_detached_processes(self) -> list[Process]:
-        return [process for process in self._running.values() if process.pid in self._sheltered]
+        return [process for process in self._running.values() if process.pid in self._detached]
 
     async def wait_for_earlier_captures(self) -> None:
         """Wait until captures that should have ended with an earlier agent have ended: they might thaw a workload."""
@@ -149,11 +149,11 @@ class CaptureProcesses:
         """
         process = await self._take_spare()
         self._running[request.checkpoint_uid] = process
-        request = replace(request, outlives_agent=process.pid in self._sheltered)
+        request = replace(request, outlives_agent=process.pid in self._detached)
         is_committed, failed = False, None
         try:
-            if self._shelter is not None:
-                await self._shelter.limit_memory(
+            if self._detacher is not None:
+                await self._detacher.limit_memory(
                     process.pid, await asyncio.to_thread(resident_bytes_of, request.workload)
                 )
             _write(process, encode(request))
@@ -208,8 +208,8 @@ class CaptureProcesses:
 
     async def _start(self) -> Process:
         process = await _start()
-        if self._shelter is not None and await self._shelter.detach(process.pid):
-            self._sheltered.add(process.pid)
+        if self._detacher is not None and await self._detacher.detach(process.pid):
+            self._detached.add(process.pid)
         return process
 
     async def _end_process(self, process: Process) -> None:
@@ -217,7 +217,7 @@ class CaptureProcesses:
         await self._clean_up_detached(process)
 
     async def _clean_up_detached(self, process: Process) -> str | None:
-        return None if self._shelter is None else await self._shelter.clean_up_after(process.pid)
+        return None if self._detacher is None else await self._detacher.clean_up_after(process.pid)
 
     def _start_cleaning(self, request: CaptureRequest, process: Process) -> asyncio.Task[str | None]:
         task = asyncio.create_task(
@@ -238,7 +238,7 @@ class CaptureProcesses:
             async with self._idle:
                 if self._running.get(request.checkpoint_uid) is process:  # the next attempt may have its place
                     del self._running[request.checkpoint_uid]
-                self._sheltered.discard(process.pid)
+                self._detached.discard(process.pid)
                 self._left.discard(process)
                 self._idle.notify_all()
         await asyncio.to_thread(prune_failed_captures, self._work)

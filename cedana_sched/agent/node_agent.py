@@ -65,7 +65,7 @@ class NodeAgent:
         namespace_share: float = 1.0,
         budget: DumpBudget | None = None,
         stall_seconds: float = STALL_SECONDS,
-        shelter: CaptureDetacher | None = None,
+        detacher: CaptureDetacher | None = None,
         store_in_use: bool = False,
         wait_ended: Callable[[str], Awaitable[None]] | None = None,
         find_peer: FindPeer | None = None,
@@ -87,7 +87,7 @@ class NodeAgent:
             namespace_share: share of the rest that staged snapshots of one namespace take together; see `StagingSpace`.
             budget: limits concurrent dumps.
             stall_seconds: how long a dump may make no progress.
-            shelter: see `CaptureProcesses`.
+            detacher: see `CaptureProcesses`.
             store_in_use: whether orders to find or remove snapshots imply that snapshots exist: then a folder without a
                 store is an error.
             wait_ended: returns when the owner of the workload with this uid has recorded how its processes have ended,
@@ -128,7 +128,7 @@ class NodeAgent:
         self._frozen = FrozenWorkloads(runtime)
         self._budget = budget or DumpBudget()
         self._thaws = DeadlineThaws(self._frozen.thaw_without_order, self._budget.free_slot)
-        self._captures = CaptureProcesses(toolchain, self._work, shelter)
+        self._captures = CaptureProcesses(toolchain, self._work, detacher)
 
     async def __aenter__(self) -> Self:
         await self._captures.__aenter__()

@@ -128,12 +128,12 @@ class AgentConfiguration(ServingConfiguration):
     @property
     def hold_listeners_folder(self) -> Path:
         """The folder in which this node's `prestop-proxy` pods register their sockets."""
-        return self.state / "prestop-proxy" / "listeners"
+        return self.state / "holds" / "listeners"  # a wire: proxy and agent may differ in version during an upgrade
 
     @property
     def hold_socket(self) -> Path:
         """Socket that this node's `prestop-proxy` pod calls."""
-        return self.state / "prestop-proxy" / "agent.sock"
+        return self.state / "holds" / "agent.sock"
 
     @staticmethod
     def node_name() -> str:

@@ -66,14 +66,14 @@ class Effects:
     def __init__(
         self,
         tasks: Tasks,
-        book: RecordRegistry,
+        registry: RecordRegistry,
         agents: Agents,
         adapters: Mapping[str, Adapter],
         clock: Clock,
         post: Callable[[Event], None],
     ) -> None:
         self._tasks = tasks
-        self._book = book
+        self._registry = registry
         self._agents = agents
         self._adapters = adapters
         self._clock = clock
@@ -113,7 +113,7 @@ class Effects:
 
     async def _perform_order(self, name: str, node: str, order: Order) -> None:
         """Post the agent's answers; an order without an answer is lost."""
-        record = self._book.get(record_uid_of(order))
+        record = self._registry.get(record_uid_of(order))
         preemption = record.signal_uid if isinstance(record, Checkpoint) else None
         structlog.contextvars.bind_contextvars(preemption=preemption, record=record_uid_of(order))
         why = "its agent ended without an answer"
@@ -177,5 +177,5 @@ class Effects:
                 return
 
     def _is_hold_in_steps(self, signal_uid: str, *steps: HoldStep) -> bool:
-        hold = self._book.holds.get(signal_uid)
+        hold = self._registry.holds.get(signal_uid)
         return hold is not None and hold.step in steps

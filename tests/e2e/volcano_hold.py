@@ -62,7 +62,7 @@ class VolcanoHold:
         context.load_cert_chain(served.certificate, served.key)
         async with Api.open(str(cluster.kubeconfig)) as api:
             marker = EvictionMarker(api, _now)
-            hold = cls(CacheInformers(api).knowledge, marker)
+            hold = cls(CacheInformers(api).caches, marker)
             application = admission_application({_PATH: hold.answer}, asyncio.Event(), Metrics())
             async with running_beside(marker.run()), serve_http(application, 0, context, host=str(address)) as port:
                 trusted = base64.b64encode(authority.pair.certificate.read_bytes()).decode()

@@ -95,9 +95,9 @@ class CacheInformers:
         policies = Informer(Watch(api, CHECKPOINT_POLICIES, CachedPolicy))
         checkpoints = Informer(Watch(api, CHECKPOINTS, Checkpoint, within=served))
         holds = Informer(Watch(api, PREEMPTION_HOLDS, PreemptionHold, within=served))
-        self.knowledge = AdmissionCaches(namespaces, nodes, policies, longest_seconds)
-        checkpoints.subscribe(self.knowledge.on_checkpoint_change)
-        holds.subscribe(self.knowledge.on_hold_change)
+        self.caches = AdmissionCaches(namespaces, nodes, policies, longest_seconds)
+        checkpoints.subscribe(self.caches.on_checkpoint_change)
+        holds.subscribe(self.caches.on_hold_change)
         self._api = api
         self._informers: tuple[Informer[Any], ...] = (namespaces, nodes, policies, checkpoints, holds)
 
@@ -116,4 +116,4 @@ class CacheInformers:
     async def _detect_restart_rules(self) -> None:
         for informer in self._informers:  # a synced cache proves that RBAC is effective, too
             await informer.synced.wait()
-        self.knowledge.has_restart_rules = await has_restart_rules(self._api)
+        self.caches.has_restart_rules = await has_restart_rules(self._api)

@@ -45,12 +45,12 @@ class CertificateKeeper(Protocol):
 
 
 def create_handlers(
-    knowledge: AdmissionCaches, configuration: Configuration, siblings: ReplicaNumbers, marker: Marker
+    caches: AdmissionCaches, configuration: Configuration, siblings: ReplicaNumbers, marker: Marker
 ) -> dict[str, Handler]:
     """Return our own handlers by path."""
-    statuses = PodEvictionHold(knowledge, configuration, marker, now=SERVER_TIME.now)
+    statuses = PodEvictionHold(caches, configuration, marker, now=SERVER_TIME.now)
     answers: dict[str, Handler] = {
-        PODS: Endpoint(pod_admission.PodAdmission(knowledge, configuration, siblings).answer, admission_types.POD),
+        PODS: Endpoint(pod_admission.PodAdmission(caches, configuration, siblings).answer, admission_types.POD),
         STATUSES: Endpoint(_as_async_handler(statuses.answer), admission_types.STATUS),
     }
     for plural, check in validation.checks_by_kind(configuration.longest_deadline_seconds).items():
@@ -77,8 +77,8 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
     certificate = ServingCertificate(metrics, clients.authorities if clients is not None else None)
     callers = Callers(certificate_names=clients.names if clients is not None else frozenset())
     marker = EvictionMarker(api, SERVER_TIME.now)
-    answers = create_handlers(informers.knowledge, configuration, ReplicaNumbers(api), marker)
-    schedulers = _connect_scheduler_webhooks(configuration, api, informers.knowledge)
+    answers = create_handlers(informers.caches, configuration, ReplicaNumbers(api), marker)
+    schedulers = _connect_scheduler_webhooks(configuration, api, informers.caches)
     for scheduler in schedulers:
         answers |= scheduler.handlers()
     keeper = _create_certificate_keeper(configuration, api, certificate, callers, paths_by_hook_name(answers), metrics)
@@ -114,9 +114,9 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
 
 
 def _connect_scheduler_webhooks(
-    configuration: Configuration, api: Api, knowledge: AdmissionCaches
+    configuration: Configuration, api: Api, caches: AdmissionCaches
 ) -> list[SchedulerWebhooks]:
-    shared = ReplicaAccess(api, knowledge, configuration.served_namespaces)
+    shared = ReplicaAccess(api, caches, configuration.served_namespaces)
     return [
         load(name).connect(replace(shared, settings=configuration.adapter_settings.get(name, {})))
         for name in configuration.adapters

@@ -49,8 +49,8 @@ TOO_LARGE: Final = (
 class PodAdmission:
     """Admission handler for pods at CREATE."""
 
-    def __init__(self, knowledge: AdmissionCaches, configuration: Configuration, siblings: ReplicaNumbers) -> None:
-        self._knowledge = knowledge
+    def __init__(self, caches: AdmissionCaches, configuration: Configuration, siblings: ReplicaNumbers) -> None:
+        self._caches = caches
         self._configuration = configuration
         self._siblings = siblings
 
@@ -59,17 +59,17 @@ class PodAdmission:
         pod, namespace = request.object, request.namespace
         is_ours = pod is not None and _concerns_us(pod, namespace, self._configuration)
         if pod is None or not is_ours or _is_large(request, pod) or not _is_protected(pod):
-            return admit_pod(request, self._knowledge, self._configuration)
+            return admit_pod(request, self._caches, self._configuration)
         # kept encoded during the API call: decoded it is many times larger, and many requests may wait
         parked = msgspec.json.encode(msgspec.structs.replace(request, object=keep_checkpoint_variables(pod)))
         asking = self._siblings.distinguish(pod, namespace)
         del pod, request
         apart = await asking
-        return admit_pod(msgspec.json.decode(parked, type=Request), self._knowledge, self._configuration, apart)
+        return admit_pod(msgspec.json.decode(parked, type=Request), self._caches, self._configuration, apart)
 
 
 def admit_pod(
-    request: Request, knowledge: AdmissionCaches, configuration: Configuration, apart: Distinction | None = None
+    request: Request, caches: AdmissionCaches, configuration: Configuration, apart: Distinction | None = None
 ) -> Answer:
     """Return the mutation of the pod; `apart` distinguishes it from others if its labels do not."""
     pod = request.object
@@ -85,7 +85,7 @@ def admit_pod(
         refuse_foreign_use(pod)
         _refuse_user_namespace(pod)
         alone = told.by_chance is None
-        return _protect_pod(pod, request.namespace, replica, knowledge, configuration, alone=alone)
+        return _protect_pod(pod, request.namespace, replica, caches, configuration, alone=alone)
     except UsageError as error:
         return _answer_unprotected(pod, str(error))
 
@@ -148,18 +148,18 @@ def _protect_pod(
     before: Object,
     namespace: str,
     replica: Replica,
-    knowledge: AdmissionCaches,
+    caches: AdmissionCaches,
     configuration: Configuration,
     *,
     alone: bool,
 ) -> Answer:
     annotations = before["metadata"].get("annotations") or {}
-    continuation, unclear = _choose_continuation(annotations, namespace, replica, knowledge, alone=alone)
-    choice = (choose_policy if continuation is None else choose_policy_for_restore)(annotations, namespace, knowledge)
+    continuation, unclear = _choose_continuation(annotations, namespace, replica, caches, alone=alone)
+    choice = (choose_policy if continuation is None else choose_policy_for_restore)(annotations, namespace, caches)
     pod = pod_mutations.copy_mutable_parts(before)
-    pod_mutations.write_identity(pod, replica, _namespace_uid(namespace, knowledge, configuration))
+    pod_mutations.write_identity(pod, replica, _namespace_uid(namespace, caches, configuration))
     pod_mutations.write_policy(pod, choice.name)
-    if not _is_host_access_forbidden(namespace, knowledge):
+    if not _is_host_access_forbidden(namespace, caches):
         pod_mutations.add_prestop_hook(pod, choice.policy, configuration.agent_port)
         pod_mutations.write_confirm_deletion(pod, configuration.asking)
     decision = "identified"
@@ -168,11 +168,11 @@ def _protect_pod(
         warnings = (_runtime_class_warning(runtime_class),)
         remove_restore_container(pod)
     elif continuation is not None:
-        pod_mutations.prepare_restore(pod, continuation, configuration, may_have_rules=knowledge.has_restart_rules)
-        warnings = _keep_to_able_nodes(pod, continuation, knowledge)
+        pod_mutations.prepare_restore(pod, continuation, configuration, may_have_rules=caches.has_restart_rules)
+        warnings = _keep_to_able_nodes(pod, continuation, caches)
         decision = "gated" if continuation.generation is None else "restores"
     elif names.RESTORE_IDENTITY in annotations:  # from a first call, which classified the pod as indistinguishable
-        put_restore_container(pod, configuration.restore, may_have_rules=knowledge.has_restart_rules)
+        put_restore_container(pod, configuration.restore, may_have_rules=caches.has_restart_rules)
     else:
         remove_restore_container(pod)
     patch = tuple(patch_operations(before, pod))
@@ -180,7 +180,7 @@ def _protect_pod(
 
 
 def _choose_continuation(
-    annotations: dict[str, str], namespace: str, replica: Replica, knowledge: AdmissionCaches, *, alone: bool
+    annotations: dict[str, str], namespace: str, replica: Replica, caches: AdmissionCaches, *, alone: bool
 ) -> tuple[Continuation | None, tuple[str, ...]]:
     """Return the continuation: a snapshot chosen by the user takes precedence; warn if the choice is malformed.
 
@@ -191,29 +191,29 @@ def _choose_continuation(
     except UsageError as error:
         return Continuation(replica, None), (f"cedana: {error}",)
     if wanted is not None:
-        return continuation_from_snapshot(wanted, knowledge), ()
-    return _newest_continuation(annotations, namespace, replica, knowledge, alone=alone), ()
+        return continuation_from_snapshot(wanted, caches), ()
+    return _newest_continuation(annotations, namespace, replica, caches, alone=alone), ()
 
 
 def _newest_continuation(
-    annotations: dict[str, str], namespace: str, replica: Replica, knowledge: AdmissionCaches, *, alone: bool
+    annotations: dict[str, str], namespace: str, replica: Replica, caches: AdmissionCaches, *, alone: bool
 ) -> Continuation | None:
     if not alone:
-        return continuation_for_any_replica(namespace, replica, knowledge)
-    known = newest_continuation_of(namespace, replica, knowledge)
+        return continuation_for_any_replica(namespace, replica, caches)
+    known = newest_continuation_of(namespace, replica, caches)
     if known is None and annotations.get(names.EXPECT_SNAPSHOT) == "true":
         return Continuation(replica, None)  # the node finds the generation in the store
     return known
 
 
-def _namespace_uid(namespace: str, knowledge: AdmissionCaches, configuration: Configuration) -> str:
+def _namespace_uid(namespace: str, caches: AdmissionCaches, configuration: Configuration) -> str:
     """Return the namespace's uid; empty for shared names, and if the namespace is not cached yet."""
-    known = knowledge.namespaces.get(namespace)
+    known = caches.namespaces.get(namespace)
     return "" if known is None or is_keyed_by_name(namespace, configuration.shared_namespaces) else known.metadata.uid
 
 
-def _is_host_access_forbidden(namespace: str, knowledge: AdmissionCaches) -> bool:
-    known = knowledge.namespaces.get(namespace)
+def _is_host_access_forbidden(namespace: str, caches: AdmissionCaches) -> bool:
+    known = caches.namespaces.get(namespace)
     return known is not None and known.metadata.labels.get(ENFORCED) in FORBIDS_HOST
 
 
@@ -247,11 +247,11 @@ def _runtime_class_warning(runtime_class: str) -> str:
     return f"cedana: {error}"
 
 
-def _keep_to_able_nodes(pod: Object, continuation: Continuation, knowledge: AdmissionCaches) -> tuple[str, ...]:
+def _keep_to_able_nodes(pod: Object, continuation: Continuation, caches: AdmissionCaches) -> tuple[str, ...]:
     """Restrict the pod to CPUs that can restore the snapshot; if in flight, the coordinator does so at the gate."""
     if continuation.generation is None or continuation.source is None:
         return ()
-    cpus = cpus_that_can_continue(continuation.source.spec.pod_ref.node_name, tuple(knowledge.nodes))
+    cpus = cpus_that_can_continue(continuation.source.spec.pod_ref.node_name, tuple(caches.nodes))
     if cpus:
         require_node_label(pod["spec"], names.CPU_FEATURES, cpus)
     elif cpus is not None:

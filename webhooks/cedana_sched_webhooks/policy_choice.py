@@ -22,46 +22,46 @@ class Choice(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def choose_policy(annotations: Mapping[str, str], namespace: str, knowledge: AdmissionCaches) -> Choice:
+def choose_policy(annotations: Mapping[str, str], namespace: str, caches: AdmissionCaches) -> Choice:
     """Return the policy of a pod with these annotations.
 
     Raises:
         UsageError: the policy does not exist, cannot be read, or is not allowed in that namespace.
     """
-    own, name = annotations.get(names.POLICY), chosen_policy_name(annotations, knowledge.policy_spec)
-    policy, withheld = knowledge.policy_for_pods(name, namespace)
+    own, name = annotations.get(names.POLICY), chosen_policy_name(annotations, caches.policy_spec)
+    policy, withheld = caches.policy_for_pods(name, namespace)
     warnings = [_overruled_warning(own, name)] if own and name and own != name else []
     if name and withheld:
         warnings.append(_withheld_fields_warning(name, withheld))
     return Choice(name, policy, tuple(warnings))
 
 
-def choose_policy_for_restore(annotations: Mapping[str, str], namespace: str, knowledge: AdmissionCaches) -> Choice:
+def choose_policy_for_restore(annotations: Mapping[str, str], namespace: str, caches: AdmissionCaches) -> Choice:
     """Return the policy of a pod that has a snapshot to restore: `default` if its own does not apply.
 
     Without protection the pod would start cold despite its snapshot. The signal of its next preemption follows the
     same rule.
     """
     try:
-        return choose_policy(annotations, namespace, knowledge)
+        return choose_policy(annotations, namespace, caches)
     except UsageError as error:
         warning = f"cedana: the policy {DEFAULT!r} counts: {error}"
-        return Choice(_policy_name_to_write(annotations, knowledge), _default_policy(namespace, knowledge), (warning,))
+        return Choice(_policy_name_to_write(annotations, caches), _default_policy(namespace, caches), (warning,))
 
 
-def _policy_name_to_write(annotations: Mapping[str, str], knowledge: AdmissionCaches) -> str | None:
+def _policy_name_to_write(annotations: Mapping[str, str], caches: AdmissionCaches) -> str | None:
     """Return the name to write on the pod, so that the pod's own name does not take precedence over its queue's."""
     try:
-        return chosen_policy_name(annotations, knowledge.policy_spec)
+        return chosen_policy_name(annotations, caches.policy_spec)
     except UsageError:  # the queue's policy has no valid `podsMayChoose`
         return annotations[names.QUEUE_POLICY]
 
 
-def _default_policy(namespace: str, knowledge: AdmissionCaches) -> CheckpointPolicy:
+def _default_policy(namespace: str, caches: AdmissionCaches) -> CheckpointPolicy:
     try:
-        return knowledge.policy_for_pods(None, namespace).policy
+        return caches.policy_for_pods(None, namespace).policy
     except UsageError:  # the policy `default` cannot be read
-        return cap_deadlines(CheckpointPolicy(), knowledge.longest_seconds)
+        return cap_deadlines(CheckpointPolicy(), caches.longest_seconds)
 
 
 def _overruled_warning(own: str, of_queue: str) -> str:

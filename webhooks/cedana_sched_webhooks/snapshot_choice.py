@@ -34,9 +34,9 @@ class Continuation(msgspec.Struct, frozen=True):
         return str(self.replica) if self.generation is None else f"{self.replica}@{self.generation}"
 
 
-def newest_continuation_of(namespace: str, replica: Replica, knowledge: AdmissionCaches) -> Continuation | None:
+def newest_continuation_of(namespace: str, replica: Replica, caches: AdmissionCaches) -> Continuation | None:
     """Return the snapshot in flight if there is one, else the newest; None for a first start."""
-    checkpoints = knowledge.checkpoints_of(namespace, replica.id, replica.index)
+    checkpoints = caches.checkpoints_of(namespace, replica.id, replica.index)
     if flying := next((one for one in checkpoints if one.in_flight), None):
         return Continuation(replica, None, flying)
     newest = max(checkpoints, key=lambda one: one.restorable_generation or 0, default=None)
@@ -45,9 +45,9 @@ def newest_continuation_of(namespace: str, replica: Replica, knowledge: Admissio
     return Continuation(replica, newest.restorable_generation, newest)
 
 
-def continuation_for_any_replica(namespace: str, replica: Replica, knowledge: AdmissionCaches) -> Continuation | None:
+def continuation_for_any_replica(namespace: str, replica: Replica, caches: AdmissionCaches) -> Continuation | None:
     """Return `any_of_id` for one of several indistinguishable pods; None if the id has no snapshot or checkpoint."""
-    checkpoints = knowledge.checkpoints_of_id(namespace, replica.id)
+    checkpoints = caches.checkpoints_of_id(namespace, replica.id)
     some = any(one.in_flight or one.restorable_generation is not None for one in checkpoints)
     return Continuation(replica, None, any_of_id=True) if some else None
 
@@ -70,10 +70,10 @@ def requested_snapshot_of(namespace: str, annotations: Mapping[str, str]) -> Sna
         ) from error
 
 
-def continuation_from_snapshot(snapshot: SnapshotRef, knowledge: AdmissionCaches) -> Continuation:
+def continuation_from_snapshot(snapshot: SnapshotRef, caches: AdmissionCaches) -> Continuation:
     """Return the continuation for a snapshot chosen by the user, in the pod's own namespace."""
     namespace = snapshot.identity.namespace
     replica = Replica(snapshot.identity.id, snapshot.identity.index)
-    known = knowledge.checkpoints_of(namespace, replica.id, replica.index)
+    known = caches.checkpoints_of(namespace, replica.id, replica.index)
     source = next((one for one in known if one.restorable_generation == snapshot.generation), None)
     return Continuation(replica, snapshot.generation, source)

@@ -1,4 +1,4 @@
-"""Torn evictions: evictions that were not held, usually because no webhook answered when Kueue suspended the Job.
+"""Unheld evictions, usually because no webhook answered when Kueue suspended the Job.
 
 The Job's controller deletes the pods of such a Job, and only their preStop hooks still wait: the hook of a pod with
 `names.CONFIRM_DELETION` waits until the adapter either publishes a signal or marks the pod as not preempted.

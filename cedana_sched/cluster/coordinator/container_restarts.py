@@ -33,7 +33,7 @@ class ContainerRestarts:
     Args:
         events: publishes Events.
         snapshots: restorable ones.
-        beginnings: incarnations of restored pods.
+        incarnations: incarnations of restored pods.
         now: the time of day.
     """
 
@@ -41,19 +41,19 @@ class ContainerRestarts:
         self,
         events: EventRecorder,
         snapshots: CheckpointsById,
-        beginnings: IncarnationNumbers,
+        incarnations: IncarnationNumbers,
         now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._events = events
         self._now = now
-        self._beginnings = beginnings
+        self._incarnations = incarnations
         self._snapshots = snapshots
         self._seen: dict[str, dict[str, tuple[int, int]]] = {}
         """By uid of a pod and name of a container: the pod's incarnation, and the container's restart count."""
 
     async def run(self, pods: Informer[Pod]) -> None:
         """Publish missed restarts: of containers that started after their pod was saved or restored."""
-        for synced in (pods.synced, self._snapshots.synced, self._beginnings.synced):
+        for synced in (pods.synced, self._snapshots.synced, self._incarnations.synced):
             await synced.wait()
         for pod in pods:
             for status in pod.status.container_statuses:
@@ -67,10 +67,10 @@ class ContainerRestarts:
             return False
         if self._now().timestamp() - started >= LATE_SECONDS:
             return False
-        if (continued_at := self._beginnings.restore_time_of(uid)) is not None:
+        if (continued_at := self._incarnations.restore_time_of(uid)) is not None:
             return started > continued_at + CLOCKS_APART_SECONDS
         replaced_by = (
-            self._beginnings.latest_incarnation_of(uid) > 0
+            self._incarnations.latest_incarnation_of(uid) > 0
         )  # a restart of the whole pod is an incarnation, and published as one
         return not replaced_by and self._snapshots.has_pod_snapshot_before(uid, identity, started)
 
@@ -82,7 +82,7 @@ class ContainerRestarts:
                 self._seen.pop(one.metadata.uid, None)
             return
         seen = self._seen.setdefault(now.metadata.uid, {})
-        beginning = self._beginnings.latest_incarnation_of(now.metadata.uid)
+        beginning = self._incarnations.latest_incarnation_of(now.metadata.uid)
         for status in now.status.container_statuses:
             known, seen[status.name] = seen.get(status.name), (beginning, status.restart_count)
             if known is None or status.restart_count <= known[1]:

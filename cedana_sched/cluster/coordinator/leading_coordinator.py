@@ -95,11 +95,11 @@ class LeadingCoordinator:
         )
         self._checkpoints = Informer(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
         by_snapshot, by_id = CheckpointsBySnapshot(self._checkpoints), CheckpointsById(self._checkpoints)
-        self._removal = RetentionCleanup(api, self._checkpoints, by_snapshot)
+        self._retention = RetentionCleanup(api, self._checkpoints, by_snapshot)
         self._projection = Projection(
             api,
             namespace,
-            self._removal.has_removed_snapshot,
+            self._retention.has_removed_snapshot,
             OwnerReferences(self._everywhere).owner_references_for,
             RejectedWrites(self._events, count_rejected_write).on_write_rejected,
             lambda uid, namespace_uid: self.coordinator.post(NamespaceCorrected(uid, namespace_uid)),
@@ -109,21 +109,21 @@ class LeadingCoordinator:
             api,
             self._projection,
             self._nodes,
-            self._removal.on_snapshots_removed,
+            self._retention.on_snapshots_removed,
             self._alive,
             self._on_answer_rejected,
             by_snapshot.manifest_digest_of,
             unreadable,
         )
         self._in_use = CheckpointsInUse()
-        self._purge = CheckpointFinalizer(
+        self._finalizer = CheckpointFinalizer(
             api,
             self._checkpoints,
             by_snapshot,
             self._nodes,
             self._in_use,
             stop_writing=self._projection.stop_writing,
-            is_gone=self._removal.is_snapshot_removed,
+            is_gone=self._retention.is_snapshot_removed,
             events=self._events,
         )
         self._gates = Gates(api, self._everywhere, self._nodes, by_id, unreadable, served)
@@ -132,8 +132,8 @@ class LeadingCoordinator:
         self._storages = StorageProbe(
             api, scoping=_create_scoped_probe(configuration.credentials), unreadable=unreadable
         )
-        beginnings = IncarnationNumbers(self._agents.restores)
-        self._restarts = ContainerRestarts(self._events, by_id, beginnings)
+        incarnations = IncarnationNumbers(self._agents.restores)
+        self._restarts = ContainerRestarts(self._events, by_id, incarnations)
         self.pods.subscribe(self._restarts.on_pod_changed)
 
         def access(adapter: str) -> ClusterAccess:
@@ -148,11 +148,11 @@ class LeadingCoordinator:
             if isinstance(one, QueuePolicies):
                 self._policies.add_queue_policy_source(one.queue_policy)
         of_all_pods = dataclasses.replace(access(PodReports.name), pods=self._everywhere)
-        self._pod_reports = PodReports(of_all_pods, self._alive, beginnings, by_id)
+        self._pod_reports = PodReports(of_all_pods, self._alive, incarnations, by_id)
         self._excluded = ExcludedNamespacesAdapter(served)
         own: dict[str, Adapter] = {PodReports.name: self._pod_reports, ExcludedNamespacesAdapter.name: self._excluded}
         listener = EventListeners(EventPublisher(self._events, self._everywhere), *listeners)
-        self._unprepared = PodsMissedByWebhook(
+        self._missed_by_webhook = PodsMissedByWebhook(
             api,
             by_id,
             self._events,
@@ -161,7 +161,7 @@ class LeadingCoordinator:
             self._policies.chosen_policy_of,
             tuple(one for one in self._adapters.values() if isinstance(one, OptingIn)),
         )
-        self._passed_over = MissedRestores(self.pods, by_id, listener.on_event)
+        self._missed_restores = MissedRestores(self.pods, by_id, listener.on_event)
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
         self._records_callback = on_records_saved
@@ -189,19 +189,19 @@ class LeadingCoordinator:
                     ("ends of pods", self._pod_reports.run()),
                     ("checkpoints", self._checkpoints.run()),
                     ("restarts of containers", self._restarts.run(self.pods)),
-                    ("pods passed over", self._passed_over.run()),
+                    ("missed restores", self._missed_restores.run()),
                     ("gates", self._gates.run()),
                     ("rivals", self._rivals.run()),
                     ("storages", self._storages.run()),
-                    ("removal", self._removal.run()),
-                    ("purge", self._purge.run()),
+                    ("retention", self._retention.run()),
+                    ("checkpoint finalizers", self._finalizer.run()),
                     ("events", self._events.run()),
                 )
             ]
             # before sync, these caches would show no pods, nodes and snapshots
             for synced in (self.pods.synced, self._nodes.synced, self._policies.synced, self._checkpoints.synced):
                 await synced.wait()
-            background.append(group.create_task(self._unprepared.run(), name="unprepared pods"))
+            background.append(group.create_task(self._missed_by_webhook.run(), name="pods missed by the webhook"))
             if self._collections is not None:
                 background.append(group.create_task(self._collections.run(), name="turns to collect garbage"))
             background += [

@@ -196,7 +196,7 @@ class ObjectAgents:
         """Validate an answer; return its outcome, or the one that replaces it.
 
         Raises:
-            AnswerNotBelievedError: it is rejected without replacement.
+            AnswerRejectedError: it is rejected without replacement.
         """
         try:
             outcome: Outcome = codec.decode(bytes(answer.outcome), Outcome)  # type: ignore[arg-type]  # a union

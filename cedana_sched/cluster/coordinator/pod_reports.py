@@ -35,7 +35,7 @@ class PodReports:
         self,
         cluster: ClusterAccess,
         alive: PodNodeDependencies,
-        beginnings: IncarnationNumbers,
+        incarnations: IncarnationNumbers,
         checkpoints: CheckpointsById,
     ) -> None:
         """Construct the reporter.
@@ -44,12 +44,12 @@ class PodReports:
             cluster: access to pods of all namespaces. For unserved namespaces it reports ends, and only those starts
                 that would otherwise wait forever.
             alive: pods that records depend on.
-            beginnings: incarnations of restored pods.
+            incarnations: incarnations of restored pods.
             checkpoints: all Checkpoints. Our webhook makes a pod wait only if its id has one, or the pod names its
                 snapshot: any other waiting pod in an unserved namespace has our reserved names from its own author.
         """
         self._cluster = cluster
-        self._beginnings = beginnings
+        self._incarnations = incarnations
         self._alive = alive
         self._checkpoints = checkpoints
         self._ends = PodEndConfirmation(
@@ -67,7 +67,7 @@ class PodReports:
         Pending includes ends of pods that a record depends on and that no longer exist.
         """
         await self._cluster.pods.synced.wait()
-        await self._beginnings.synced.wait()
+        await self._incarnations.synced.wait()
         await self._checkpoints.synced.wait()
         with self._readers.subscribed_queue() as queue:
 
@@ -79,7 +79,7 @@ class PodReports:
                 heard(None, self._cluster.pods.get(name, namespace))
 
             self._cluster.pods.subscribe(heard)
-            self._beginnings.subscribe(replaced_by)
+            self._incarnations.subscribe(replaced_by)
             self._alive.subscribe(self._enqueue_if_uncached)
             try:
                 for pod in self._cluster.pods:
@@ -90,7 +90,7 @@ class PodReports:
                     yield await queue.get()
             finally:
                 self._cluster.pods.unsubscribe(heard)
-                self._beginnings.unsubscribe(replaced_by)
+                self._incarnations.unsubscribe(replaced_by)
                 self._alive.unsubscribe(self._enqueue_if_uncached)
 
     async def release(self, release: Release) -> None:
@@ -144,7 +144,7 @@ class PodReports:
             self._cluster.policies.policy_of_pod(pod),
             wanted,
             continues=annotations.get(names.EXPECT_SNAPSHOT) == "true",
-            incarnation=self._beginnings.latest_incarnation_of(pod.metadata.uid),
+            incarnation=self._incarnations.latest_incarnation_of(pod.metadata.uid),
             newest_snapshot=self._newest_snapshot_of(identity),
             refused=refused,
         )

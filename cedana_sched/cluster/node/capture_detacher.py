@@ -47,7 +47,7 @@ _JOIN = 'echo "$1" >"$2/cgroup.procs"'
 
 
 class HostCgroupDetacher:
-    """Shelters the captures of a node's agent; see `agent.capture_processes.CaptureDetacher`.
+    """Detaches the captures of a node's agent; see `agent.capture_processes.CaptureDetacher`.
 
     Args:
         limit_bytes: memory limit of the processes of one capture, in addition to their cost per page of the workload.

@@ -123,15 +123,15 @@ class _Agent:
     """The parts of one node's agent, wired."""
 
     def __init__(self, api: Api, node: str, configuration: AgentConfiguration, installed: InstallationResult) -> None:
-        places = HostPaths(host_root=HOST_ROOT, pods=configuration.kubelet / "pods")
-        self._places = places
+        paths = HostPaths(host_root=HOST_ROOT, pods=configuration.kubelet / "pods")
+        self._paths = paths
         state, data = configuration.state, configuration.data
         self._feed = OrderFeed(api, node, self._perform, served=configuration.served_namespaces)
         self._pods = NodePods(api, node, self._feed, configuration.served_namespaces)
-        self._border = PodOrderGuard(self._perform_validated_order, self._pods.is_on_node, self._find_pod_names)
-        wait_containerd = partial(wait_for_containerd, places.agent_path(configuration.containerd_socket))
+        self._order_guard = PodOrderGuard(self._perform_validated_order, self._pods.is_on_node, self._find_pod_names)
+        wait_containerd = partial(wait_for_containerd, paths.agent_path(configuration.containerd_socket))
         self._restorer = PodRestorer(
-            places,
+            paths,
             state,
             data,
             installed.toolchain,
@@ -139,13 +139,13 @@ class _Agent:
             configuration.stall_seconds,
             wait_containerd=wait_containerd,
         )
-        self._beginnings = IncarnationReports(
-            api, self._feed.restores, self._pods.pod, places, self._restorer.served_incarnations
+        self._incarnation_reports = IncarnationReports(
+            api, self._feed.restores, self._pods.pod, paths, self._restorer.served_incarnations
         )
-        containers = PodContainers(places)
+        containers = PodContainers(paths)
         self._pending_kills = PendingKills(state / "doomed", containers.kill)
-        self._runtime = PodRuntime(self._restorer.was_restored, places, self._pending_kills, self._pods)
-        self._shelter = HostCgroupDetacher(configuration.dumps.memory_bytes_each, HOST_ROOT)
+        self._runtime = PodRuntime(self._restorer.was_restored, paths, self._pending_kills, self._pods)
+        self._detacher = HostCgroupDetacher(configuration.dumps.memory_bytes_each, HOST_ROOT)
         self._agent = NodeAgent(
             runtime=self._runtime,
             restorer=self._restorer,
@@ -159,14 +159,14 @@ class _Agent:
             namespace_share=configuration.staging_namespace_share,
             budget=DumpBudget(configuration.dumps.at_once, configuration.dumps.memory_bytes, DumpMetrics()),
             stall_seconds=configuration.stall_seconds,
-            shelter=self._shelter,
+            detacher=self._detacher,
             store_in_use=True,  # pods are restored only if Checkpoints, or annotations of the pods, name snapshots
             wait_ended=self._pods.wait_ended_or_backing_off,
             find_peer=self._pods.find_peer,
-            show_staging=StagingProgress(places).print_progress,
+            show_staging=StagingProgress(paths).print_progress,
         )
-        beginnings = UnmountedStoreGuard(api, self._agent.perform, configuration.storage.path)
-        self._kept = StoreNamespaceNames(api, beginnings.perform, configuration.shared_namespaces)
+        store_guard = UnmountedStoreGuard(api, self._agent.perform, configuration.storage.path)
+        self._kept = StoreNamespaceNames(api, store_guard.perform, configuration.shared_namespaces)
         self._pre_stop = PreStopServer(
             self._pods.pod_of_prestop_token,
             self._pending_kills.on_container_ending,
@@ -193,7 +193,7 @@ class _Agent:
         """Serve until cancelled; `ready` is called once the agent serves."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._pending_kills)
-            await self._shelter.prepare_groups()
+            await self._detacher.prepare_groups()
             await stack.enter_async_context(self._agent)
             group = await stack.enter_async_context(asyncio.TaskGroup())
             self._deletions = group
@@ -204,8 +204,8 @@ class _Agent:
             await self._feed.wait_synced()
             await retry("pods that return", self._find_unlabeled_pods, ApiError)
             await self._remove_rest_of_gone_pods()
-            group.create_task(send_heartbeats(self._places), name="heartbeats")
-            group.create_task(self._beginnings.run(), name="new incarnations")
+            group.create_task(send_heartbeats(self._paths), name="heartbeats")
+            group.create_task(self._incarnation_reports.run(), name="new incarnations")
             group.create_task(self._hold_port.run(), name="foreign sockets")
             group.create_task(self._events.run(), name="events")
             if self._collector is not None:
@@ -220,13 +220,13 @@ class _Agent:
         return first_unsynced_reason(self._pods.informer, self._feed.checkpoints, self._feed.restores)
 
     def _perform(self, order: Order) -> AsyncIterator[Outcome]:
-        return self._border.perform(order)
+        return self._order_guard.perform(order)
 
     async def _find_pod_names(self, pod_uid: str) -> set[tuple[str, str]]:
-        return await asyncio.to_thread(find_pod_names, pod_uid, self._places)
+        return await asyncio.to_thread(find_pod_names, pod_uid, self._paths)
 
     def _pod_display_names(self, pod_uid: str) -> set[str]:
-        return {f"{namespace}/{name}" for namespace, name in find_pod_names(pod_uid, self._places)}
+        return {f"{namespace}/{name}" for namespace, name in find_pod_names(pod_uid, self._paths)}
 
     def _perform_validated_order(self, order: Order) -> AsyncIterator[Outcome]:
         return self._kept.perform(order)

@@ -50,7 +50,7 @@ class PodRuntime:
 
     Args:
         was_restored: whether the running containers of a pod were restored from a snapshot.
-        places: paths of the node's containers and pods.
+        paths: paths of the node's containers and pods.
         pending_kills: of pods that are killed once they are deleted.
         specs: the pods of the node.
     """
@@ -58,14 +58,14 @@ class PodRuntime:
     def __init__(
         self,
         was_restored: Callable[[WorkloadRef], Awaitable[bool]],
-        places: HostPaths,
+        paths: HostPaths,
         pending_kills: PendingKills,
         specs: PodSpecs,
     ) -> None:
         self._was_restored = was_restored
         self._specs = specs
-        self._places = places
-        self._bundles = Bundles(places)
+        self._paths = paths
+        self._bundles = Bundles(paths)
         self._pending_kills = pending_kills
         self._looking: dict[str, StoreThreads] = {}
         """By uid of a pod: a thread of its own, since a read of a volume whose server is gone never returns."""
@@ -110,8 +110,8 @@ class PodRuntime:
         if not described:
             return None
         containers = tuple(tree for _, tree in described)
-        beside = tuple(self._places.agent_path(freezer_of(one.state)) for one in everything if one.is_restore_container)
-        volumes = volumes_of(pod_uid, found, self._places)
+        beside = tuple(self._paths.agent_path(freezer_of(one.state)) for one in everything if one.is_restore_container)
+        volumes = volumes_of(pod_uid, found, self._paths)
         facts: dict[str, Any] = {"containers": [tree.name for tree in containers], "volumes": sorted(volumes)}
         if all(freezer.is_frozen(tree.freezer) for tree in containers):
             facts |= self._restore_facts_of(pod_uid, found)
@@ -123,7 +123,7 @@ class PodRuntime:
         privileges = {}
         for container in containers:
             try:
-                privileges[container.name] = encode(privileges_of(container, self._places))
+                privileges[container.name] = encode(privileges_of(container, self._paths))
             except (OSError, ValueError) as error:
                 log.warning("privileges not recorded", pod=pod_uid, container=container.name, error=str(error))
         account = self._specs.service_account(pod_uid)
@@ -134,7 +134,7 @@ class PodRuntime:
         left = MOST_BYTES
         for container, tree in described:
             try:
-                note = volume_files_note(container, self._places, left)
+                note = volume_files_note(container, self._paths, left)
             except (OSError, ValueError) as error:
                 log.warning("files of volumes not recorded", container=container.name, error=str(error))
                 yield tree
@@ -144,6 +144,6 @@ class PodRuntime:
 
     def _describe_if_running(self, container: Container) -> RunningContainer | None:
         try:
-            return describe(container, self._places)
+            return describe(container, self._paths)
         except (FileNotFoundError, ProcessLookupError):
             return None  # it ended meanwhile

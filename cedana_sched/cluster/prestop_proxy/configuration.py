@@ -15,9 +15,9 @@ class PreStopProxyConfiguration(ComponentConfiguration):
 
     port: Port = 10352
     """The port that preStop hooks call, on the loopback address only."""
-    socket: Path = Path("/run/cedana-sched/prestop-proxy/agent.sock")
+    socket: Path = Path("/run/cedana-sched/holds/agent.sock")
     """The unix socket on which the node's agent serves."""
-    listeners: Path = Path("/run/cedana-sched/prestop-proxy/listeners")
+    listeners: Path = Path("/run/cedana-sched/holds/listeners")
     """The folder in which the `prestop-proxy` pods record their listening sockets; the node's agent reads it."""
     agent_away_seconds: Annotated[float, Field(gt=0, le=3_600)] = 120.0
     """How long a call waits for an agent that is not running."""

@@ -88,15 +88,15 @@ class CheckpointSteps:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._book = turn.book
+        self._registry = turn.registry
 
     def take_transition(self, checkpoint: Checkpoint, cause: Cause, **changes: object) -> Checkpoint | None:
         """Take a transition and send its order."""
-        moved = self._book.take_transition(checkpoint, cause, self._turn.now, **changes)
+        moved = self._registry.take_transition(checkpoint, cause, self._turn.now, **changes)
         if moved is None or moved.step is checkpoint.step:
             return moved
         self._turn.stop_repeating(moved.uid)
-        order = order_of(moved, self._turn.now, self._book.lineage(moved.workload.uid))
+        order = order_of(moved, self._turn.now, self._registry.lineage(moved.workload.uid))
         if order is not None and cause is Cause.ABORTED:  # the node has just tried
             self._turn.repeat_order_in(moved.uid, self._turn.timing.lost)
         elif order is not None:
@@ -128,19 +128,19 @@ class CheckpointSteps:
         """Return the order that the current step waits on."""
         if self.is_deletion_overdue(checkpoint):
             return final_kill_of(checkpoint)
-        return order_of(checkpoint, self._turn.now, self._book.lineage(checkpoint.workload.uid))
+        return order_of(checkpoint, self._turn.now, self._registry.lineage(checkpoint.workload.uid))
 
     def _change_without_transition(self, checkpoint: Checkpoint, **changes: object) -> None:
         """Change a checkpoint without a transition; the records that waited for the change are reconciled."""
         changed = replace(checkpoint, **changes)
-        self._book.update(changed)
-        self._book.mark_for_reconciliation(changed.uid)
+        self._registry.update(changed)
+        self._registry.mark_for_reconciliation(changed.uid)
         self.set_next_timer(changed)
 
     def _order_retention(self, checkpoint: Checkpoint) -> None:
         spare = {
             ref.generation
-            for restore in self._book.restores_naming(checkpoint.identity, checkpoint.workload)
+            for restore in self._registry.restores_naming(checkpoint.identity, checkpoint.workload)
             for ref in (restore.snapshot, restore.requested_snapshot)
             if ref is not None and ref.identity == checkpoint.identity and restore.finished_at is None
         }
@@ -174,8 +174,8 @@ class CheckpointSteps:
         if not checkpoint.kill_pending or checkpoint.step is not CheckpointStep.READY:
             return None
         released = [checkpoint.finished_at or checkpoint.created_at]
-        for other in self._book.checkpoints_of_workload(checkpoint.workload.uid):
-            hold = self._book.holds.get(other.signal_uid)
+        for other in self._registry.checkpoints_of_workload(checkpoint.workload.uid):
+            hold = self._registry.holds.get(other.signal_uid)
             if hold is None:
                 continue
             if hold.step is not HoldStep.RELEASED or hold.released_at is None:
@@ -206,17 +206,17 @@ class CheckpointSteps:
         """
         if may_have_left_a_snapshot(checkpoint) and not self._has_newer(checkpoint):
             return False
-        hold = self._book.holds.get(checkpoint.signal_uid)
-        if hold is not None or not self._book.checkpoint_set_of(checkpoint).are_all(TERMINAL_CHECKPOINT_STEPS):
+        hold = self._registry.holds.get(checkpoint.signal_uid)
+        if hold is not None or not self._registry.checkpoint_set_of(checkpoint).are_all(TERMINAL_CHECKPOINT_STEPS):
             return False
         self._turn.stop_repeating(checkpoint.uid)
         self._turn.timers.set(checkpoint.uid, None)
-        self._book.forget(checkpoint)
+        self._registry.forget(checkpoint)
         return True
 
     def _has_newer(self, checkpoint: Checkpoint) -> bool:
         over = checkpoint.finished_at or checkpoint.created_at
-        of_identity = self._book.checkpoints_of_identity(checkpoint.identity, checkpoint.workload)
+        of_identity = self._registry.checkpoints_of_identity(checkpoint.identity, checkpoint.workload)
         ready = (one.committed_at for one in of_identity if one.step is CheckpointStep.READY)
         return any(at is not None and at > over for at in ready)
 
@@ -240,7 +240,7 @@ class CheckpointSteps:
         """Fail the other members of a set whose member failed."""
         is_retried = retryable and self._retry_backoff_seconds(failed) is not None
         survivors = []
-        for member in self._book.members_of_set(failed):
+        for member in self._registry.members_of_set(failed):
             if member.uid == failed.uid or member.is_terminal or member.step in IRREVERSIBLE_CHECKPOINT_STEPS:
                 continue
             moved = self._undo(member, cause, why, is_retried=is_retried)
@@ -287,11 +287,11 @@ class CheckpointSteps:
                 "not_before": None if at_once or pause is None else now + pause,
             }
             new = _copy_for_retry(old, changes)
-            self._book.add(new, now, f"attempt {attempt} after {old.failure}")
-            hold = self._book.holds.get(old.signal_uid)
+            self._registry.add(new, now, f"attempt {attempt} after {old.failure}")
+            hold = self._registry.holds.get(old.signal_uid)
             if hold is not None:
                 uids = tuple(new.uid if uid == old.uid else uid for uid in hold.checkpoints)
-                self._book.update(replace(hold, checkpoints=uids))
+                self._registry.update(replace(hold, checkpoints=uids))
 
 
 def _copy_for_retry(checkpoint: Checkpoint, changes: dict[str, Any]) -> Checkpoint:

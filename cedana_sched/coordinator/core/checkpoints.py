@@ -74,7 +74,7 @@ class Checkpoints:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._book = turn.book
+        self._registry = turn.registry
         self._steps = CheckpointSteps(turn)
         self._answers: Mapping[type[CheckpointOutcome], Callable[[Checkpoint, Any], None]] = {
             Frozen: self._on_frozen,
@@ -111,7 +111,7 @@ class Checkpoints:
                 deadline=deadline,
                 workload_started_at=victim.started_at,
             )
-            self._book.add(checkpoint, self._turn.now, f"signal of {signal.adapter}, {signal.reason}")
+            self._registry.add(checkpoint, self._turn.now, f"signal of {signal.adapter}, {signal.reason}")
             uids.append(checkpoint.uid)
             if victim.refused is not None:
                 self._refused[checkpoint.uid] = victim.refused
@@ -119,14 +119,14 @@ class Checkpoints:
 
     def apply_answer(self, outcome: CheckpointOutcome) -> None:
         """Apply an agent's answer; drop answers for expired records, and those that no record waits on."""
-        checkpoint = self._book.checkpoints.get(outcome.checkpoint_uid)
+        checkpoint = self._registry.checkpoints.get(outcome.checkpoint_uid)
         apply = self._answers.get(type(outcome))
         if checkpoint is not None and apply is not None:
             apply(checkpoint, outcome)
 
     def cancel(self, signal_uid: str, why: str) -> None:
         """Cancel a preemption: abort what can be aborted; the workloads run on. Also valid after the release."""
-        for checkpoint in self._book.current_versions_of(self._book.checkpoints_of_signal(signal_uid)):
+        for checkpoint in self._registry.current_versions_of(self._registry.checkpoints_of_signal(signal_uid)):
             if checkpoint.step is CheckpointStep.READY and checkpoint.kill_pending:
                 self._thaw_saved_workload(checkpoint)
             elif not checkpoint.is_terminal and checkpoint.step not in IRREVERSIBLE_CHECKPOINT_STEPS:
@@ -134,7 +134,7 @@ class Checkpoints:
 
     def on_workload_ended(self, workload_uid: str, why: str) -> None:
         """Fail the checkpoint of a victim that ended by itself; the rest of its gang retries without it."""
-        for checkpoint in self._book.current_versions_of(self._book.checkpoints_of_workload(workload_uid)):
+        for checkpoint in self._registry.current_versions_of(self._registry.checkpoints_of_workload(workload_uid)):
             if not checkpoint.is_terminal:
                 self._steps.fail_for_ended_workload(checkpoint, why)
             elif checkpoint.step is CheckpointStep.READY:
@@ -142,7 +142,7 @@ class Checkpoints:
 
     def lose_node(self, node: str) -> None:
         """Fail every checkpoint on a lost node, except committed ones, which stay valid."""
-        for checkpoint in self._book.current_versions_of(self._book.checkpoints_on_node(node)):
+        for checkpoint in self._registry.current_versions_of(self._registry.checkpoints_on_node(node)):
             if checkpoint.is_terminal:
                 self._steps.mark_workload_ended(checkpoint)
                 continue
@@ -196,7 +196,7 @@ class Checkpoints:
             order = self._steps.order_of(checkpoint)
             if order is not None:
                 self._turn.send_once(checkpoint.workload.node, order)
-        self._steps.set_next_timer(self._book.checkpoints[checkpoint.uid], kept=is_over)
+        self._steps.set_next_timer(self._registry.checkpoints[checkpoint.uid], kept=is_over)
 
     # -- reconciliation
 
@@ -205,14 +205,14 @@ class Checkpoints:
         if checkpoint.step is CheckpointStep.WAITING:
             self._try_to_begin(checkpoint)
         elif checkpoint.step is CheckpointStep.FROZEN:
-            if self._book.checkpoint_set_of(checkpoint).are_all({CheckpointStep.FROZEN}):
-                for member in self._book.members_of_set(checkpoint):
+            if self._registry.checkpoint_set_of(checkpoint).are_all({CheckpointStep.FROZEN}):
+                for member in self._registry.members_of_set(checkpoint):
                     self._steps.take_transition(member, Cause.ALL_FROZEN)
         elif checkpoint.step is CheckpointStep.COMMITTED:
             self._pass_commit_barrier(checkpoint)
         elif checkpoint.is_terminal:
             self.start_waiting_checkpoints(checkpoint.workload.uid)
-        self._steps.set_next_timer(self._book.checkpoints[checkpoint.uid])
+        self._steps.set_next_timer(self._registry.checkpoints[checkpoint.uid])
 
     def set_next_timer(self, checkpoint: Checkpoint) -> None:
         """Set the checkpoint's next timer."""
@@ -226,23 +226,23 @@ class Checkpoints:
 
     def set_final_kill_timers(self, hold: PreemptionHold) -> None:
         """Start the timers after which workloads with a pending kill are killed even if not deleted."""
-        for named in self._book.checkpoints_of_hold(hold):
-            for checkpoint in self._book.checkpoints_of_workload(named.workload.uid):
+        for named in self._registry.checkpoints_of_hold(hold):
+            for checkpoint in self._registry.checkpoints_of_workload(named.workload.uid):
                 if checkpoint.kill_pending:
                     self._steps.set_next_timer(checkpoint)
 
     def start_waiting_checkpoints(self, workload_uid: str) -> None:
         """Start checkpoints that waited for another checkpoint, or the restore, of this workload."""
-        for checkpoint in self._book.current_versions_of(self._book.checkpoints_of_workload(workload_uid)):
+        for checkpoint in self._registry.current_versions_of(self._registry.checkpoints_of_workload(workload_uid)):
             if checkpoint.step is CheckpointStep.WAITING:
                 self._try_to_begin(checkpoint)
 
     def shorten_deadlines(self, signal_uid: str, deadline: float) -> None:
         """Shorten the deadline of a signal's checkpoints, for an external deadline earlier than the policy's."""
-        for checkpoint in self._book.checkpoints_of_signal(signal_uid):
+        for checkpoint in self._registry.checkpoints_of_signal(signal_uid):
             if not checkpoint.is_terminal and deadline < checkpoint.deadline:
                 tightened = replace(checkpoint, deadline=deadline)
-                self._book.update(tightened)
+                self._registry.update(tightened)
                 self._steps.set_next_timer(tightened)
 
     # -- answers
@@ -253,7 +253,7 @@ class Checkpoints:
 
     def _on_progress(self, checkpoint: Checkpoint, progress: Progress) -> None:
         if checkpoint.step is CheckpointStep.DUMPING:
-            self._book.update(replace(checkpoint, transfer=progress.transfer), stored=False)
+            self._registry.update(replace(checkpoint, transfer=progress.transfer), stored=False)
             self._turn.defer_repetition(checkpoint.uid)
             self._steps.set_next_timer(checkpoint)
 
@@ -295,8 +295,8 @@ class Checkpoints:
         if not still_frozen:
             self._steps.mark_workload_ended(checkpoint)
         elif checkpoint.unconfirmed:
-            self._book.update(replace(checkpoint, kill_pending=True))
-            self._steps.mark_confirmed(self._book.checkpoints[checkpoint.uid])
+            self._registry.update(replace(checkpoint, kill_pending=True))
+            self._steps.mark_confirmed(self._registry.checkpoints[checkpoint.uid])
 
     def _on_thawed(self, checkpoint: Checkpoint, _: Thawed) -> None:
         if self._steps.take_transition(checkpoint, Cause.THAWED) is None:
@@ -332,14 +332,14 @@ class Checkpoints:
         """Order the freeze of the whole set, unless any member is blocked."""
         if self._turn.now >= waiting.deadline:
             return  # the deadline is handled in this turn
-        whole = self._book.checkpoint_set_of(waiting)
+        whole = self._registry.checkpoint_set_of(waiting)
         if self._is_kept_back(waiting.uid) or (whole.obstacle is not None and self._is_kept_back(whole.obstacle)):
             return
         for uid in whole.uids_from_obstacle():
             if self._is_kept_back(uid):
                 whole.obstacle = uid  # the next scan starts at this member
                 return
-        members = self._book.members_of_set(waiting)
+        members = self._registry.members_of_set(waiting)
         waiting_members = [member for member in members if member.step is CheckpointStep.WAITING]
         if waiting_members and len(waiting_members) < len(members):
             taken = next(member for member in members if member.is_terminal)
@@ -350,23 +350,23 @@ class Checkpoints:
 
     def _is_kept_back(self, uid: str) -> bool:
         """Return whether this member cannot start now; a workload stopped by another checkpoint joins that one."""
-        member = self._book.checkpoints.get(uid)
+        member = self._registry.checkpoints.get(uid)
         if member is None or member.step is not CheckpointStep.WAITING:
             return False
         if member.not_before is not None and self._turn.now < member.not_before:
             return True
-        restore = self._book.latest_restore_of_workload(member.workload.uid)
-        if stopped := self._book.stopping_checkpoint_of(member.workload.uid):
+        restore = self._registry.latest_restore_of_workload(member.workload.uid)
+        if stopped := self._registry.stopping_checkpoint_of(member.workload.uid):
             self._join(member, stopped)
             return False
         if restore is not None and restore.step in TERMINAL_RESTORE_STEPS and not is_unconfirmed(restore):
             self._steps.fail_for_ended_workload(member, "it runs no more")
             return True
-        if why := self._refused.pop(uid, None) or restore_obstacles.rival_reason(self._book, member):
+        if why := self._refused.pop(uid, None) or restore_obstacles.rival_reason(self._registry, member):
             self._steps.fail(member, Cause.RIVAL, why)
             return True
         return self._is_workload_starting(restore) or any(
-            map(is_active, self._book.checkpoints_of_workload(member.workload.uid))
+            map(is_active, self._registry.checkpoints_of_workload(member.workload.uid))
         )
 
     def _is_workload_starting(self, restore: Restore | None) -> bool:
@@ -377,7 +377,7 @@ class Checkpoints:
 
     def _has_failed_restore(self, checkpoint: Checkpoint) -> bool:
         """Return whether the workload to be frozen had failed to restore, as its node has confirmed meanwhile."""
-        restore = self._book.latest_restore_of_workload(checkpoint.workload.uid)
+        restore = self._registry.latest_restore_of_workload(checkpoint.workload.uid)
         is_over = restore is not None and restore.step is RestoreStep.FAILED and not is_unconfirmed(restore)
         return is_over and checkpoint.step is CheckpointStep.FREEZING
 
@@ -395,11 +395,11 @@ class Checkpoints:
     def _is_relied_on(self, checkpoint: Checkpoint) -> bool:
         """Return whether another preemption or a restore already depends on this snapshot and the workload's stop."""
         others = (
-            one for one in self._book.checkpoints_of_workload(checkpoint.workload.uid) if one.uid != checkpoint.uid
+            one for one in self._registry.checkpoints_of_workload(checkpoint.workload.uid) if one.uid != checkpoint.uid
         )
         if any(one.step is CheckpointStep.READY and one.snapshot == checkpoint.snapshot for one in others):
             return True
-        returns = self._book.restores_of_identity(checkpoint.identity, checkpoint.workload)
+        returns = self._registry.restores_of_identity(checkpoint.identity, checkpoint.workload)
         return any(one.snapshot == checkpoint.snapshot for one in returns)
 
     def _thaw_saved_workload(self, checkpoint: Checkpoint) -> None:
@@ -414,15 +414,15 @@ class Checkpoints:
             verdict=Verdict.NOT_NEEDED,
             deadline=max(checkpoint.deadline, self._turn.now),
         )
-        hold = self._book.holds.get(checkpoint.signal_uid)
+        hold = self._registry.holds.get(checkpoint.signal_uid)
         if hold is not None and checkpoint.workload.uid in hold.verdicts:
             verdicts = hold.verdicts | {checkpoint.workload.uid: Verdict.NOT_NEEDED}
-            self._book.update(replace(hold, verdicts=verdicts))
+            self._registry.update(replace(hold, verdicts=verdicts))
 
     def _pass_commit_barrier(self, checkpoint: Checkpoint) -> None:
-        if not self._book.checkpoint_set_of(checkpoint).are_all({CheckpointStep.COMMITTED}):
+        if not self._registry.checkpoint_set_of(checkpoint).are_all({CheckpointStep.COMMITTED}):
             return
-        for member in self._book.members_of_set(checkpoint):
+        for member in self._registry.members_of_set(checkpoint):
             if member.is_stopped_after_commit:
                 decided = self._steps.take_transition(member, Cause.KILL_ALL, verdict=Verdict.COMMITTED)
             else:

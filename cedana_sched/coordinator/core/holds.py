@@ -19,16 +19,16 @@ class Holds:
 
     def __init__(self, turn: Turn, checkpoints: Checkpoints) -> None:
         self._turn = turn
-        self._book = turn.book
+        self._registry = turn.registry
         self._checkpoints = checkpoints
 
     def create(self, signal: Signal) -> None:
         """Create the hold and checkpoints of a signal. Idempotent: a repeated signal repeats the instruction."""
-        known = self._book.holds.get(signal.uid)
+        known = self._registry.holds.get(signal.uid)
         if known is not None:
             self._repeat_placing(known, signal)
             return
-        if self._book.checkpoints_of_signal(signal.uid):
+        if self._registry.checkpoints_of_signal(signal.uid):
             return
         deadline = min(
             [signal.observed_at + victim.policy.deadline_seconds for victim in signal.victims] or [self._turn.now]
@@ -53,7 +53,7 @@ class Holds:
             namespace_uid=_namespace_uid_of(signal, namespace),
             held=signal.held,
         )
-        self._book.add(hold, self._turn.now, f"signal of {signal.adapter}, {signal.reason}")
+        self._registry.add(hold, self._turn.now, f"signal of {signal.adapter}, {signal.reason}")
         self._turn.out.append(PlaceHold(signal.adapter, signal))
 
     def _repeat_placing(self, hold: PreemptionHold, signal: Signal) -> None:
@@ -64,22 +64,22 @@ class Holds:
 
     def confirm_placed(self, signal_uid: str, until: float | None) -> None:
         """Record that the adapter holds the eviction, possibly for less time than the policy grants."""
-        hold = self._book.holds.get(signal_uid)
+        hold = self._registry.holds.get(signal_uid)
         if hold is None or hold.step is not HoldStep.HOLDING:
             return
         if until is not None and until < hold.deadline:
             hold = replace(hold, deadline=until)
-            self._book.update(hold)
+            self._registry.update(hold)
             self._checkpoints.shorten_deadlines(signal_uid, until)
             self.set_next_timer(hold)
         self._turn.publish(user_events.eviction_held_event(hold, self._turn.now))
 
     def confirm_released(self, signal_uid: str) -> None:
         """Record that the adapter has released its scheduler."""
-        hold = self._book.holds.get(signal_uid)
+        hold = self._registry.holds.get(signal_uid)
         if hold is None:
             return
-        released = self._book.take_transition(hold, Cause.RELEASE_DONE, self._turn.now, released_at=self._turn.now)
+        released = self._registry.take_transition(hold, Cause.RELEASE_DONE, self._turn.now, released_at=self._turn.now)
         if released is not None:
             self._checkpoints.set_final_kill_timers(released)
 
@@ -98,25 +98,25 @@ class Holds:
 
     def reconcile(self, hold: PreemptionHold) -> None:
         """Release the hold once its checkpoints and those of its companions are terminal."""
-        if hold.step is HoldStep.HOLDING and self._book.are_terminal(hold):
-            for companion in self._book.holds_released_with(hold):
+        if hold.step is HoldStep.HOLDING and self._registry.are_terminal(hold):
+            for companion in self._registry.holds_released_with(hold):
                 self._release(companion, Cause.SETTLED)
-                self.set_next_timer(self._book.holds[companion.uid])
-        self.set_next_timer(self._book.holds[hold.uid])
+                self.set_next_timer(self._registry.holds[companion.uid])
+        self.set_next_timer(self._registry.holds[hold.uid])
 
     def handle_timer(self, hold: PreemptionHold) -> None:
         """Handle an expired timer: the deadline, or the record's retention."""
         if hold.step is HoldStep.HOLDING:
-            for checkpoint in self._book.current_versions_of(
-                self._book.checkpoints_of_hold(hold)
+            for checkpoint in self._registry.current_versions_of(
+                self._registry.checkpoints_of_hold(hold)
             ):  # a gang member may have failed it
                 if not checkpoint.is_terminal:
                     self._checkpoints.handle_timer(checkpoint)
-            self._release(self._book.holds[hold.uid], Cause.DEADLINE)
-            if self._book.are_terminal(hold) and (companions := self._book.holds_released_with(hold)):
+            self._release(self._registry.holds[hold.uid], Cause.DEADLINE)
+            if self._registry.are_terminal(hold) and (companions := self._registry.holds_released_with(hold)):
                 self.reconcile(companions[0])  # this hold no longer blocks them
         elif (at := self._forget_at(hold)) is not None and self._turn.now >= at:
-            self._book.forget(hold)
+            self._registry.forget(hold)
 
     def set_next_timer(self, hold: PreemptionHold) -> None:
         """Set the hold's next timer."""
@@ -132,10 +132,10 @@ class Holds:
         return max(hold.released_at + self._turn.timing.remember, hold.deadline)
 
     def _release(self, hold: PreemptionHold, cause: Cause) -> None:
-        checkpoints = self._book.checkpoints_of_hold(hold)
+        checkpoints = self._registry.checkpoints_of_hold(hold)
         verdicts = {c.workload.uid: verdict_of(c) for c in checkpoints}
         reasons = {c.workload.uid: c.failure for c in checkpoints if c.failure is not None}
-        released = self._book.take_transition(hold, cause, self._turn.now, verdicts=verdicts, reasons=reasons)
+        released = self._registry.take_transition(hold, cause, self._turn.now, verdicts=verdicts, reasons=reasons)
         if released is not None:
             self._turn.publish(
                 user_events.eviction_released_event(released, self._turn.now, deadline=cause is Cause.DEADLINE)

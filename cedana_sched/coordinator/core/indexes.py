@@ -1,7 +1,7 @@
 """Indexes of records by uid, with incremental counters: barrier checks are O(1) in the number of members.
 
-A preemption storm is thousands of holds and gangs whose members report one by one. The book updates the counters; the
-rules read them.
+A preemption storm is thousands of holds and gangs whose members report one by one. The registry updates the counters;
+the rules read them.
 """
 
 from __future__ import annotations

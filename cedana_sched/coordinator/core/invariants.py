@@ -161,21 +161,21 @@ def _phase_violations(core: Core) -> Iterator[str]:
 
 def _hold_counter_violations(core: Core) -> Iterator[str]:
     """4: the hold counters, by which holds are released, match the records."""
-    book = core.registry
-    for hold in book.holds.values():
+    registry = core.registry
+    for hold in registry.holds.values():
         if hold.step is not HoldStep.HOLDING:
             continue
         companions = [
             one
-            for one in book.holds.values()
+            for one in registry.holds.values()
             if one.step is HoldStep.HOLDING
             and (one is hold or (one.release_group is not None and one.release_group == hold.release_group))
             and one.adapter == hold.adapter
         ]
-        if {one.uid for one in book.holds_released_with(hold)} != {one.uid for one in companions}:
+        if {one.uid for one in registry.holds_released_with(hold)} != {one.uid for one in companions}:
             yield f"4: {hold.uid} has other companions than {[one.uid for one in companions]}"
-        named = (book.checkpoints.get(uid) for one in companions for uid in one.checkpoints)
-        if book.are_terminal(hold) != all(one is None or one.is_terminal for one in named):
+        named = (registry.checkpoints.get(uid) for one in companions for uid in one.checkpoints)
+        if registry.are_terminal(hold) != all(one is None or one.is_terminal for one in named):
             yield f"4: whether {hold.uid} waits is counted wrong"
 
 

@@ -89,11 +89,11 @@ class Core:
         turn.now = now
         stored = sorted(records, key=lambda record: record.created_at)
         for record in stored:
-            turn.book.load(record)
+            turn.registry.load(record)
         if has_future_record(stored, now):
             turn.adopt_earlier_time(now)
         for record in stored:
-            core._rules[type(record)].repeat_after_recovery(turn.book.get(record.uid) or record)
+            core._rules[type(record)].repeat_after_recovery(turn.registry.get(record.uid) or record)
         core._reconcile()
         core._handle_due_timers()
         return core, core._take_instructions()
@@ -101,7 +101,7 @@ class Core:
     @property
     def registry(self) -> RecordRegistry:
         """All records, read-only."""
-        return self._turn.book
+        return self._turn.registry
 
     @property
     def now(self) -> float:
@@ -115,7 +115,7 @@ class Core:
 
     def records(self) -> tuple[Record, ...]:
         """Return all retained records, checkpoints first."""
-        return tuple(self._turn.book.records())
+        return tuple(self._turn.registry.records())
 
     def next_deadline(self) -> float | None:
         """Return when the core needs a `Tick` (epoch seconds); None if no timer is set."""
@@ -133,7 +133,7 @@ class Core:
         """
         if self._turn.now - now > SET_BACK_SECONDS:
             self._turn.adopt_earlier_time(now)
-            for record in tuple(self._turn.book.records()):
+            for record in tuple(self._turn.registry.records()):
                 self._rules[type(record)].set_next_timer(record)
         self._turn.now = max(now, self._turn.now)
         self._handle_due_timers()
@@ -145,7 +145,7 @@ class Core:
     # -- events that concern several types of records
 
     def _apply_checkpoint_answer(self, outcome: CheckpointOutcome) -> None:
-        checkpoint = self._turn.book.checkpoints.get(outcome.checkpoint_uid)
+        checkpoint = self._turn.registry.checkpoints.get(outcome.checkpoint_uid)
         if checkpoint is not None and isinstance(outcome, CheckpointFailed) and outcome.workload_gone:
             self._restores.close_if_given_up(checkpoint.workload.uid)
         self._checkpoints.apply_answer(outcome)
@@ -159,44 +159,44 @@ class Core:
         self._restores.lose_node(event.node)
 
     def _lose_order(self, lost: OrderLost) -> None:
-        book, uid = self._turn.book, record_uid_of(lost.order)
+        registry, uid = self._turn.registry, record_uid_of(lost.order)
         if isinstance(lost.order, ApplyRetention):
             return
-        if (checkpoint := book.checkpoints.get(uid)) is not None:
+        if (checkpoint := registry.checkpoints.get(uid)) is not None:
             self._checkpoints.lose_order(checkpoint, lost.order)
-        elif (restore := book.restores.get(uid)) is not None:
+        elif (restore := registry.restores.get(uid)) is not None:
             self._restores.lose_order(restore, lost.order, lost.why)
 
     def _correct_namespace(self, event: NamespaceCorrected) -> None:
-        book = self._turn.book
-        if (record := book.get(event.record_uid)) is not None:
-            book.update(with_namespace_uid(record, event.namespace_uid))
-            book.mark_for_reconciliation(record.uid)  # re-evaluates obstacles in that namespace
+        registry = self._turn.registry
+        if (record := registry.get(event.record_uid)) is not None:
+            registry.update(with_namespace_uid(record, event.namespace_uid))
+            registry.mark_for_reconciliation(record.uid)  # re-evaluates obstacles in that namespace
 
     # -- reconciliation
 
     def _reconcile(self) -> None:
         """Reconcile every changed record until no rule applies."""
-        book = self._turn.book
+        registry = self._turn.registry
         for _ in range(RUNAWAY):
-            if not book.touched:
+            if not registry.touched:
                 return
-            uid = next(iter(book.touched))
-            del book.touched[uid]
-            record = book.get(uid)
+            uid = next(iter(registry.touched))
+            del registry.touched[uid]
+            record = registry.get(uid)
             if record is not None:
                 self._rules[type(record)].reconcile(record)
                 if (follow := self._follow_ups.get(type(record))) is not None:
                     follow(record)
-        raise RuntimeError(f"the rules run in circles around {list(book.touched)[:5]}")
+        raise RuntimeError(f"the rules run in circles around {list(registry.touched)[:5]}")
 
     def _reconcile_after_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.is_terminal:
-            stopped_by = self._turn.book.stopping_checkpoint_of(checkpoint.workload.uid)
+            stopped_by = self._turn.registry.stopping_checkpoint_of(checkpoint.workload.uid)
             # a pending kill may be cancelled until the workload's end is reported
             if stopped_by is not None and not stopped_by.kill_pending:
                 self._restores.on_workload_ended(checkpoint.workload.uid)
-            hold = self._turn.book.holds.get(checkpoint.signal_uid)
+            hold = self._turn.registry.holds.get(checkpoint.signal_uid)
             if hold is not None:
                 self._holds.reconcile(hold)
         self._restores.recheck_waiting(checkpoint)
@@ -210,7 +210,7 @@ class Core:
             if not due:
                 return
             for uid in due:
-                record = self._turn.book.get(uid)
+                record = self._turn.registry.get(uid)
                 if record is not None:
                     self._rules[type(record)].handle_timer(record)
             self._reconcile()
@@ -219,7 +219,7 @@ class Core:
     def _take_instructions(self) -> tuple[Instruction, ...]:
         instructions = tuple(self._turn.out)
         self._turn.out.clear()
-        records, forgotten = self._turn.book.take_changes()
+        records, forgotten = self._turn.registry.take_changes()
         if records or forgotten:
             return (Persist(records, forgotten), *instructions)
         return instructions

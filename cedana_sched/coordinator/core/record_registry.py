@@ -1,7 +1,7 @@
 """In-memory records and their indexes; the only place that changes a record, as the transition tables allow.
 
-The rules (checkpoints, holds, restores) read the book freely and write through `add`, `take_transition` and `update`.
-The changes since the last `take_changes` make up the next `Persist`.
+The rules (checkpoints, holds, restores) read the registry freely and write through `add`, `take_transition` and
+`update`. The changes since the last `take_changes` make up the next `Persist`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Placed = TypeVar("Placed", Checkpoint, Restore)
 
 @dataclass(frozen=True, slots=True)
 class _RecordsOfKind:
-    """The book's part for one type of records."""
+    """The registry's part for one type of records."""
 
     records: dict[str, Any]
     table: Table[Any]

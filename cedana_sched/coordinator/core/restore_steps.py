@@ -50,9 +50,9 @@ def order_of(restore: Restore) -> Order | None:
     return None
 
 
-def lookup_order_of(book: RecordRegistry, restore: Restore, now: float) -> FindSnapshot:
+def lookup_order_of(registry: RecordRegistry, restore: Restore, now: float) -> FindSnapshot:
     """Return the order that looks up the restore's snapshot in the store."""
-    known = book.checkpoints_of_identity(restore_obstacles.sought_identity(restore), restore.workload)
+    known = registry.checkpoints_of_identity(restore_obstacles.sought_identity(restore), restore.workload)
     excluding = tuple(checkpoint.uid for checkpoint in known if checkpoint.cancelled)
     time_for_older = restore.policy.restore_deadline_seconds / 2
     avoiding = tuple(sorted(ref.generation for ref in restore.passed_over if ref.identity == restore.identity))
@@ -66,9 +66,9 @@ def lookup_order_of(book: RecordRegistry, restore: Restore, now: float) -> FindS
     )
 
 
-def inherited_failures(book: RecordRegistry, restore: Restore) -> tuple[SnapshotRef, ...]:
+def inherited_failures(registry: RecordRegistry, restore: Restore) -> tuple[SnapshotRef, ...]:
     """Return the quick failures handed on by the identity's previous restore."""
-    returns = book.restores_of_identity(restore.identity, restore.workload)
+    returns = registry.restores_of_identity(restore.identity, restore.workload)
     before = [one for one in returns if one.uid != restore.uid and one.finished_at]
     return max(before, key=lambda one: one.finished_at or 0.0).quick_failures if before else ()
 
@@ -83,7 +83,7 @@ class TransientState:
     awaits_end: bool = False
     """The awaited checkpoint is terminal, another obstacle remains."""
     is_promised: bool = False
-    """Started on behalf of a snapshot that the book may not contain."""
+    """Started on behalf of a snapshot that the registry may not contain."""
     rival: str | None = None
     """Why the restore is refused once its workload's own checkpoint is terminal."""
     tries: int = 0
@@ -99,13 +99,13 @@ class RestoreSteps:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._book = turn.book
+        self._registry = turn.registry
         self.transient: defaultdict[str, TransientState] = defaultdict(TransientState)
         self.wants = AwaitedClaims()
 
     def take_transition(self, restore: Restore, cause: Cause, **changes: object) -> Restore | None:
         """Take a transition and send its order."""
-        moved = self._book.take_transition(restore, cause, self._turn.now, **changes)
+        moved = self._registry.take_transition(restore, cause, self._turn.now, **changes)
         if moved is None:
             return None
         self.transient.pop(moved.uid, None)
@@ -117,14 +117,14 @@ class RestoreSteps:
         if order is not None:
             self._turn.send_order(moved.uid, moved.workload.node, order)
         is_chosen = moved.step is RestoreStep.STAGING
-        newest = max(restore_obstacles.committed_snapshots(self._book, moved), default=None) if is_chosen else None
+        newest = max(restore_obstacles.committed_snapshots(self._registry, moved), default=None) if is_chosen else None
         self._turn.publish(user_events.restore_event(moved, self._turn.now, newest))
         return moved
 
     def end(self, restore: Restore, cause: Cause, ended: Ended | None = None) -> None:
         """End a restore, which frees its claim; hand on its quick failures."""
         is_waiting = restore.step is RestoreStep.WAITING
-        known = inherited_failures(self._book, restore) if is_waiting else restore.quick_failures
+        known = inherited_failures(self._registry, restore) if is_waiting else restore.quick_failures
         counted = self._failures_after(restore, known, ended)
         moved = self.take_transition(restore, cause, finished_at=self._turn.now, quick_failures=counted)
         if moved is not None and moved.quarantined_snapshots - restore.quarantined_snapshots:
@@ -160,14 +160,14 @@ class RestoreSteps:
     def drop_if_expired(self, restore: Restore, finished_at: float) -> None:
         """Drop an expired record; it expires late enough for a later restore to take over its quick failures."""
         timing = self._turn.timing
-        is_last = self._book.restores_of_identity(restore.identity, restore.workload)[-1].uid == restore.uid
+        is_last = self._registry.restores_of_identity(restore.identity, restore.workload)[-1].uid == restore.uid
         at = finished_at + (timing.remember_deaths if restore.quick_failures and is_last else timing.remember)
         if self._turn.now < at:
             self._turn.timers.set(restore.uid, at)
             return
         self._turn.stop_repeating(restore.uid)
         self.transient.pop(restore.uid, None)
-        self._book.forget(restore)
+        self._registry.forget(restore)
 
     # -- what extends the deadline
 
@@ -200,7 +200,7 @@ class RestoreSteps:
 
     def _extend(self, restore: Restore, deadline: float) -> Restore:
         later = replace(restore, deadline=deadline)
-        self._book.update(later)
+        self._registry.update(later)
         return later
 
     # -- quick failures
@@ -225,7 +225,7 @@ class RestoreSteps:
         return (*failures, ref)[-MOST_FAILURES:]
 
     def _is_evicted(self, restore: Restore) -> bool:
-        checkpoints = self._book.checkpoints_of_workload(restore.workload.uid)
+        checkpoints = self._registry.checkpoints_of_workload(restore.workload.uid)
         return any(
             one.after_commit is AfterCommit.STOP and (not one.is_terminal or one.verdict in _EVICTED)
             for one in checkpoints

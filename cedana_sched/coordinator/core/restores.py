@@ -49,9 +49,9 @@ RestoreOutcome = (
 )
 
 
-def restore_uid_of(workload_uid: str, beginning: int) -> str:
+def restore_uid_of(workload_uid: str, incarnation: int) -> str:
     """Return the uid of one attempt; deterministic, so a repeated report of an incarnation yields the same uid."""
-    return f"restore.{workload_uid}.{beginning}" if beginning else f"restore.{workload_uid}"
+    return f"restore.{workload_uid}.{incarnation}" if incarnation else f"restore.{workload_uid}"
 
 
 class Restores:
@@ -59,7 +59,7 @@ class Restores:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._book = turn.book
+        self._registry = turn.registry
         self._steps = RestoreSteps(turn)
         self._answers: Mapping[type[RestoreOutcome], Callable[[Restore, Any], None]] = {
             SnapshotFound: self._on_snapshot_found,
@@ -76,13 +76,13 @@ class Restores:
 
     def start(self, adapter: str, report: Starting) -> None:
         """Handle a workload that was bound to a node or restarted there; a repeated report may name a rival."""
-        earlier = self._book.latest_restore_of_workload(report.workload.uid)
+        earlier = self._registry.latest_restore_of_workload(report.workload.uid)
         if earlier is not None:
             if report.incarnation <= earlier.incarnation:
                 self._refuse_if_rival_runs(self._refresh_newest_snapshot(earlier, report), report)
                 return
             if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # no files were written into the earlier one
-                self._book.update(replace(earlier, incarnation=report.incarnation))
+                self._registry.update(replace(earlier, incarnation=report.incarnation))
                 return
             self._steps.take_transition(earlier, Cause.BEGINS_AGAIN, finished_at=self._turn.now)
             self._turn.publish(user_events.workload_restarted_event(earlier, report.workload))
@@ -99,21 +99,21 @@ class Restores:
             newest_snapshot=report.newest_snapshot,
             incarnation=report.incarnation,
         )
-        restore = replace(restore, quick_failures=inherited_failures(self._book, restore))
-        self._book.add(restore, self._turn.now, f"{adapter} starts {report.workload.name}")
+        restore = replace(restore, quick_failures=inherited_failures(self._registry, restore))
+        self._registry.add(restore, self._turn.now, f"{adapter} starts {report.workload.name}")
         self._refuse_if_rival_runs(restore, report)
 
     def apply_answer(self, outcome: RestoreOutcome) -> None:
         """Apply an agent's answer; drop answers for expired records."""
-        restore = self._book.restores.get(outcome.restore_uid)
+        restore = self._registry.restores.get(outcome.restore_uid)
         if restore is not None:
             self._answers[type(outcome)](restore, outcome)
 
     def close_if_given_up(self, workload_uid: str) -> None:
         """Apply the node's confirmation that no process of the workload runs or will run; closes a failed restore."""
-        restore = self._book.latest_restore_of_workload(workload_uid)
+        restore = self._registry.latest_restore_of_workload(workload_uid)
         if restore is not None and is_unconfirmed(restore):
-            self._book.update(replace(restore, finished_at=self._turn.now, snapshot=None))
+            self._registry.update(replace(restore, finished_at=self._turn.now, snapshot=None))
             self._on_order_confirmed(restore.uid)
 
     def lose_order(self, restore: Restore, order: Order, why: str) -> None:
@@ -126,13 +126,13 @@ class Restores:
 
     def on_workload_ended(self, workload_uid: str, ended: Ended | None = None) -> None:
         """End the workload's restore, which frees its claim."""
-        restore = self._book.latest_restore_of_workload(workload_uid)
+        restore = self._registry.latest_restore_of_workload(workload_uid)
         if restore is not None:
             self._steps.end(restore, Cause.ENDED, ended)
 
     def lose_node(self, node: str) -> None:
         """End every restore on a lost node."""
-        for restore in self._book.restores_on_node(node):
+        for restore in self._registry.restores_on_node(node):
             if restore.step is not RestoreStep.ENDED:
                 self._steps.end(restore, Cause.NODE_LOST)
 
@@ -159,7 +159,7 @@ class Restores:
         if self._turn.take_due_repetition(restore.uid):
             order = order_of(restore)
             if order is None and self._steps.transient[restore.uid].is_finding:
-                order = lookup_order_of(self._book, restore, now)
+                order = lookup_order_of(self._registry, restore, now)
             if order is not None:
                 self._turn.send_once(restore.workload.node, order)
         self.set_next_timer(restore)
@@ -171,7 +171,7 @@ class Restores:
         self.look_up_if_unblocked(restore)
         if not holds_identity(restore):
             self.recheck_waiting(restore)
-        self.set_next_timer(self._book.restores[restore.uid])
+        self.set_next_timer(self._registry.restores[restore.uid])
 
     def look_up_if_unblocked(self, restore: Restore) -> None:
         """Order a lookup in the store, unless the restore is blocked or a lookup is in flight."""
@@ -179,10 +179,10 @@ class Restores:
             return
         notes = self._steps.transient[restore.uid]
         problem = restore_obstacles.request_refusal(restore) or notes.rival
-        if problem and not restore_obstacles.checkpoints_of_restarted_workload(self._book, restore):
+        if problem and not restore_obstacles.checkpoints_of_restarted_workload(self._registry, restore):
             self._steps.apply_failure_policy(restore, problem)
         elif self._blocked_by(restore) is not None:
-            if restore_obstacles.checkpoints_awaited_by(self._book, restore):
+            if restore_obstacles.checkpoints_awaited_by(self._registry, restore):
                 notes.awaits_checkpoint = True
             elif notes.awaits_checkpoint:  # the saved pod may exist for a while yet
                 notes.awaits_checkpoint, notes.awaits_end = False, True
@@ -200,12 +200,12 @@ class Restores:
 
     def recheck_waiting(self, changed: Checkpoint | Restore) -> None:
         """Re-evaluate restores that may have waited for this checkpoint or restore."""
-        for restore in self._book.restores_of_identity(changed.identity, changed.workload):
+        for restore in self._registry.restores_of_identity(changed.identity, changed.workload):
             self.look_up_if_unblocked(
-                self._book.restores[restore.uid]
+                self._registry.restores[restore.uid]
             )  # re-read: an earlier one may just have changed it
         for uid in self._steps.wants.restores_waiting_for(changed.identity, changed.snapshot):
-            waiting = self._book.restores.get(uid)
+            waiting = self._registry.restores.get(uid)
             if waiting is not None:
                 self.look_up_if_unblocked(waiting)
 
@@ -220,7 +220,7 @@ class Restores:
         if restore.step is not RestoreStep.WAITING or restore.newest_snapshot == report.newest_snapshot:
             return restore
         restore = replace(restore, newest_snapshot=report.newest_snapshot)
-        self._book.update(restore)
+        self._registry.update(restore)
         return restore
 
     def _refuse_if_rival_runs(self, restore: Restore, report: Starting) -> None:
@@ -240,9 +240,13 @@ class Restores:
         rival = report.rival
         if rival is None:
             return
-        if report.continues and (theirs := self._book.latest_restore_of_workload(rival.uid)) and holds_identity(theirs):
+        if (
+            report.continues
+            and (theirs := self._registry.latest_restore_of_workload(rival.uid))
+            and holds_identity(theirs)
+        ):
             return
-        if all(one.step is CheckpointStep.FAILED for one in self._book.checkpoints_of_workload(rival.uid)):
+        if all(one.step is CheckpointStep.FAILED for one in self._registry.checkpoints_of_workload(rival.uid)):
             notes.rival = restore_obstacles.format_rivalry_refusal(restore.identity, rival.name)
             self.look_up_if_unblocked(restore)
 
@@ -270,13 +274,13 @@ class Restores:
         finished_at = self._turn.now if restore.snapshot is None else None
         moved = self._steps.take_transition(restore, Cause.WORKLOAD_FAILED, finished_at=finished_at)
         if moved is None and is_unconfirmed(restore):
-            self._book.update(replace(restore, finished_at=finished_at))
+            self._registry.update(replace(restore, finished_at=finished_at))
             self._on_order_confirmed(restore.uid)
 
     def _on_order_confirmed(self, uid: str) -> None:
         """Stop repeating the order, and reconcile the records that waited for the answer."""
         self._turn.stop_repeating(uid)
-        self._book.mark_for_reconciliation(uid)
+        self._registry.mark_for_reconciliation(uid)
 
     def _report_delay(self, restore: Restore, why: str) -> None:
         notes = self._steps.transient[restore.uid]
@@ -285,14 +289,16 @@ class Restores:
         notes.trouble = why
 
     def _find(self, restore: Restore) -> None:
-        inherited = inherited_failures(self._book, restore)
+        inherited = inherited_failures(self._registry, restore)
         if inherited != restore.quick_failures:
             restore = replace(restore, quick_failures=inherited)
-            self._book.update(restore)
+            self._registry.update(restore)
         if restore.requested_snapshot in restore.quarantined_snapshots:
             self._steps.apply_failure_policy(restore, user_events.describe_quarantined_snapshots(restore))
             return
-        self._turn.send_order(restore.uid, restore.workload.node, lookup_order_of(self._book, restore, self._turn.now))
+        self._turn.send_order(
+            restore.uid, restore.workload.node, lookup_order_of(self._registry, restore, self._turn.now)
+        )
         self.set_next_timer(restore)
 
     def _stop_finding(self, restore: Restore) -> None:
@@ -304,27 +310,29 @@ class Restores:
             self._steps.take_transition(restore, Cause.SNAPSHOT_FOUND)
             return
         notes, snapshot = self._steps.transient[restore.uid], found.snapshot
-        if (refused := restore_obstacles.found_snapshot_refusal(self._book, restore, found, notes.trouble)) is not None:
+        if (
+            refused := restore_obstacles.found_snapshot_refusal(self._registry, restore, found, notes.trouble)
+        ) is not None:
             self._steps.apply_failure_policy(restore, refused)
         elif snapshot is None:
-            why = restore_obstacles.never_committed_reason(self._book, restore, is_promised=notes.is_promised)
+            why = restore_obstacles.never_committed_reason(self._registry, restore, is_promised=notes.is_promised)
             if notes.is_promised and why is not None:
                 self._steps.apply_failure_policy(restore, why)
             else:
                 self._steps.take_transition(restore, Cause.START_COLD, cold=True, failure=why)
         elif self._repeat_lookup_if_stale(restore, snapshot):
             return
-        elif restore_obstacles.claimed_by_other(self._book, restore, snapshot):
+        elif restore_obstacles.claimed_by_other(self._registry, restore, snapshot):
             self._steps.wants.add(restore.uid, snapshot)
             self._stop_finding(restore)
             self.set_next_timer(restore)
         else:
-            manifest = restore_obstacles.manifest_digest_of(self._book, restore, snapshot)
+            manifest = restore_obstacles.manifest_digest_of(self._registry, restore, snapshot)
             self._steps.take_transition(restore, Cause.CHOSEN, snapshot=snapshot, manifest_digest=manifest)
 
     def _repeat_lookup_if_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
         """Return whether to repeat the lookup because the answer predates a known commit."""
-        if not restore_obstacles.is_older_than_committed(self._book, restore, snapshot):
+        if not restore_obstacles.is_older_than_committed(self._registry, restore, snapshot):
             return False
         notes = self._steps.transient[restore.uid]
         notes.tries += 1
@@ -379,8 +387,8 @@ class Restores:
     def _handle_deadline(self, restore: Restore) -> None:
         """Handle the deadline. Time spent waiting for checkpoints in flight, which have deadlines, does not count."""
         is_waiting = restore.step is RestoreStep.WAITING
-        in_flight = restore_obstacles.checkpoints_awaited_by(self._book, restore) if is_waiting else []
-        mine = restore_obstacles.checkpoints_of_restarted_workload(self._book, restore) if is_waiting else []
+        in_flight = restore_obstacles.checkpoints_awaited_by(self._registry, restore) if is_waiting else []
+        mine = restore_obstacles.checkpoints_of_restarted_workload(self._registry, restore) if is_waiting else []
         if self._steps.extend_for_checkpoints(restore, in_flight, mine):
             return
         seconds = restore.deadline - restore.created_at
@@ -397,4 +405,4 @@ class Restores:
 
     def _blocked_by(self, restore: Restore) -> str | None:
         wanted = self._steps.wants.get(restore.uid, restore.requested_snapshot)
-        return restore_obstacles.blocked_by(self._book, restore, wanted)
+        return restore_obstacles.blocked_by(self._registry, restore, wanted)

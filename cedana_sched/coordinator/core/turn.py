@@ -95,7 +95,7 @@ class Turn:
     """One per core. `now` is the time of the turn in epoch seconds; only the machine sets it."""
 
     def __init__(self, timing: Timing) -> None:
-        self.book = RecordRegistry()
+        self.registry = RecordRegistry()
         self.timers = RecordTimers()
         self.timing = timing
         self.now = 0.0
@@ -151,11 +151,11 @@ class Turn:
         """Emit an event with the object and the victims of its preemption, if there is an event."""
         if event is None:
             return
-        hold = self.book.holds.get(event.signal_uid) if event.signal_uid is not None else None
+        hold = self.registry.holds.get(event.signal_uid) if event.signal_uid is not None else None
         held = hold.held if hold is not None else None
         victims: tuple[WorkloadRef, ...] = ()
         if hold is not None and held is None and event.workload is None:
-            victims = tuple(one.workload for one in self.book.checkpoints_of_hold(hold))
+            victims = tuple(one.workload for one in self.registry.checkpoints_of_hold(hold))
         self.out.append(replace(event, text=event.text[:TEXT_LIMIT], held=held, victims=victims))
 
     # -- a clock that ran ahead
@@ -170,17 +170,17 @@ class Turn:
         self.now = now
         self._repeat = {uid: (min(at, now + pause), pause) for uid, (at, pause) in self._repeat.items()}
         granted: dict[str, float] = {}
-        for checkpoint in self.book.checkpoints.values():
+        for checkpoint in self.registry.checkpoints.values():
             seconds = checkpoint.policy.deadline_seconds
             granted[checkpoint.signal_uid] = min(granted.get(checkpoint.signal_uid, seconds), seconds)
-        for checkpoint in tuple(self.book.checkpoints.values()):
+        for checkpoint in tuple(self.registry.checkpoints.values()):
             changes: dict[str, float] = {}
             if checkpoint.not_before is not None:
                 changes["not_before"] = min(checkpoint.not_before, now + self.timing.retry_most)
             self._clamp_record_times(checkpoint, granted[checkpoint.signal_uid], changes)
-        for hold in tuple(self.book.holds.values()):
+        for hold in tuple(self.registry.holds.values()):
             self._clamp_record_times(hold, granted.get(hold.uid, 0.0), {})
-        for restore in tuple(self.book.restores.values()):
+        for restore in tuple(self.registry.restores.values()):
             self._clamp_record_times(restore, restore.policy.restore_deadline_seconds, {})
 
     def _clamp_record_times(self, record: Record, seconds: float, changes: dict[str, float]) -> None:
@@ -191,7 +191,7 @@ class Turn:
         if record.deadline > self.now + seconds:
             changes["deadline"] = self.now + seconds
         if changes:
-            self.book.update(replace(record, **changes))
+            self.registry.update(replace(record, **changes))
 
 
 def has_future_record(records: Iterable[Record], now: float) -> bool:

@@ -1,6 +1,6 @@
 """The engine's scheduling loop: owns the jobs and processes one event at a time, with all of the event's effects.
 
-    event ─► rules on a draft ─► decide ─► journal ─► book ─► reports to the coordinator, actions on the machine
+    event ─► rules on a draft ─► decide ─► journal ─► state ─► reports to the coordinator, actions on the machine
 
 The loop does not poll; its only timer is the end of a job's protection. If the journal cannot persist a user's request,
 the request has no effect and the caller gets the journal's error. An event that the machine reports has already
@@ -85,7 +85,7 @@ class SchedulingLoop:
         self._now = now
         self._new_uid = new_uid
         self._watcher: Watcher | None = None
-        self._book = LoopState()
+        self._state = LoopState()
         self._turn = asyncio.Lock()
         self._stepped = asyncio.Condition()
         self._sinks: list[Callable[[Report], None]] = []
@@ -100,7 +100,7 @@ class SchedulingLoop:
 
     async def load(self) -> None:
         """Load the journal, without any action."""
-        self._book = LoopState(await self._journal.load_jobs(), await self._journal.load_signals())
+        self._state = LoopState(await self._journal.load_jobs(), await self._journal.load_signals())
 
     async def resume_after_restart(self) -> None:
         """Repeat actions that the previous engine may not have completed, then run a scheduling cycle."""
@@ -127,7 +127,7 @@ class SchedulingLoop:
     @property
     def jobs(self) -> tuple[Job, ...]:
         """All jobs, in order of submission."""
-        return tuple(sorted(self._book.jobs.values(), key=lambda job: (job.description.submitted_at, job.uid)))
+        return tuple(sorted(self._state.jobs.values(), key=lambda job: (job.description.submitted_at, job.uid)))
 
     def find(self, key: str) -> Job:
         """Return a job by uid, uid prefix, name or checkpoint id.
@@ -136,11 +136,11 @@ class SchedulingLoop:
             NotFoundError: no job matches.
             UsageError: the prefix matches several jobs.
         """
-        return self._book.find(key)
+        return self._state.find(key)
 
     def job_uid_of_run(self, run: str) -> str | None:
         """Return the uid of the job that owns an incarnation; None if the incarnation is unknown."""
-        return self._book.job_uid_of_run(run)
+        return self._state.job_uid_of_run(run)
 
     def find_active_run(self, uid: str) -> tuple[Job, Run]:
         """Return an incarnation that has not ended, and its job.
@@ -148,8 +148,8 @@ class SchedulingLoop:
         Raises:
             NotFoundError: the incarnation has ended or is unknown, and must not be started.
         """
-        owner = self._book.job_uid_of_run(uid)
-        job = self._book.jobs[owner] if owner is not None else None
+        owner = self._state.job_uid_of_run(uid)
+        job = self._state.jobs[owner] if owner is not None else None
         run = next((run for run in job.active_runs if run.uid == uid), None) if job is not None else None
         if job is None or run is None:
             raise NotFoundError("run", uid, "is over or unknown", remedy="nothing is to be done for it")
@@ -171,7 +171,7 @@ class SchedulingLoop:
             )
             return job_event_rules.queue_job(draft, description).uid
 
-        return self._book.jobs[await self._process_event(queue)]
+        return self._state.jobs[await self._process_event(queue)]
 
     async def preempt(self, key: str) -> Job:
         """Preempt a job on request; see `requests.preempt_now`."""
@@ -217,7 +217,7 @@ class SchedulingLoop:
     async def wait_until_signal_closed(self, signal_uid: str) -> None:
         """Wait until all effects of a signal on its jobs are complete."""
         async with self._stepped:
-            await self._stepped.wait_for(lambda: signal_uid not in self._book.signals)
+            await self._stepped.wait_for(lambda: signal_uid not in self._state.signals)
 
     # -- the adapter's backend
 
@@ -238,11 +238,11 @@ class SchedulingLoop:
 
     async def _process_request(self, key: str, rule: Callable[[Draft, Job], None]) -> Job:
         def apply(draft: Draft) -> str:
-            job = self._book.find(key)
+            job = self._state.find(key)
             rule(draft, job)
             return job.uid
 
-        return self._book.jobs[await self._process_event(apply)]
+        return self._state.jobs[await self._process_event(apply)]
 
     async def _process_event(self, rule: Callable[[Draft], T]) -> T:
         """Process one event, to completion even if the caller is cancelled meanwhile."""
@@ -261,12 +261,12 @@ class SchedulingLoop:
 
     async def _process_event_exclusively(self, rule: Callable[[Draft], T]) -> T:
         async with self._turn:
-            draft = Draft(self._book, self._now())
+            draft = Draft(self._state, self._now())
             result = rule(draft)
             wake_at = run_scheduling_cycle(draft, self.configuration.cohort, node=self._node, new_uid=self._new_uid)
             if draft.has_changes:
                 await self._journal.save_changes(draft.changes)
-            self._book.apply(draft)
+            self._state.apply(draft)
             self._set_wake_time(wake_at)
             self._perform_effects(draft)
         async with self._stepped:
@@ -312,7 +312,7 @@ class SchedulingLoop:
                 report = job_event_rules.report_of_run_start(job, run, job.workload(run, self._node))
                 if report is not None and run.began_at is None:
                     begun.append(report)
-        signals = [Preempted(signal) for signal in self._book.signals.values()]
+        signals = [Preempted(signal) for signal in self._state.signals.values()]
         off = {job.leaving.signal for job in self.jobs if job.leaving is not None and job.leaving.cancelled}
         why = "the place is not needed any more"
         cancelled = [PreemptionCancelled(uid, why) for uid in sorted(uid for uid in off if uid is not None)]

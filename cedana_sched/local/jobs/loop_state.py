@@ -1,7 +1,7 @@
 """In-memory state of the scheduling loop, and the draft of what one event changes in that state.
 
-The rules fill a draft; the loop writes the draft to the journal as one step, then applies it to the book and acts
-on it. The book therefore always equals the journal.
+The rules fill a draft; the loop writes the draft to the journal as one step, then applies it to the state and acts
+on it. The state therefore always equals the journal.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class LoopState:
 
 
 class Draft:
-    """The changes of one event; reads fall through to the book."""
+    """The changes of one event; reads fall through to the state."""
 
-    def __init__(self, book: LoopState, now: float) -> None:
+    def __init__(self, state: LoopState, now: float) -> None:
         self.now = now
         self.jobs: dict[str, Job] = {}
         self.signals: dict[str, Signal] = {}
@@ -100,18 +100,18 @@ class Draft:
         self.events: list[EventView] = []
         self.reports: list[Report] = []
         self.actions: list[Action] = []
-        self._book = book
+        self._state = state
 
     def job(self, uid: str) -> Job:
-        return self.jobs[uid] if uid in self.jobs else self._book.jobs[uid]
+        return self.jobs[uid] if uid in self.jobs else self._state.jobs[uid]
 
     def all_jobs(self) -> Iterator[Job]:
-        for uid in [*self._book.jobs, *(uid for uid in self.jobs if uid not in self._book.jobs)]:
+        for uid in [*self._state.jobs, *(uid for uid in self.jobs if uid not in self._state.jobs)]:
             yield self.job(uid)
 
     def find_run(self, uid: str) -> tuple[Job, Run] | None:
-        """Return an incarnation and its job; None if the book never had the incarnation or has pruned it."""
-        owner = self._book.job_uid_of_run(uid)
+        """Return an incarnation and its job; None if the state never had the incarnation or has pruned it."""
+        owner = self._state.job_uid_of_run(uid)
         if owner is None:
             return None
         job = self.job(owner)
@@ -123,7 +123,7 @@ class Draft:
 
     def find_open_signal(self, uid: str) -> Signal | None:
         """Return a signal that awaits its release."""
-        return None if uid in self.settled else self.signals.get(uid) or self._book.signals.get(uid)
+        return None if uid in self.settled else self.signals.get(uid) or self._state.signals.get(uid)
 
     def close_signal(self, signal: Signal) -> None:
         self.signals.pop(signal.uid, None)

@@ -21,20 +21,20 @@ class SupervisorError(CedanaSchedError):
 
 
 class SupervisorLauncher:
-    """The client of one nursery process, which is started on first use, and restarted if it was killed.
+    """The client of one forkserver process, which is started on first use, and restarted if it was killed.
 
-    The nursery and all supervisors are in `group`, outside the engine's own control group, so that they survive a
+    The forkserver and all supervisors are in `group`, outside the engine's own control group, so that they survive a
     service manager that kills the engine's group.
     """
 
     def __init__(self, group: Cgroup) -> None:
         self._group = group
-        self._nursery: subprocess.Popen[bytes] | None = None
+        self._forkserver: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._turn = asyncio.Lock()
 
     async def start_forkserver(self) -> None:
-        """Start the nursery, so that the first run does not wait for it.
+        """Start the forkserver, so that the first run does not wait for it.
 
         Raises:
             SupervisorError: the control group cannot be created.
@@ -46,7 +46,7 @@ class SupervisorLauncher:
         """Start the supervisor of a run; return its pidfd, which the caller closes.
 
         Raises:
-            SupervisorError: the nursery failed, and so did a restarted one.
+            SupervisorError: the forkserver failed, and so did a restarted one.
         """
         path = os.fsencode(directory)
         if len(path) > PATH_BYTES:
@@ -61,12 +61,12 @@ class SupervisorLauncher:
         raise SupervisorError("no supervisor could be started", remedy="see the engine's log and free memory")
 
     async def close(self) -> None:
-        """Stop the nursery; the supervisors keep running."""
+        """Stop the forkserver; the supervisors keep running."""
         async with self._turn:
             await asyncio.to_thread(self._stop_forkserver)
 
     async def _request_supervisor(self, path: bytes) -> int | None:
-        """Request a supervisor from the nursery; return its pidfd, or None if the nursery was killed."""
+        """Request a supervisor from the forkserver; return its pidfd, or None if the forkserver was killed."""
         connection = self._ensure_forkserver()
         try:
             connection.send(path)
@@ -84,12 +84,12 @@ class SupervisorLauncher:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             command = [sys.executable, "-P", "-m", "cedana_sched.local.runs.supervisor_forkserver"]
             with theirs:
-                self._nursery = subprocess.Popen(
+                self._forkserver = subprocess.Popen(
                     command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL,
                     start_new_session=True, env=interpreter_environment(),
                 )  # fmt: skip
             self._socket = ours
-            self._move_to_group(self._nursery.pid)
+            self._move_to_group(self._forkserver.pid)
         return self._socket
 
     def _move_to_group(self, pid: int) -> None:
@@ -105,6 +105,6 @@ class SupervisorLauncher:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        if self._nursery is not None:
-            self._nursery.wait()
-            self._nursery = None
+        if self._forkserver is not None:
+            self._forkserver.wait()
+            self._forkserver = None

@@ -41,7 +41,7 @@ OF_THE_NODE = {
 }
 HOST_PATHS = {
     AGENT: {"/opt/cedana-sched", "/run/cedana-sched", "/var/lib/cedana-sched", "/data/snapshots"},
-    HOLDS: {"/run/cedana-sched/prestop-proxy"},
+    HOLDS: {"/run/cedana-sched/holds"},
 }
 """Folders of ours alone, and the store."""
 OF_A_POD = ("runAsNonRoot", "runAsUser", "runAsGroup", "seccompProfile", "seLinuxOptions")

@@ -124,7 +124,7 @@ async def test_only_who_is_sheltered_is_told_to_outlive(can: bool, tmp_path: Pat
     shelter = FakeShelter(can=can)
     async with CaptureProcesses(request().toolchain, tmp_path, shelter) as captures:
         assert shelter.admitted == {process.pid for process in captures._spares}
-        assert captures._sheltered == (shelter.admitted if can else set())
+        assert captures._detached == (shelter.admitted if can else set())
     assert shelter.left == shelter.admitted
 
 

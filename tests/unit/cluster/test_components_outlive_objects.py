@@ -255,7 +255,7 @@ async def coordinator(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Informe
             leader._policies._informer,
         ]
         informers += [kueue._jobs, kueue._workloads, volcano._groups, volcano._nominations._waiting, volcano._queues]
-        informers += [leader._unprepared.unlabelled, leader._unprepared.refused]
+        informers += [leader._missed_by_webhook.unlabelled, leader._missed_by_webhook.refused]
         for informer in informers:
             await informer.synced.wait()
         yield informers

@@ -83,5 +83,5 @@ async def test_a_replica_finds_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
         informers = caches.CacheInformers(api)
         running = tasks.create_task(informers.run())
         await asyncio.wait_for(found.wait(), 60)
-        assert informers.knowledge.has_restart_rules
+        assert informers.caches.has_restart_rules
         running.cancel()

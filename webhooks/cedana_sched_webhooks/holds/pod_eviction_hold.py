@@ -48,17 +48,17 @@ class PodEvictionHold:
 
     def __init__(
         self,
-        knowledge: AdmissionCaches,
+        caches: AdmissionCaches,
         configuration: Configuration,
         marker: Marker,
         *,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._knowledge = knowledge
+        self._caches = caches
         self._configuration = configuration
         self._marker = marker
-        self._steadiness = EvictionPersistence(knowledge, clock)
+        self._persistence = EvictionPersistence(caches, clock)
         self._told = eviction_request_tracker(clock)
         self._now = now
 
@@ -70,13 +70,13 @@ class PodEvictionHold:
         pod = msgspec.convert(before["metadata"], Metadata)
         mark, now = read_mark(pod.annotations), self._now()
         told = self._told.seconds_since_first(pod.uid, remember=False)
-        holds = self._knowledge.holds_of_pod(pod.namespace, pod.uid)
+        holds = self._caches.holds_of_pod(pod.namespace, pod.uid)
         decision = decide(pod.uid, mark, holds, now, told_seconds=told)
         if decision.refused is None:
             return Answer(
                 decision.word, patch=() if request.is_large else patch_for_stale_write(before, request.object)
             )
-        is_steady = self._steadiness.is_steady(pod.uid, mark, now, remember=not request.dry_run)
+        is_steady = self._persistence.is_steady(pod.uid, mark, now, remember=not request.dry_run)
         # no mark for a kept pod: it would be as old as the refusals once these end, and so would be allowed
         if not request.dry_run and decision.word != KEPT and is_steady:
             self._told.seconds_since_first(pod.uid)

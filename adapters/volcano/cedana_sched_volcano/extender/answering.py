@@ -23,8 +23,8 @@ class Answer(NamedTuple):
     asked: tuple[str, ...]
 
 
-def answer_extender_call(way: Way, body: bytes | bytearray, holder: ProtectedPodStates, claims: Claims) -> Answer:
-    """Decide which pods may be evicted, and mark wanted pods that may not be evicted yet through `holder`.
+def answer_extender_call(way: Way, body: bytes | bytearray, pod_states: ProtectedPodStates, claims: Claims) -> Answer:
+    """Decide which pods may be evicted, and mark wanted pods that may not be evicted yet through `pod_states`.
 
     Raises:
         msgspec.DecodeError: `body` is no such request.
@@ -33,18 +33,18 @@ def answer_extender_call(way: Way, body: bytes | bytearray, holder: ProtectedPod
     evictor = call.evictor
     if not call.evictees:
         return Answer(wire.write(()), "nothing-of-ours", evictor.job, "", 0, 0, ())
-    candidates = [build_candidate(one.task, holder.state_of(one.task.uid)) for one in call.evictees]
+    candidates = [build_candidate(one.task, pod_states.state_of(one.task.uid)) for one in call.evictees]
     node = call.evictees[0].task.node
     needs = evictor.needs or evictor.requests or wire.Resources()
     decision = claims.decide_evictions(
         Preemptor(evictor.uid, evictor.job, needs.nonzero_amounts()),
         Place(way, node, all(one.job == evictor.job for one in candidates)),
         candidates,
-        holder.free_resources(node, evictor.uid),
+        pod_states.free_resources(node, evictor.uid),
     )
     wanted = EvictionRequester(way, evictor.job, evictor.uid)
     for uid in decision.asked:
-        holder.record_eviction_request(uid, wanted)
+        pod_states.record_eviction_request(uid, wanted)
     allowed = [one.raw for one in call.evictees if one.task.uid in decision.allowed]
     written = wire.write(allowed)
     return Answer(written, decision.word, evictor.job, node, len(candidates), len(allowed), decision.asked)

@@ -1,4 +1,4 @@
-"""A holder over informers: protected pods and their holds as in the webhooks, gangs, and free resources of nodes.
+"""Pod states from informers: protected pods and their holds as in the webhooks, gangs, and free resources of nodes.
 
 Evictions are decided by the same rule as in the webhook that handles Volcano's status write a moment later, so that
 evictions allowed here are allowed there.
@@ -70,7 +70,7 @@ class CachedPodStates:
         self._preemptions = PreemptionIndex(longest_deadline_seconds)
         self._checkpoints.subscribe(self._preemptions.on_checkpoint_change)
         self._holds.subscribe(self._preemptions.on_hold_change)
-        self._rooms = FreeResources(api)
+        self._free_resources = FreeResources(api)
         self._by_uid: Index[str, Pod] = Index(lambda pod: pod.metadata.uid, self._pods)
         self._gangs = GangResolver(self._groups, self._pods, now)
         self._costs: dict[tuple[str, str, bool], float | None] = {}
@@ -129,7 +129,7 @@ class CachedPodStates:
 
     def free_resources(self, node: str, preemptor: str) -> dict[str, float] | None:
         """See `ProtectedPodStates`."""
-        return self._rooms.free_resources(node, preemptor)
+        return self._free_resources.free_resources(node, preemptor)
 
     def _seconds_lost(self, pod: Pod, now: datetime) -> float:
         """Return the work lost if it ends now, its own and that of pods that cannot run without it."""
@@ -158,7 +158,7 @@ class CachedPodStates:
         return max(0.0, (now - began).total_seconds())
 
     def _informers(self) -> tuple[Informer[Any], ...]:
-        rooms = self._rooms
+        rooms = self._free_resources
         return self._pods, self._groups, self._checkpoints, self._holds, rooms.nodes, rooms.pods
 
 
@@ -174,5 +174,5 @@ async def _run_informer_with_retries(informer: Informer[Any]) -> None:
 
 if TYPE_CHECKING:
 
-    def _fulfils(holding: CachedPodStates) -> ProtectedPodStates:
-        return holding
+    def _fulfils(pod_states: CachedPodStates) -> ProtectedPodStates:
+        return pod_states

@@ -42,7 +42,7 @@ for which a release is valid."""
 BARREN_ROUNDS: Final = 3
 """Rounds without a node whose pods free enough, until the closest node is tried with all of its pods: other free
 resources, which no call shows, may suffice. Scaled up by how much is missing; and once per job in
-`LONGEST_PAUSE_SECONDS`, because it can freeze a node's pods for nothing. Not done if the holder reports free
+`LONGEST_PAUSE_SECONDS`, because it can freeze a node's pods for nothing. Not done if the node has free
 resources."""
 FIRST_PAUSE_SECONDS: Final = 10.0
 LONGEST_PAUSE_SECONDS: Final = 600.0

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class RunnablePodStates(ProtectedPodStates, Protocol):
-    """A holder with caches to run."""
+    """Pod states with caches to run."""
 
     @property
     def unsynced_reason(self) -> str | None:
@@ -45,7 +45,7 @@ class RunnablePodStates(ProtectedPodStates, Protocol):
 
 async def serve(
     configuration: Configuration,
-    holding: RunnablePodStates,
+    pod_states: RunnablePodStates,
     address: AddressKeeper,
     metrics: Metrics,
     stop: asyncio.Event,
@@ -58,16 +58,16 @@ async def serve(
     claims = Claims(time.monotonic, steering=configuration.victim_steering)
     metrics.preemptors.set_function(claims.count_active_preemptors)
     application = extender_application(
-        holding, claims, stop, metrics, address.callers, timeout_seconds=configuration.timeout_seconds
+        pod_states, claims, stop, metrics, address.callers, timeout_seconds=configuration.timeout_seconds
     )
     ready: dict[str, Ready] = {
-        "objects": lambda: None if holding.is_synced else holding.unsynced_reason,
+        "objects": lambda: None if pod_states.is_synced else pod_states.unsynced_reason,
         "address": lambda: None if address.callers.has_secret else "no caller can be authenticated yet",
         "replica": lambda: "it ends" if stop.is_set() else None,
     }
     async with asyncio.TaskGroup() as tasks:
         background = [
-            tasks.create_task(holding.run(), name="holder"),
+            tasks.create_task(pod_states.run(), name="pod states"),
             tasks.create_task(address.run(), name="address keeper"),
         ]
         async with (
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     async def replica(configuration: Configuration, stopping: asyncio.Event) -> None:
         async with Api.open(given.kubeconfig) as api:
-            holding = CachedPodStates(
+            pod_states = CachedPodStates(
                 api,
                 longest_deadline_seconds=configuration.longest_deadline_seconds,
                 served=configuration.served_namespaces,
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 api, configuration.secret, configuration.namespace, metrics.address_problems, SERVER_TIME.now
             )
             readable = TokenAccess(api) if configuration.metrics_authentication else None
-            await serve(configuration, holding, address, metrics, stopping, readable)
+            await serve(configuration, pod_states, address, metrics, stopping, readable)
 
     def go(configuration: Configuration) -> int:
         return run_with_graceful_stop(functools.partial(replica, configuration))

@@ -42,7 +42,7 @@ BYTES_AT_ONCE: Final = 192 << 20
 
 
 def extender_application(
-    holder: ProtectedPodStates,
+    pod_states: ProtectedPodStates,
     claims: Claims,
     ending: asyncio.Event,
     metrics: Metrics,
@@ -53,27 +53,27 @@ def extender_application(
     """Build the application that answers the scheduler. Once `ending` is set, responses close its connection.
 
     Args:
-        holder: state of pods.
+        pod_states: state of pods.
         claims: state kept across scheduling cycles.
         ending: set at shutdown, when other replicas should be called.
         metrics: counts calls.
         callers: authenticate callers.
         timeout_seconds: how long the scheduler waits; a call with an incomplete body is abandoned then.
     """
-    application, places = web.Application(), CallLimit(AT_ONCE, BYTES_AT_ONCE)
+    application, call_limit = web.Application(), CallLimit(AT_ONCE, BYTES_AT_ONCE)
     responding = {}
     for path, way in PATHS.items():
-        respond = _build_extender_handler(way, holder, claims, ending, metrics, timeout_seconds)
-        responding[path] = _with_call_limit(way, respond, places, metrics)
+        respond = _build_extender_handler(way, pod_states, claims, ending, metrics, timeout_seconds)
+        responding[path] = _with_call_limit(way, respond, call_limit, metrics)
     route_authenticated(application.router, responding, callers, metrics.strangers, derived_from=DERIVED_FROM)
     return application
 
 
-def _with_call_limit(way: Way, respond: Respond, places: CallLimit, metrics: Metrics) -> Respond:
+def _with_call_limit(way: Way, respond: Respond, call_limit: CallLimit, metrics: Metrics) -> Respond:
     """Wrap `respond` with admission by the limits."""
 
     async def respond_where_there_is_room(received: web.Request) -> web.Response:
-        with places.admit_call(_bytes_to_read(received)) as is_taken:
+        with call_limit.admit_call(_bytes_to_read(received)) as is_taken:
             if is_taken:
                 return await respond(received)
         metrics.calls.labels(way, "busy").inc()
@@ -94,14 +94,14 @@ def _bytes_to_read(received: web.Request) -> int:
 
 def _build_extender_handler(
     way: Way,
-    holder: ProtectedPodStates,
+    pod_states: ProtectedPodStates,
     claims: Claims,
     ending: asyncio.Event,
     metrics: Metrics,
     timeout_seconds: float,
 ) -> Respond:
     async def respond(received: web.Request) -> web.Response:
-        if not holder.is_synced:  # protected pods are unknown yet
+        if not pod_states.is_synced:  # protected pods are unknown yet
             metrics.calls.labels(way, "not-ready").inc()
             return web.Response(status=503, text="what is protected is still being listed")
         try:
@@ -111,7 +111,7 @@ def _build_extender_handler(
             raise
         began = time.perf_counter()
         try:
-            answered = answer_extender_call(way, body, holder, claims)
+            answered = answer_extender_call(way, body, pod_states, claims)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _record_unreadable_call(way, str(error), metrics)
             return web.Response(status=400, text=f"no question of Volcano's extender plugin: {error}")

@@ -29,7 +29,7 @@ class MissingPermissionError(CedanaSchedError):
 
 
 class ClusterReader:
-    """Every method raises UnknownError if a right is missing, and ApiUnavailableError without an answer."""
+    """Every method raises MissingPermissionError if a right is missing, and ApiUnavailableError without an answer."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

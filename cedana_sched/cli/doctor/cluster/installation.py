@@ -72,7 +72,7 @@ async def find_releases(reads: ClusterReader) -> tuple[Installation, ...]:
     """Return all releases that are visible to the user.
 
     Raises:
-        UnknownError: the user may list Deployments neither cluster-wide nor in the stock namespace.
+        MissingPermissionError: the user may list Deployments neither cluster-wide nor in the stock namespace.
     """
     try:
         found = await reads.read_objects(DEPLOYMENTS, labels=OURS, into=_Deployment)

@@ -124,8 +124,8 @@ class Incarnation(NamedTuple):
 class Bundles:
     """Reads the bundles of a node; immutable files are read once."""
 
-    def __init__(self, places: HostPaths) -> None:
-        self._places = places
+    def __init__(self, paths: HostPaths) -> None:
+        self._paths = paths
         self._read: dict[str, Specification] = {}
 
     def workload_containers(self, pod_uid: str) -> tuple[Container, ...]:
@@ -141,7 +141,7 @@ class Bundles:
             if notes.get(_POD) != pod_uid or notes.get(_TYPE) != "container" or name is None:
                 continue
             if state := self._read_running_state(identifier):
-                bundle = self._places.bundles / identifier
+                bundle = self._paths.bundles / identifier
                 found.append(Container(name, bundle, specification, state, self._is_restored(identifier)))
         return tuple(sorted(found, key=lambda container: container.name))
 
@@ -186,7 +186,7 @@ class Bundles:
     def _read_all_bundles(self) -> dict[str, Specification]:
         """Read all bundles; a bundle's file is written before its container is created, and never again."""
         found: dict[str, Specification] = {}
-        directory = self._places.agent_path(self._places.bundles)
+        directory = self._paths.agent_path(self._paths.bundles)
         for path in directory.iterdir() if directory.exists() else ():
             specification = self._read.get(path.name) or _decode(path / "config.json", Specification)
             if specification is not None:
@@ -195,10 +195,10 @@ class Bundles:
         return found
 
     def _is_restored(self, identifier: str) -> bool:
-        return (self._places.agent_path(self._places.states) / identifier / RESTORED).exists()
+        return (self._paths.agent_path(self._paths.states) / identifier / RESTORED).exists()
 
     def _read_running_state(self, identifier: str) -> State | None:
-        state = _decode(self._places.agent_path(self._places.states) / identifier / "state.json", State)
+        state = _decode(self._paths.agent_path(self._paths.states) / identifier / "state.json", State)
         if state is None or not is_running(state.init_process_pid, state.init_process_start):
             return None
         return state

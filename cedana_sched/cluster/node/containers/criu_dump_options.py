@@ -28,7 +28,7 @@ _JOINED = {"network": ("net", "extRootNetNS"), "pid": ("pid", "extRootPidNS")}
 """Kinds of namespaces that CRIU treats as external, by their name in a bundle, with the key that runc gives them."""
 
 
-def describe(container: Container, places: HostPaths, proc: Path = Path("/proc")) -> RunningContainer:
+def describe(container: Container, paths: HostPaths, proc: Path = Path("/proc")) -> RunningContainer:
     """Return what CRIU needs of a container.
 
     Raises:
@@ -37,14 +37,14 @@ def describe(container: Container, places: HostPaths, proc: Path = Path("/proc")
     process = _living_task_folder(proc / str(container.pid))
     mountinfo = (process / "mountinfo").read_bytes().decode(errors="surrogateescape")
     root = container.bundle / "rootfs"
-    upper = upper_directory(mountinfo, places.agent_path(root).stat().st_dev)
+    upper = upper_directory(mountinfo, paths.agent_path(root).stat().st_dev)
     return RunningContainer(
         name=container.name,
         root_pid=container.pid,
-        freezer=places.agent_path(freezer_of(container.state)),
+        freezer=paths.agent_path(freezer_of(container.state)),
         externals=tuple(dict.fromkeys(_criu_externals(container, process, mountinfo))),
         root=root,
-        changes=places.agent_path(upper) if upper else None,
+        changes=paths.agent_path(upper) if upper else None,
         notes={DESCRIPTORS: json.dumps(_standard_stream_targets(container.state, process))},
         ext_unix_sk=True,
         manage_cgroups="soft",

@@ -15,14 +15,14 @@ _EMPTY_DIRS = "volumes/kubernetes.io~empty-dir"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108
 
 
-def volumes_of(pod_uid: str, containers: Iterable[Container], places: HostPaths) -> dict[str, Path]:
+def volumes_of(pod_uid: str, containers: Iterable[Container], paths: HostPaths) -> dict[str, Path]:
     """Return the folders by their names in the snapshot, as the agent sees them."""
-    directory = places.pod_folder(pod_uid) / _EMPTY_DIRS
+    directory = paths.pod_folder(pod_uid) / _EMPTY_DIRS
     found = {path.name: path for path in sorted(directory.iterdir())} if directory.exists() else {}
     found.pop(names.RESTORE_VOLUME, None)
     for container in containers:
         if (source := shared_memory_of(container.specification)) is not None:
-            found[SHARED_MEMORY] = places.agent_path(source)
+            found[SHARED_MEMORY] = paths.agent_path(source)
     return found
 
 

@@ -9,12 +9,12 @@ from cedana_sched.runtime_handler.volume_file_comparison import VOLUME_FILES, en
 from cedana_sched.snapshot import freezer
 
 
-def volume_files_note(container: Container, places: HostPaths, most_bytes: int) -> dict[str, str]:
+def volume_files_note(container: Container, paths: HostPaths, most_bytes: int) -> dict[str, str]:
     """Return a note to store beside the container's images, of at most so many bytes.
 
     Raises:
         OSError: the container is gone, or cannot be read.
         ValueError: its processes have more files open than the note can hold.
     """
-    members = freezer.pids_in_cgroup(places.agent_path(freezer_of(container.state)))
+    members = freezer.pids_in_cgroup(paths.agent_path(freezer_of(container.state)))
     return {VOLUME_FILES: encode(volume_files_of(members, bind_mounts(container), most_bytes))}

@@ -14,9 +14,9 @@ from cedana_sched.snapshot import freezer
 class PodContainers:
     """The running containers of one node's pods."""
 
-    def __init__(self, places: HostPaths) -> None:
-        self._places = places
-        self._bundles = Bundles(places)
+    def __init__(self, paths: HostPaths) -> None:
+        self._paths = paths
+        self._bundles = Bundles(paths)
 
     async def kill(self, pod_uid: str) -> None:
         """End every process of a pod.
@@ -41,8 +41,8 @@ class PodContainers:
         await self._kill([one for one in found if one.bundle.name == identifier])
 
     async def _kill(self, containers: Iterable[Container]) -> None:
-        places = [self._places.agent_path(freezer_of(container.state)) for container in containers]
-        ends = [asyncio.to_thread(freezer.kill, place) for place in places]
+        paths = [self._paths.agent_path(freezer_of(container.state)) for container in containers]
+        ends = [asyncio.to_thread(freezer.kill, place) for place in paths]
         for outcome in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -11,10 +11,10 @@ _UID, _NAMESPACE, _NAME = (f"io.kubernetes.cri.sandbox-{word}" for word in ("uid
 """Annotations that containerd puts on every container (`DefaultCRIAnnotations` in its internal/cri/annotations)."""
 
 
-def find_pod_names(pod_uid: str, places: HostPaths) -> set[tuple[str, str]]:
+def find_pod_names(pod_uid: str, paths: HostPaths) -> set[tuple[str, str]]:
     """Return namespace and name of the pods with this uid that have a sandbox or container here; blocks for some ms."""
     found = set()
-    for path in places.agent_path(places.bundles).glob("*/config.json"):
+    for path in paths.agent_path(paths.bundles).glob("*/config.json"):
         try:
             notes = msgspec.json.decode(path.read_bytes(), type=Specification).annotations
         except (FileNotFoundError, msgspec.DecodeError):

@@ -21,24 +21,24 @@ SERVICE_ACCOUNT = "service_account"
 """Key in a pod's restore facts: the name of its ServiceAccount."""
 
 
-def privileges_of(container: Container, places: HostPaths) -> Privileges:
+def privileges_of(container: Container, paths: HostPaths) -> Privileges:
     """Return the privileges of a frozen container; those of a running one may change a moment later.
 
     Raises:
         ValueError: its config.json is invalid.
         OSError: it is gone, or cannot be read.
     """
-    confinement = read_confinement(container, places)
-    members = freezer.pids_in_cgroup(places.agent_path(freezer_of(container.state)))
+    confinement = read_confinement(container, paths)
+    members = freezer.pids_in_cgroup(paths.agent_path(freezer_of(container.state)))
     return Privileges(confinement, credentials_of(members, confinement))
 
 
-def read_confinement(container: Container, places: HostPaths) -> Confinement:
+def read_confinement(container: Container, paths: HostPaths) -> Confinement:
     """Return what the container's config.json permits.
 
     Raises:
         ValueError: it is invalid.
         OSError: it is gone, or cannot be read.
     """
-    content = (places.agent_path(container.bundle) / "config.json").read_bytes()
+    content = (paths.agent_path(container.bundle) / "config.json").read_bytes()
     return confinement_of(msgspec.json.decode(content, type=dict[str, Any]))

@@ -22,14 +22,14 @@ EVERY_SECONDS = 30.0
 """A restore container tolerates many missing heartbeats (`runtime_handler.wait.SILENT_SECONDS`)."""
 
 
-async def send_heartbeats(places: HostPaths, every_seconds: float = EVERY_SECONDS) -> None:
+async def send_heartbeats(paths: HostPaths, every_seconds: float = EVERY_SECONDS) -> None:
     """Send heartbeats to every running restore container until cancelled; the kubelet may not publish that it runs."""
-    bundles = Bundles(places)
+    bundles = Bundles(paths)
     while True:
         try:
             for pod_uid in await asyncio.to_thread(bundles.running_incarnations):
                 with contextlib.suppress(RestoreError):  # it is just exiting
-                    await asyncio.to_thread(RestoreContainerMessages(pod_uid, places).write_heartbeat)
+                    await asyncio.to_thread(RestoreContainerMessages(pod_uid, paths).write_heartbeat)
         except Exception:  # a defect in one pod must not end the agent
             log.exception("heartbeat not written")
         await asyncio.sleep(every_seconds)

@@ -50,7 +50,7 @@ class IncarnationReports:
         api: may patch the status of Restores.
         restores: those of this node.
         pod: returns a pod of this node by its uid; None if it is not cached.
-        places: of the host.
+        paths: of the host.
         served: the incarnations for which Restores were decided.
     """
 
@@ -59,14 +59,14 @@ class IncarnationReports:
         api: Api,
         restores: Informer[OrderedObject],
         pod: Callable[[str], Pod | None],
-        places: HostPaths,
+        paths: HostPaths,
         served: IncarnationRecords,
     ) -> None:
         self._api = api
         self._pod = pod
-        self._places = places
+        self._paths = paths
         self._served = served
-        self._bundles = Bundles(places)
+        self._bundles = Bundles(paths)
         self._restores = restores
         self._of_pod = Index(lambda one: one.spec.pod_ref.uid, restores)
         self._changed = asyncio.Event()
@@ -78,7 +78,7 @@ class IncarnationReports:
         loop, backoff = asyncio.get_running_loop(), Backoff(API_CALLS)
         again: asyncio.Handle = loop.call_soon(lambda: None)
         async with asyncio.TaskGroup() as group:
-            made = watch_created_containers(self._places.agent_path(self._places.states), self._changed.set)
+            made = watch_created_containers(self._paths.agent_path(self._paths.states), self._changed.set)
             group.create_task(made, name="containers of this node")
             while True:
                 await self._changed.wait()
@@ -99,25 +99,25 @@ class IncarnationReports:
     async def report(self) -> bool:
         """Report the present incarnations; False: some need another call."""
         done = True
-        for pod_uid, beginning in (await asyncio.to_thread(self._bundles.running_incarnations)).items():
-            restore = await asyncio.to_thread(self._latest_ended_restore, pod_uid, beginning)
+        for pod_uid, incarnation in (await asyncio.to_thread(self._bundles.running_incarnations)).items():
+            restore = await asyncio.to_thread(self._latest_ended_restore, pod_uid, incarnation)
             if restore is None or restore.status.replaced_by is not None:
                 continue
-            is_clear = not await asyncio.to_thread(self._is_still_ending, pod_uid, beginning, restore.spec.uid)
-            done &= is_clear and await self._write_replaced_by(restore, beginning)
+            is_clear = not await asyncio.to_thread(self._is_still_ending, pod_uid, incarnation, restore.spec.uid)
+            done &= is_clear and await self._write_replaced_by(restore, incarnation)
         return done
 
-    def _latest_ended_restore(self, pod_uid: str, beginning: Incarnation) -> OrderedObject | None:
+    def _latest_ended_restore(self, pod_uid: str, incarnation: Incarnation) -> OrderedObject | None:
         """Return the latest Restore of a pod, if none of its Restores is for this incarnation."""
         pod = self._pod(pod_uid)
         namespace = pod.metadata.namespace if pod is not None else None
         restores = [one for one in self._of_pod.objects_of(pod_uid) if namespace in (None, one.metadata.namespace)]
         served = self._served.record_of(pod_uid)
-        if not restores or not all(_is_restore_over(restore, beginning, served) for restore in restores):
+        if not restores or not all(_is_restore_over(restore, incarnation, served) for restore in restores):
             return None
         return max(restores, key=lambda restore: restore.status.incarnation)
 
-    def _is_still_ending(self, pod_uid: str, beginning: Incarnation, restore_uid: str) -> bool:
+    def _is_still_ending(self, pod_uid: str, incarnation: Incarnation, restore_uid: str) -> bool:
         """Return whether a container of the pod still runs, or the restore container is just exiting with its decision.
 
         A container that runs beside the restore container, in its own sandbox, is no remnant of an earlier incarnation:
@@ -127,18 +127,18 @@ class IncarnationReports:
         if (pod := self._pod(pod_uid)) is None:
             return True
         own = {one.name for one in (*pod.spec.containers, *pod.spec.init_containers)}
-        rest = (one for one in self._bundles.workload_containers(pod_uid) if one.sandbox != beginning.sandbox)
+        rest = (one for one in self._bundles.workload_containers(pod_uid) if one.sandbox != incarnation.sandbox)
         if any(container.name in own for container in rest):
             return True
         if (served := self._served.record_of(pod_uid)) is not None and served.restore == restore_uid:
             return False  # the restore container of that Restore is recorded
         try:
-            return RestoreContainerMessages(pod_uid, self._places).has_taken_decision()
+            return RestoreContainerMessages(pod_uid, self._paths).has_taken_decision()
         except RestoreError:  # its volume is not mounted yet
             return False
 
-    async def _write_replaced_by(self, restore: OrderedObject, beginning: Incarnation) -> bool:
-        patch: Object = {"status": {RestoreStatus.wire_name("replaced_by"): beginning.container}}
+    async def _write_replaced_by(self, restore: OrderedObject, incarnation: Incarnation) -> bool:
+        patch: Object = {"status": {RestoreStatus.wire_name("replaced_by"): incarnation.container}}
         metadata = restore.metadata
         try:
             await self._api.patch(RESTORES, metadata.name, metadata.namespace, patch, subresource="status")
@@ -146,12 +146,15 @@ class IncarnationReports:
             log.warning("new incarnation not reported, trying again", object=metadata.name, error=error.message)
             return False
         log.info(
-            "pod has a new incarnation", pod=restore.spec.pod_ref.uid, after=restore.spec.uid, sandbox=beginning.sandbox
+            "pod has a new incarnation",
+            pod=restore.spec.pod_ref.uid,
+            after=restore.spec.uid,
+            sandbox=incarnation.sandbox,
         )
         return True
 
 
-def _is_restore_over(restore: OrderedObject, beginning: Incarnation, served: IncarnationRecord | None) -> bool:
+def _is_restore_over(restore: OrderedObject, incarnation: Incarnation, served: IncarnationRecord | None) -> bool:
     """Return whether a Restore does not concern this incarnation any more."""
     status = restore.status
     if status.step == RestoreStep.ENDED:
@@ -159,9 +162,9 @@ def _is_restore_over(restore: OrderedObject, beginning: Incarnation, served: Inc
     given, answered = restore.order, status.answer
     is_answered = given is None or (answered is not None and answered.number >= given.number)
     if served is not None and served.restore == restore.spec.uid:
-        if served.sandbox != beginning.sandbox:
+        if served.sandbox != incarnation.sandbox:
             return True  # its work, done or pending, ended with that sandbox
-        return is_answered and status.step in _DECIDED and served.container != beginning.container
+        return is_answered and status.step in _DECIDED and served.container != incarnation.container
     return is_answered and status.step in _DECIDED  # an earlier incarnation than the served one, or unrecorded
 
 

@@ -21,8 +21,8 @@ _OWN = Path("/proc/self/ns/net")
 class IntraPodConnections:
     """The connections of this node's pods; see `snapshot.loopback_blocking`. Calls block for some milliseconds."""
 
-    def __init__(self, places: HostPaths, toolchain: Toolchain) -> None:
-        self._bundles = Bundles(places)
+    def __init__(self, paths: HostPaths, toolchain: Toolchain) -> None:
+        self._bundles = Bundles(paths)
         self._toolchain = toolchain
 
     def hold(self, pod_uid: str, containers: Collection[str]) -> None:

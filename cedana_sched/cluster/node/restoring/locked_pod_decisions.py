@@ -45,8 +45,8 @@ class RestoreProgress(Enum):
 class LockedPodDecisions:
     """Decides under the locks of this node's pods."""
 
-    def __init__(self, places: HostPaths, bundles: Bundles) -> None:
-        self._places = places
+    def __init__(self, paths: HostPaths, bundles: Bundles) -> None:
+        self._paths = paths
         self._bundles = bundles
 
     async def replace_plan(self, pod_uid: str, folder: str, decided: Plan) -> RestoreProgress:
@@ -101,7 +101,7 @@ class LockedPodDecisions:
         """Kill the running ones of these containers."""
         for container in self._bundles.workload_containers(pod_uid) if names else ():
             if container.name in names:
-                freezer.kill(self._places.agent_path(freezer_of(container.state)))
+                freezer.kill(self._paths.agent_path(freezer_of(container.state)))
 
 
 async def _with_pod_lock(folder: str, act: Callable[[], T]) -> T:

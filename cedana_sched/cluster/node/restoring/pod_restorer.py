@@ -58,7 +58,7 @@ class PodRestorer:
     """Implements `WorkloadRestorer`. Every call is idempotent.
 
     Args:
-        places: of the host.
+        paths: of the host.
         state: our folder on the host's /run, as the agent and the host see it.
         data: our folder on the host's disk, likewise; logs and the records of served incarnations are below it.
         toolchain: decodes images.
@@ -71,7 +71,7 @@ class PodRestorer:
 
     def __init__(
         self,
-        places: HostPaths,
+        paths: HostPaths,
         state: Path,
         data: Path,
         toolchain: Toolchain,
@@ -81,14 +81,14 @@ class PodRestorer:
         wait_containerd: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._wait_containerd = wait_containerd
-        self._places = places
+        self._paths = paths
         self._pods = pods
-        self._connections = IntraPodConnections(places, toolchain)
-        self._bundles = Bundles(places)
-        self._turns = LockedPodDecisions(places, self._bundles)
-        self._kept = RestoreStates(places, self._bundles, state, data)
+        self._connections = IntraPodConnections(paths, toolchain)
+        self._bundles = Bundles(paths)
+        self._turns = LockedPodDecisions(paths, self._bundles)
+        self._kept = RestoreStates(paths, self._bundles, state, data)
         self._preparation = RestorePreparation(
-            places,
+            paths,
             self._bundles,
             self._kept,
             toolchain,
@@ -164,7 +164,7 @@ class PodRestorer:
         self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
     ) -> None:
         folder = self._kept.folder(workload.uid)
-        container = RestoreContainerMessages(workload.uid, self._places)
+        container = RestoreContainerMessages(workload.uid, self._paths)
         await self._kept.assign_incarnation(restore_uid, workload.uid)
         plan = await asyncio.to_thread(self._kept.current_plan_of, workload.uid)
         if plan is None or (plan.decision == FAIL and not any(results_of(folder, plan).values())):
@@ -186,7 +186,7 @@ class PodRestorer:
         )
         results = await self._wait_until_restored(folder, plan, workload, images, restore_facts)
         running = await asyncio.to_thread(self._bundles.workload_containers, workload.uid)
-        results = await asyncio.to_thread(fail_overprivileged, folder, plan, results, running, self._places)
+        results = await asyncio.to_thread(fail_overprivileged, folder, plan, results, running, self._paths)
         await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
         for name, result in results.items():
             if not result.restored:
@@ -248,7 +248,7 @@ class PodRestorer:
             await self._orders.run(workload.uid, wait_while_restoring(folder, plan))
 
     async def _write_plan_and_decide(self, restore_uid: str, workload: WorkloadRef, plan: Plan) -> None:
-        container = RestoreContainerMessages(workload.uid, self._places)
+        container = RestoreContainerMessages(workload.uid, self._paths)
         await self._kept.assign_incarnation(restore_uid, workload.uid)
         if await asyncio.to_thread(self._kept.current_plan_of, workload.uid) is None:
             await asyncio.to_thread(self._kept.clear, workload.uid)

@@ -101,7 +101,7 @@ def refuse_other_service_account(restore_facts: Mapping[str, Any], pod: Pod) -> 
 
 
 def fail_overprivileged(
-    folder: str, plan: Plan, results: Mapping[str, ContainerResult], running: Iterable[Container], places: HostPaths
+    folder: str, plan: Plan, results: Mapping[str, ContainerResult], running: Iterable[Container], paths: HostPaths
 ) -> dict[str, ContainerResult]:
     """Return the results, with restored containers that have more than they are now allowed changed to failures."""
     checked = dict(results)
@@ -110,7 +110,7 @@ def fail_overprivileged(
         if result is None or not result.restored or not container.is_restored:
             continue
         try:
-            why = restore_objection_to(plan.containers[container.name].privileges, read_confinement(container, places))
+            why = restore_objection_to(plan.containers[container.name].privileges, read_confinement(container, paths))
         except FileNotFoundError:
             continue  # it has exited meanwhile
         if why is not None:

@@ -37,8 +37,8 @@ _READY = "plugins/kubernetes.io~empty-dir/{volume}/ready"
 class RestoreContainerMessages:
     """The restore container of one pod."""
 
-    def __init__(self, pod_uid: str, places: HostPaths) -> None:
-        pod = places.pod_folder(pod_uid)
+    def __init__(self, pod_uid: str, paths: HostPaths) -> None:
+        pod = paths.pod_folder(pod_uid)
         self._volume = pod / _VOLUMES / RESTORE_VOLUME
         self._mounted = pod / _READY.format(volume=RESTORE_VOLUME)
 

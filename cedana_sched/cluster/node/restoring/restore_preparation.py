@@ -44,7 +44,7 @@ class RestorePreparation:
     """Fills volumes from a snapshot, and makes plans.
 
     Args:
-        places: of the host.
+        paths: of the host.
         bundles: the containers of pods.
         kept: gives the folder of the logs, and the sandbox.
         toolchain: decodes images.
@@ -55,7 +55,7 @@ class RestorePreparation:
 
     def __init__(
         self,
-        places: HostPaths,
+        paths: HostPaths,
         bundles: Bundles,
         kept: RestoreStates,
         toolchain: Toolchain,
@@ -64,7 +64,7 @@ class RestorePreparation:
         stall_seconds: float,
         restore_seconds: float,
     ) -> None:
-        self._places = places
+        self._paths = paths
         self._bundles = bundles
         self._kept = kept
         self._toolchain = toolchain
@@ -135,7 +135,7 @@ class RestorePreparation:
         """
         for volume in _names_from_facts({"volumes": []} | restore_facts, "volumes"):
             archive = images / "volumes" / f"{validate_segment('volume', volume)}.tar"
-            await fill_volume(archive, workload.uid, volume, self._places)
+            await fill_volume(archive, workload.uid, volume, self._paths)
 
 
 def _names_from_facts(restore_facts: dict[str, Any], key: str) -> list[str]:
@@ -150,7 +150,7 @@ def _names_from_facts(restore_facts: dict[str, Any], key: str) -> list[str]:
     return found
 
 
-async def fill_volume(archive: Path, pod_uid: str, name: str, places: HostPaths) -> None:
+async def fill_volume(archive: Path, pod_uid: str, name: str, paths: HostPaths) -> None:
     """Fill a volume, by its name in the snapshot, of a pod whose containers do not run yet.
 
     What the same pod wrote there before its sandbox was recreated is removed. Idempotent; after a cancellation no
@@ -159,7 +159,7 @@ async def fill_volume(archive: Path, pod_uid: str, name: str, places: HostPaths)
     Raises:
         RestoreError: the pod has no such volume, or the archive cannot be extracted.
     """
-    folder = await asyncio.to_thread(_volume_folder, pod_uid, name, places)
+    folder = await asyncio.to_thread(_volume_folder, pod_uid, name, paths)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cedana_sched.runtime_handler.layer", "--volume", str(archive), str(folder),
         stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
@@ -176,10 +176,10 @@ async def fill_volume(archive: Path, pod_uid: str, name: str, places: HostPaths)
         raise RestoreError(f"volume {name} cannot be filled: {words}", evidence=tuple(words.splitlines()))
 
 
-def _volume_folder(pod_uid: str, name: str, places: HostPaths) -> Path:
+def _volume_folder(pod_uid: str, name: str, paths: HostPaths) -> Path:
     if name == SHARED_MEMORY:
-        return _shared_memory(pod_uid, places)
-    folder = places.pod_folder(pod_uid) / _EMPTY_DIRS / validate_segment("volume", name)
+        return _shared_memory(pod_uid, paths)
+    folder = paths.pod_folder(pod_uid) / _EMPTY_DIRS / validate_segment("volume", name)
     if folder.is_symlink() or not folder.is_dir():
         raise RestoreError(
             f"the pod has no emptyDir volume {name} any more, which the snapshot fills",
@@ -188,12 +188,12 @@ def _volume_folder(pod_uid: str, name: str, places: HostPaths) -> Path:
     return folder
 
 
-def _shared_memory(pod_uid: str, places: HostPaths) -> Path:
+def _shared_memory(pod_uid: str, paths: HostPaths) -> Path:
     """Return the pod's /dev/shm on the host, which all its containers mount; the restore container runs by now."""
-    for path in places.agent_path(places.bundles).glob("*/config.json"):
+    for path in paths.agent_path(paths.bundles).glob("*/config.json"):
         if find_pod_uid(str(path)) != pod_uid:
             continue
         specification = msgspec.json.decode(path.read_bytes(), type=Specification)
         if (source := shared_memory_of(specification)) is not None:
-            return places.agent_path(source)
+            return paths.agent_path(source)
     raise RestoreError("the pod has no shared memory of its own any more, which the snapshot fills")

@@ -58,16 +58,19 @@ class IncarnationRecords:
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
-    def record_assignment(self, restore_uid: str, pod_uid: str, beginning: Incarnation) -> None:
+    def record_assignment(self, restore_uid: str, pod_uid: str, incarnation: Incarnation) -> None:
         """Record that this Restore serves the incarnation; the record is on disk when this returns.
 
         Raises:
             IncarnationEndedError: this Restore serves an incarnation in another sandbox.
         """
-        known, served = self.record_of(pod_uid), IncarnationRecord(restore_uid, beginning.container, beginning.sandbox)
+        known, served = (
+            self.record_of(pod_uid),
+            IncarnationRecord(restore_uid, incarnation.container, incarnation.sandbox),
+        )
         if known == served:
             return
-        if known is not None and known.restore == restore_uid and known.sandbox != beginning.sandbox:
+        if known is not None and known.restore == restore_uid and known.sandbox != incarnation.sandbox:
             raise IncarnationEndedError("the pod has begun again meanwhile, in another sandbox")
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(self._file(pod_uid), msgspec.json.encode(served))
@@ -86,14 +89,14 @@ class RestoreStates:
     """The folders of all pods of a node.
 
     Args:
-        places: of the host.
+        paths: of the host.
         bundles: the containers of pods.
         state: our folder on the host's /run, as the agent and the host see it; plans and results are below it.
         data: our folder on the host's disk, likewise; logs and the records of served incarnations are below it.
     """
 
-    def __init__(self, places: HostPaths, bundles: Bundles, state: Path, data: Path) -> None:
-        self._places = places
+    def __init__(self, paths: HostPaths, bundles: Bundles, state: Path, data: Path) -> None:
+        self._paths = paths
         self._bundles = bundles
         self._state = state
         self._logs = data / "logs"
@@ -124,7 +127,7 @@ class RestoreStates:
         detach_mounts_below(str(self.logs_folder(pod_uid)))
         shutil.rmtree(self.folder(pod_uid), ignore_errors=True)
         with contextlib.suppress(RestoreError):  # its volume is not mounted: nothing is left there
-            RestoreContainerMessages(pod_uid, self._places).remove_run_files()
+            RestoreContainerMessages(pod_uid, self._paths).remove_run_files()
 
     async def assign_incarnation(self, restore_uid: str, pod_uid: str) -> None:
         """Assign the pod's incarnation to this Restore, once it has begun. State of an earlier Restore is removed.
@@ -135,11 +138,11 @@ class RestoreStates:
         is_mine = await asyncio.to_thread(self.is_for_restore, restore_uid, pod_uid)
         if is_mine and await asyncio.to_thread(self._is_decided, pod_uid):
             return
-        container = RestoreContainerMessages(pod_uid, self._places)
-        beginning = await container.wait_for_run(partial(self._bundles.incarnation_of_pod, pod_uid))
+        container = RestoreContainerMessages(pod_uid, self._paths)
+        incarnation = await container.wait_for_run(partial(self._bundles.incarnation_of_pod, pod_uid))
         if not is_mine:
             await asyncio.to_thread(self.clear, pod_uid)
-        await asyncio.to_thread(self.served.record_assignment, restore_uid, pod_uid, beginning)
+        await asyncio.to_thread(self.served.record_assignment, restore_uid, pod_uid, incarnation)
 
     def is_for_restore(self, restore_uid: str, pod_uid: str) -> bool:
         """Return whether what is decided for the pod, if anything, was decided for this Restore.
@@ -165,8 +168,8 @@ class RestoreStates:
         Raises:
             IncarnationEndedError: it is in another sandbox.
         """
-        if (beginning := self._bundles.incarnation_of_pod(pod_uid)) is not None:
-            self.served.record_assignment(restore_uid, pod_uid, beginning)
+        if (incarnation := self._bundles.incarnation_of_pod(pod_uid)) is not None:
+            self.served.record_assignment(restore_uid, pod_uid, incarnation)
 
     def forget_all_but(self, pod_uids: Collection[str]) -> None:
         """Remove the state of pods that no longer exist, except the logs of failures."""

@@ -17,8 +17,8 @@ _MIB = 1 << 20
 class StagingProgress:
     """Thread-safe; writes at most one line per pod in `EVERY_SECONDS`, and the last one."""
 
-    def __init__(self, places: HostPaths) -> None:
-        self._places = places
+    def __init__(self, paths: HostPaths) -> None:
+        self._paths = paths
         self._lock = threading.Lock()
         self._told_at: dict[str, float] = {}
 
@@ -34,4 +34,4 @@ class StagingProgress:
                 del self._told_at[pod_uid]
         line = f"{done_bytes / _MIB:.0f} of {total_bytes / _MIB:.0f} MiB of the snapshot are on this node"
         with contextlib.suppress(RestoreError):  # its volume is not mounted yet: there is no reader
-            RestoreContainerMessages(pod_uid, self._places).print_line(line)
+            RestoreContainerMessages(pod_uid, self._paths).print_line(line)

@@ -193,9 +193,9 @@ async def test_run_directory_that_cannot_be_made_ends_the_run(lab: Lab) -> None:
 
 async def test_supervisors_start_again_when_their_nursery_is_killed(lab: Lab) -> None:
     await lab.runtime.start_cold(lab.shell("before", "sleep 60"), None)
-    nursery = lab.runtime._supervisors._nursery
-    assert nursery is not None
-    nursery.kill()
+    forkserver = lab.runtime._supervisors._forkserver
+    assert forkserver is not None
+    forkserver.kill()
     assert (await lab.run(lab.shell("after", "exit 6"))).exit_code == 6
     assert lab.runtime.usage("before") is not None
     await lab.runtime.terminate("before", grace_seconds=20)

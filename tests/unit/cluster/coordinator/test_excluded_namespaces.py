@@ -82,7 +82,7 @@ async def test_components_and_adapters_see_no_pod_of_it() -> None:
     async with server.serving() as api, asyncio.timeout(60):
         leader = LeadingCoordinator(api, configuration, "me")
         kueue, volcano = (cast("Any", leader._adapters[name]) for name in ("kueue", "volcano"))
-        unprepared = leader._unprepared
+        unprepared = leader._missed_by_webhook
         async with leader.run_coordinator():
             informers = [leader.pods, kueue._pods, volcano._pods, unprepared.unlabelled, unprepared.refused]
             informers += [kueue._jobs, volcano._groups]

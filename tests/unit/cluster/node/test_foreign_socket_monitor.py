@@ -1,4 +1,4 @@
-"""Who listens at the port of a node's holds pod beside it; and how many connections that one keeps. Real sockets."""
+"""Who listens at the port of a node's proxy beside it; and how many connections that one keeps. Real sockets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def listening(port: int, address: str = "127.0.0.1") -> Iterator[int]:
 
 @asynccontextmanager
 async def kept(folder: Path) -> AsyncIterator[tuple[int, Path]]:
-    """A holds pod: its port, and where it says which socket is its own."""
+    """A prestop-proxy pod: its port, and where it says which socket is its own."""
     keeper, ours = CallForwarder(folder / "agent.sock", 30.0), folder / "listeners"
     async with keeper, keeper.serve(0) as port:
         with registering_socket(ours, keeper.inode, port):

@@ -46,7 +46,7 @@ class Held:
 
 @asynccontextmanager
 async def _served(server: PreStopServer, folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    socket = folder / "prestop-proxy" / "agent.sock"
+    socket = folder / "holds" / "agent.sock"
     async with server.serve(socket), aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(socket))) as session:
         yield session
 
@@ -70,9 +70,9 @@ async def test_a_pod_is_held_until_it_is_released(tmp_path: Path) -> None:
 async def test_the_socket_is_roots_alone(tmp_path: Path) -> None:
     held = Held()
     async with _served(PreStopServer(held.find, held.deleted, held.released), tmp_path):
-        socket = (tmp_path / "prestop-proxy" / "agent.sock").stat()
+        socket = (tmp_path / "holds" / "agent.sock").stat()
         assert (socket.st_uid, stat.S_IMODE(socket.st_mode) & 0o022) == (os.geteuid(), 0)
-        assert stat.S_IMODE((tmp_path / "prestop-proxy").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "holds").stat().st_mode) == 0o700
 
 
 async def test_an_unknown_token_is_answered_at_once(tmp_path: Path) -> None:

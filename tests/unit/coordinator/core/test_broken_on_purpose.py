@@ -33,7 +33,7 @@ MOST_SCHEDULES = 4_000
 def claims_twice(patch: pytest.MonkeyPatch) -> None:
     """A core that does not look whether somebody else runs from the snapshot."""
     patch.setattr(Restores, "_blocked_by", lambda self, restore: None)
-    patch.setattr(restore_obstacles, "claimed_by_other", lambda book, restore, snapshot: False)
+    patch.setattr(restore_obstacles, "claimed_by_other", lambda registry, restore, snapshot: False)
 
 
 def restores_twice(patch: pytest.MonkeyPatch) -> None:
@@ -44,12 +44,12 @@ def restores_twice(patch: pytest.MonkeyPatch) -> None:
 
 def saves_two_as_one(patch: pytest.MonkeyPatch) -> None:
     """A core that does not look whether somebody else runs under the identity."""
-    patch.setattr(restore_obstacles, "rival_reason", lambda book, checkpoint: None)
+    patch.setattr(restore_obstacles, "rival_reason", lambda registry, checkpoint: None)
 
 
 def starts_cold_in_flight(patch: pytest.MonkeyPatch) -> None:
     """A core that asks the store at once, whoever still runs or is being saved."""
-    patch.setattr(restore_obstacles, "blocked_by", lambda book, restore, wanted: None)
+    patch.setattr(restore_obstacles, "blocked_by", lambda registry, restore, wanted: None)
 
 
 def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         restores,
         "lookup_order_of",
-        lambda book, restore, now: FindSnapshot(restore.uid, restore.identity, restore.requested_snapshot),
+        lambda registry, restore, now: FindSnapshot(restore.uid, restore.identity, restore.requested_snapshot),
     )
     original = SimulatedAgent.abort
 
@@ -111,7 +111,7 @@ def releases_early(patch: pytest.MonkeyPatch) -> None:
     """A core that releases each hold as soon as one victim is settled."""
 
     def reconcile(self: Holds, hold: Any) -> None:
-        checkpoints = [self._book.checkpoints[uid] for uid in hold.checkpoints]
+        checkpoints = [self._registry.checkpoints[uid] for uid in hold.checkpoints]
         if hold.step is HoldStep.HOLDING and any(c.step is CheckpointStep.DUMPING for c in checkpoints):
             self._release(hold, Cause.SETTLED)
 
@@ -237,7 +237,7 @@ def counts_beginnings_itself(patch: pytest.MonkeyPatch) -> None:
     original = Restores.start
 
     def start(self: Restores, adapter: str, report: Any) -> None:
-        earlier = self._book.latest_restore_of_workload(report.workload.uid)
+        earlier = self._registry.latest_restore_of_workload(report.workload.uid)
         known = earlier.incarnation + 1 if earlier is not None else 0
         original(self, adapter, msgspec.structs.replace(report, incarnation=known))
 

@@ -343,13 +343,13 @@ class TestRequests:
         await bench.running("sim")
         settled = await bench.loop.checkpoint("sim", leave_running=True)
         again = await bench.restart()
-        assert list(again.loop._book.signals) == [settled]
+        assert list(again.loop._state.signals) == [settled]
         await again.loop.on_snapshot_terminal(settled, committed=False)
-        assert list(again.loop._book.signals) == []
+        assert list(again.loop._state.signals) == []
 
         await again.loop.checkpoint("sim", leave_running=True)
         await again.end("sim")
-        assert list(again.loop._book.signals) == []
+        assert list(again.loop._state.signals) == []
 
     async def test_an_ended_job_begins_again_with_all_its_replicas(self, bench: Bench) -> None:
         await bench.running("mpi", replicas=2)

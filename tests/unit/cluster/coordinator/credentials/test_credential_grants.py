@@ -102,7 +102,7 @@ def test_orders_of_a_namespace_that_had_the_name_before(
         ({"authenticated": False}, 401),  # expired, forged, or of a pod that is gone: the API server says no more
         (Cluster.token(audiences=[]), 401),
         (Cluster.token(audiences=["https://api.example"]), 401),
-        (Cluster.token(user={"username": f"system:serviceaccount:{OURS}:cedana-sched-holds"}), 403),
+        (Cluster.token(user={"username": f"system:serviceaccount:{OURS}:cedana-sched-prestop-proxy"}), 403),
         (Cluster.token(user={"username": "system:serviceaccount:research:cedana-sched-agent"}), 403),
         (Cluster.token(user={"username": f"system:node:{NODE}"}), 403),
         (Cluster.token(extra={f"{BOUND}/pod-name": []}), 403),
