@@ -75,7 +75,7 @@ from cedana_sched.store.snapshot_store import SnapshotStore
 namespace, secret = sys.argv[1], sys.stdin.read().strip().encode()
 configuration = pathlib.Path("/etc/cedana-sched/agent.json").read_text()
 store = SnapshotStore.open(AgentConfiguration.model_validate_json(configuration).storage)
-for ref in store.committed():
+for ref in store.committed_snapshots():
     if name_of_namespace(ref.identity.namespace) == namespace:
         archive = store.open_snapshot(ref).read("volumes/data.tar")
         print(ref, "own " in archive.decode("latin-1"), secret in archive)

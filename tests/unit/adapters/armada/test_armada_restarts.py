@@ -92,7 +92,7 @@ async def test_notes_of_another_version_are_not_read_as_ours_and_it_is_said(worl
             assert (await preempted(world, coordinator, job)).uid.startswith(job)
             assert _followed(coordinator) == [JOB_SET]
     (said,) = (one for one in logs if one["event"].startswith("armada's notes cannot be read"))
-    assert "version 2, not 1" in said["problem"]
+    assert "version 2, not 1" in said["error"]
     assert said["remedy"]
 
 
