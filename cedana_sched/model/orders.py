@@ -305,7 +305,7 @@ class RemovalFailed(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-Outcome = (
+CheckpointOutcome = (
     Frozen
     | Progress
     | Committed
@@ -313,7 +313,12 @@ Outcome = (
     | Killed
     | Thawed
     | Aborted
-    | SnapshotFound
+    | RetentionApplied
+    | SnapshotRemoved
+    | RemovalFailed
+)
+RestoreOutcome = (
+    SnapshotFound
     | StageProgress
     | Staged
     | StageFailed
@@ -321,7 +326,5 @@ Outcome = (
     | RestoreFailed
     | StartedCold
     | WorkloadFailed
-    | RetentionApplied
-    | SnapshotRemoved
-    | RemovalFailed
 )
+Outcome = CheckpointOutcome | RestoreOutcome

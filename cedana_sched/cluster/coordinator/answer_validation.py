@@ -33,6 +33,7 @@ from cedana_sched.model.orders import (
     RemovalFailed,
     RemoveSnapshot,
     RestoreFailed,
+    RestoreOutcome,
     RestoreSnapshot,
     RestoreSucceeded,
     RetentionApplied,
@@ -41,7 +42,6 @@ from cedana_sched.model.orders import (
     Stage,
     Staged,
     StageFailed,
-    StageProgress,
     StartCold,
     StartedCold,
     Thaw,
@@ -71,17 +71,6 @@ _ANSWERS: dict[type, tuple[type, ...]] = {
 }
 """Outcomes documented at the orders, and those by which a node refuses one."""
 
-_OfRestore = (
-    SnapshotFound
-    | StageProgress
-    | Staged
-    | StageFailed
-    | RestoreSucceeded
-    | RestoreFailed
-    | StartedCold
-    | WorkloadFailed
-)
-
 
 def first_objection_to(outcome: Outcome, order: Order) -> str | None:
     """Return why this is no answer to the order; None if it is one."""
@@ -92,7 +81,7 @@ def _find_objections(outcome: Outcome, order: Order) -> Iterator[str]:
     given, answered = type(order).__name__, type(outcome).__name__
     if not isinstance(outcome, _ANSWERS[type(order)]):
         yield f"{answered} is no answer to {given}"
-    uid = outcome.restore_uid if isinstance(outcome, _OfRestore) else outcome.checkpoint_uid
+    uid = outcome.restore_uid if isinstance(outcome, RestoreOutcome) else outcome.checkpoint_uid
     if uid != record_uid_of(order):
         yield f"it answers for {uid!r:.100}"
     match order, outcome:

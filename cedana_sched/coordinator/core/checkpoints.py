@@ -26,13 +26,12 @@ from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.orders import (
     Aborted,
     CheckpointFailed,
+    CheckpointOutcome,
     Committed,
     Frozen,
     Killed,
     Order,
     Progress,
-    RemovalFailed,
-    RetentionApplied,
     SnapshotRemoved,
     Thaw,
     Thawed,
@@ -45,19 +44,6 @@ from cedana_sched.model.records import (
     PreemptionHold,
     Restore,
     RestoreStep,
-)
-
-CheckpointOutcome = (
-    Frozen
-    | Progress
-    | Committed
-    | CheckpointFailed
-    | Killed
-    | Thawed
-    | Aborted
-    | RetentionApplied
-    | SnapshotRemoved
-    | RemovalFailed
 )
 
 _SEEN_LATE = "its deadline had passed before it was seen"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, get_args
 
 from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Starting
-from cedana_sched.coordinator.core.checkpoints import CheckpointOutcome, Checkpoints
+from cedana_sched.coordinator.core.checkpoints import Checkpoints
 from cedana_sched.coordinator.core.events import (
     Event,
     HoldPlaced,
@@ -21,9 +21,9 @@ from cedana_sched.coordinator.core.events import (
 from cedana_sched.coordinator.core.holds import Holds
 from cedana_sched.coordinator.core.instructions import Instruction, Persist, record_uid_of
 from cedana_sched.coordinator.core.record_registry import RecordRegistry
-from cedana_sched.coordinator.core.restores import RestoreOutcome, Restores
+from cedana_sched.coordinator.core.restores import Restores
 from cedana_sched.coordinator.core.turn import SET_BACK_SECONDS, Timing, Turn, has_future_record
-from cedana_sched.model.orders import ApplyRetention, CheckpointFailed
+from cedana_sched.model.orders import ApplyRetention, CheckpointFailed, CheckpointOutcome, RestoreOutcome
 from cedana_sched.model.records import Checkpoint, PreemptionHold, Record, Restore, with_namespace_uid
 
 RUNAWAY = 100_000

@@ -27,6 +27,7 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import (
     Order,
     RestoreFailed,
+    RestoreOutcome,
     RestoreSucceeded,
     SnapshotFound,
     Staged,
@@ -36,17 +37,6 @@ from cedana_sched.model.orders import (
     WorkloadFailed,
 )
 from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, CheckpointStep, Restore, RestoreStep
-
-RestoreOutcome = (
-    SnapshotFound
-    | StageProgress
-    | Staged
-    | StageFailed
-    | RestoreSucceeded
-    | RestoreFailed
-    | StartedCold
-    | WorkloadFailed
-)
 
 
 def restore_uid_of(workload_uid: str, incarnation: int) -> str:
