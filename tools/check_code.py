@@ -277,7 +277,9 @@ def _log_keys(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
         return
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="log" | "_log")), keywords=keywords):
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="log" | "_log")) | ast.Name(id="write_log"), keywords=keywords
+            ):
                 for key in keywords:
                     if key.arg in _LOG_KEYS:
                         yield node.lineno, f"logs `{key.arg}`: call it `{_LOG_KEYS[key.arg]}`"

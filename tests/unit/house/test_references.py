@@ -28,6 +28,8 @@ INVENTED = re.compile(
     r"^(?:CHANGELOG\.md|tests/unit/(?:house|tools)/|tests/unit/harness/test_images_inputs|tests/integration/tools/)"
 )
 """Files that name what once was, or what a test makes up."""
+ELSEWHERE = {"Task.cancelling": "asyncio's", "model.ubj": "a file of XGBoost"}
+SPEAKS_OF_VALUES = re.compile(r".*(?<!\.py)$|tests/unit/manifests/")
 
 _MODULE = re.compile(r"\b((?:cedana_sched(?:_[a-z]+)?|tests)(?:\.[a-z_][a-z0-9_]*)+)\b(?!/)")
 _FILE = re.compile(
@@ -49,6 +51,11 @@ def folders() -> frozenset[str]:
     return frozenset(str(parent) for name in tracked() for parent in Path(name).parents)
 
 
+@cache
+def words_of(path: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", (ROOT / path).read_text(encoding="utf-8")))
+
+
 def is_there(name: str) -> bool:
     """Whether a dotted name is a folder, a module, or a name that the text of its longest module has."""
     parts = (ROOTS.get(name.partition(".")[0], "") + name).split(".")
@@ -56,19 +63,10 @@ def is_there(name: str) -> bool:
         place, rest = "/".join(parts[:length]), parts[length:]
         file = next((one for one in (f"{place}.py", f"{place}/__init__.py") if one in tracked()), None)
         if file is not None:
-            return (
-                not rest
-                or rest[0].startswith("__")
-                or re.search(rf"\b{rest[0]}\b", (ROOT / file).read_text()) is not None
-            )
+            return not rest or rest[0].startswith("__") or rest[0] in words_of(file)
         if place in folders():
             return not rest
     return False
-
-
-@cache
-def words_of(path: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\w+", (ROOT / path).read_text(encoding="utf-8")))
 
 
 @cache
@@ -92,10 +90,6 @@ def classes() -> dict[str, list[str]]:
     return found
 
 
-ELSEWHERE = {"Task.cancelling": "asyncio's", "model.ubj": "a file of XGBoost"}
-SPEAKS_OF_VALUES = re.compile(r".*(?<!\.py)$|tests/unit/manifests/")
-
-
 def is_short_name_there(name: str) -> bool:
     """Whether the short form of a name leads somewhere: `store/pages.py`, `store.pages`, `pages.Run`, `Run.take`.
 
@@ -106,7 +100,8 @@ def is_short_name_there(name: str) -> bool:
         return True
     if f"cedana_sched/{first}" in folders():
         if "/" in name:
-            return f"cedana_sched/{name}" in tracked() | folders() or name.rpartition(".")[2] not in {"py", "sh"}
+            place = f"cedana_sched/{name}"
+            return place in tracked() or place in folders() or not name.endswith((".py", ".sh"))
         return is_there(f"cedana_sched.{name}")
     if "/" in name:
         return True
