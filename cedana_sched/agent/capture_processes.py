@@ -179,10 +179,8 @@ class CaptureProcesses:
 
         `running` is the workload that the capture dumps, as far as it runs.
         """
-        process, directory = (
-            self._running.get(checkpoint_uid),
-            self._work / validate_segment("checkpoint", checkpoint_uid),
-        )
+        process = self._running.get(checkpoint_uid)
+        directory = self._work / validate_segment("checkpoint", checkpoint_uid)
         if process:
             _write(process, _STOP_WORD)  # before an earlier capture ends and makes room for it
         own = process.pid if process else None

@@ -69,10 +69,8 @@ def _as_async_handler(look: Callable[[Request], Answer]) -> Handler:
 
 async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> None:
     """Run one replica until `stop` is set: it becomes unready first, and closes its listener later."""
-    metrics, informers = (
-        Metrics(),
-        CacheInformers(api, configuration.longest_deadline_seconds, configuration.served_namespaces),
-    )
+    metrics = Metrics()
+    informers = CacheInformers(api, configuration.longest_deadline_seconds, configuration.served_namespaces)
     clients = configuration.client_certificates
     certificate = ServingCertificate(metrics, clients.authorities if clients is not None else None)
     callers = Callers(certificate_names=clients.names if clients is not None else frozenset())

@@ -78,7 +78,7 @@ def put_restore_container(pod: Object, wanted: RestoreContainer, *, may_have_rul
     made = build_restore_container(wanted, spec, may_have_rules=may_have_rules)
     if any(one.get("name") == names.RESTORE_CONTAINER for one in initial):
         spec["initContainers"] = [
-            rebuild_submitted_container(one, made) if one.get("name") == names.RESTORE_CONTAINER else one
+            _rebuild_submitted_container(one, made) if one.get("name") == names.RESTORE_CONTAINER else one
             for one in initial
         ]
     else:
@@ -139,7 +139,7 @@ def _restore_container_resources(application: dict[str, Any]) -> dict[str, dict[
     return found
 
 
-def rebuild_submitted_container(found: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+def _rebuild_submitted_container(found: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
     """Rebuild a submitted container of that name around our program, without anything that could alter it.
 
     Resources, variables and read-only mounts stay: other webhooks, and the API server itself, add them to every

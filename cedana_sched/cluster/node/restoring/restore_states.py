@@ -64,10 +64,8 @@ class IncarnationRecords:
         Raises:
             IncarnationEndedError: this Restore serves an incarnation in another sandbox.
         """
-        known, served = (
-            self.record_of(pod_uid),
-            IncarnationRecord(restore_uid, incarnation.container, incarnation.sandbox),
-        )
+        known = self.record_of(pod_uid)
+        served = IncarnationRecord(restore_uid, incarnation.container, incarnation.sandbox)
         if known == served:
             return
         if known is not None and known.restore == restore_uid and known.sandbox != incarnation.sandbox:
