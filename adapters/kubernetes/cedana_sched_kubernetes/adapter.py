@@ -2,7 +2,7 @@
 
 Three sources report: preemptions by kube-scheduler (`MarkedEvictions`), evictions by others, and deletions. Each pod
 is in the hands of one adapter: pods of schedulers and controllers with an adapter of their own are left to that one,
-except for evictions by others, which no other adapter knows.
+except for evictions by others, which no other adapter supports.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KubernetesAdapter:
         )
         self._namespaces = Informer(Watch(cluster.api, NAMESPACES, PartialObject, only_metadata=True), unreadable)
         self._opt_in = NamespaceOptIn(self._namespaces.get, self._settings.is_ours, cluster.served)
-        self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_ours)
+        self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_preemptible)
         self._deletions = Deletions(self.name, cluster, concerns=self._is_ours)
         self._requests = RequestedEvictions(self.name, cluster, self._budgets, on_evicted=self._deletions.on_evicted)
 
@@ -109,6 +109,10 @@ class KubernetesAdapter:
                 self._deletions.on_evicted(uid)
         if not await self._requests.on_released(release):
             await self._preemptions.on_released(release)
+
+    def _is_preemptible(self, pod: Pod) -> bool:
+        """Whether kube-scheduler may preempt it for this adapter: also pods whose Jobs another adapter watches."""
+        return pod.spec.scheduler_name not in self._settings.other_schedulers
 
     def _is_ours(self, pod: Pod) -> bool:
         return self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels)
