@@ -84,8 +84,7 @@ def admit_pod(
             return _answer_without_marks(pod, Answer("not-ours"))
         refuse_foreign_use(pod)
         _refuse_user_namespace(pod)
-        alone = told.by_chance is None
-        return _protect_pod(pod, request.namespace, replica, caches, configuration, alone=alone)
+        return _protect_pod(pod, request.namespace, replica, caches, configuration, told)
     except UsageError as error:
         return _answer_unprotected(pod, str(error))
 
@@ -150,11 +149,10 @@ def _protect_pod(
     replica: Replica,
     caches: AdmissionCaches,
     configuration: Configuration,
-    *,
-    alone: bool,
+    apart: Distinction,
 ) -> Answer:
     annotations = before["metadata"].get("annotations") or {}
-    continuation, unclear = _choose_continuation(annotations, namespace, replica, caches, alone=alone)
+    continuation, unclear = _choose_continuation(annotations, namespace, replica, caches, apart)
     choice = (choose_policy if continuation is None else choose_policy_for_restore)(annotations, namespace, caches)
     pod = pod_mutations.copy_mutable_parts(before)
     pod_mutations.write_identity(pod, replica, _namespace_uid(namespace, caches, configuration))
@@ -180,7 +178,7 @@ def _protect_pod(
 
 
 def _choose_continuation(
-    annotations: dict[str, str], namespace: str, replica: Replica, caches: AdmissionCaches, *, alone: bool
+    annotations: dict[str, str], namespace: str, replica: Replica, caches: AdmissionCaches, apart: Distinction
 ) -> tuple[Continuation | None, tuple[str, ...]]:
     """Return the continuation: a snapshot chosen by the user takes precedence; warn if the choice is malformed.
 
@@ -192,6 +190,9 @@ def _choose_continuation(
         return Continuation(replica, None), (f"cedana: {error}",)
     if wanted is not None:
         return continuation_from_snapshot(wanted, caches), ()
+    alone = apart.by_chance is None
+    if apart.replaces:  # the coordinator decides, once it is known whether that pod is saved
+        return Continuation(replica, None, any_of_id=not alone), ()
     return _newest_continuation(annotations, namespace, replica, caches, alone=alone), ()
 
 

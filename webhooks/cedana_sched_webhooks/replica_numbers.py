@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 import structlog
 
-from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError
-from cedana_sched.kube.resources import JOBS
+from cedana_sched.kube.resources import JOBS, PODS
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.identity import ALIKE, controlling_owner_of, is_numbered, owner_kind_of, place_among_replicas
 
@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 LARGEST_NUMBER: Final = 2**31
 """Among 1,000 siblings, the chance that two share a number is 1 in 4,000."""
 MOST_JOBS: Final = 10_000
+_SIBLING_LABELS: Final = ("batch.kubernetes.io/controller-uid", "pod-template-hash")
+"""Labels of all pods of one controller, of those that replace a pod before it has ended."""
 _JOB_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _ONE_AFTER_ANOTHER: Final = frozenset({"CronJob"})
 """Kinds whose Jobs continue each other's work."""
@@ -48,13 +50,16 @@ class Distinction(msgspec.Struct, frozen=True):
 
     by_chance: int | None = None
     job: str = ""
+    replaces: bool = False
+    """Whether a pod of its controller is being deleted, and may be saved: this one may be its replacement."""
 
 
 class ReplicaNumbers:
     """Reads Jobs from the API server, only for pods whose labels are not sufficient."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *, looks_for_replaced: bool = False) -> None:
         self._api = api
+        self._looks_for_replaced = looks_for_replaced
         self._named: dict[str, str] = {}
         """By uid of a Job: the part that its name adds to the id of its pods."""
 
@@ -64,6 +69,25 @@ class ReplicaNumbers:
         Raises:
             UsageError: a label that must be a number is none.
         """
+        owner, labels = controlling_owner_of(pod), (pod.get("metadata") or {}).get("labels") or {}
+        selector = next((f"{key}={labels[key]}" for key in _SIBLING_LABELS if key in labels), None)
+        distinction = await self._number(pod, namespace)
+        del pod
+        if not self._looks_for_replaced or selector is None:
+            return distinction
+        replaces = await self._has_terminating_sibling(namespace, str(owner.get("uid")), selector)
+        return msgspec.structs.replace(distinction, replaces=replaces)
+
+    async def _has_terminating_sibling(self, namespace: str, owner_uid: str, selector: str) -> bool:
+        query = {"labelSelector": f"{names.PROTECTED}=true,{selector}", "fieldSelector": "status.phase=Running"}
+        try:
+            found, _ = await self._api.list_all(PODS, namespace, query, into=PartialObject)
+        except ApiError as error:  # it starts from the beginning if its predecessor is saved after this
+            log.warning("siblings not read", namespace=namespace, error=error.message)
+            return False
+        return any(_is_terminating(one.metadata, owner_uid) for one in found)
+
+    async def _number(self, pod: Object, namespace: str) -> Distinction:
         owner, numbered = controlling_owner_of(pod), is_numbered(pod)
         if owner_kind_of(owner) in ALIKE:
             return Distinction() if numbered else Distinction(_random_number())
@@ -97,6 +121,12 @@ class ReplicaNumbers:
         if len(self._named) > MOST_JOBS:
             del self._named[next(iter(self._named))]
         return name
+
+
+def _is_terminating(metadata: Metadata, owner_uid: str) -> bool:
+    owner = metadata.controller_reference
+    is_sibling = owner is not None and owner.uid == owner_uid
+    return is_sibling and metadata.deletion_timestamp is not None and names.NOT_PREEMPTED not in metadata.annotations
 
 
 def _random_number() -> int:

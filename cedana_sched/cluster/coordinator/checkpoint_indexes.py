@@ -37,10 +37,16 @@ class CheckpointsById(Index[tuple[str, str], KnownCheckpoint]):
     def __init__(self, checkpoints: Informer[KnownCheckpoint]) -> None:
         super().__init__(lambda one: (one.metadata.namespace, one.spec.identity.id), checkpoints)
         self.synced = checkpoints.synced
+        self.informer = checkpoints
 
     def has_checkpoint_of_id(self, identity: Identity) -> bool:
         """Whether a Checkpoint of any replica of its id exists, including failed ones and those in flight."""
         return next(iter(self.objects_of((identity.namespace, identity.id))), None) is not None
+
+    def has_checkpoint_of_pod(self, pod: Pod, identity: Identity) -> bool:
+        """Whether a Checkpoint of this very pod exists, including a failed one and one in flight."""
+        known = self.objects_of((identity.namespace, identity.id))
+        return any(one.spec.pod_ref.uid == pod.metadata.uid for one in known)
 
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
         """See `adapter.cluster_contract.Snapshots`."""

@@ -1,7 +1,8 @@
 """Lifts the scheduling gate of pods that wait for a snapshot in flight, once it is committed or has failed.
 
 The webhook sets the gate at CREATE; only the coordinator lifts it, and restricts the pod to nodes that can restore the
-snapshot. While gated, pods that are indistinguishable from their siblings get their identity.
+snapshot. While gated, pods that are indistinguishable from their siblings get their identity. Some controllers replace
+a deleted pod before it has ended: its replacement waits until an adapter has explained the deletion.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cedana_sched.cluster.coordinator.sibling_snapshot_choice import SiblingSnap
 from cedana_sched.kube.builtin_kinds import Metadata, Node, Pod, PodSpec
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError, UnreadableError
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.patch_preconditions import same_version_tests
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.response_decoding import Unreadable, UnreadableSink
@@ -106,6 +108,7 @@ class Gates:
         await self._loaded.wait()  # checkpoints in flight are unknown before
         await self._checkpoints.synced.wait()  # choices are unknown before
         self._pods.subscribe(self._on_pod_changed)
+        self._checkpoints.informer.subscribe(self._on_checkpoint_changed)
         try:
             for pod in self._pods:
                 self._on_pod_changed(None, pod)
@@ -115,8 +118,15 @@ class Gates:
                     group.create_task(self._open(namespace, name), name=f"gate of {namespace}/{name}")
         finally:
             self._pods.unsubscribe(self._on_pod_changed)
+            self._checkpoints.informer.unsubscribe(self._on_checkpoint_changed)
+
+    def _on_checkpoint_changed(self, before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
+        if before is None and now is not None:  # it explains a deletion
+            self._enqueue_gated_pods_of_id(now.metadata.namespace, now.spec.identity.id)
 
     def _on_pod_changed(self, before: Pod | None, now: Pod | None) -> None:
+        if before is not None and is_deletion_unexplained(before) and (now is None or not is_deletion_unexplained(now)):
+            self._enqueue_gated_pods_of_id(before.metadata.namespace, before.metadata.annotations.get(names.ID, ""))
         if now is None or not is_gated(now):
             return
         is_news = before is None or find_identity(before) != find_identity(now)
@@ -127,6 +137,23 @@ class Gates:
         for pod in self._pods:
             if is_gated(pod) and find_identity(pod) == identity:
                 self._queue.put_nowait((pod.metadata.namespace, pod.metadata.name))
+
+    def _enqueue_gated_pods_of_id(self, namespace: str, identifier: str) -> None:
+        for pod in self._pods:
+            metadata = pod.metadata
+            if is_gated(pod) and (metadata.namespace, metadata.annotations.get(names.ID)) == (namespace, identifier):
+                self._queue.put_nowait((namespace, metadata.name))
+
+    def _continues_unexplained_deletion(self, pod: Pod, identity: Identity) -> bool:
+        """Whether the pod may continue the work of one that is being deleted, and may be saved or not."""
+        for sibling in self._choice.siblings_of(pod):
+            its_identity = find_identity(sibling)
+            if its_identity is None or not is_deletion_unexplained(sibling):
+                continue
+            may_continue_it = its_identity == identity or is_snapshot_choice_pending(pod)
+            if may_continue_it and not self._checkpoints.has_checkpoint_of_pod(sibling, its_identity):
+                return True
+        return False
 
     def _newest_is(self, record: Checkpoint) -> bool:
         newest = self._taken_on.get(record.identity)
@@ -189,6 +216,8 @@ class Gates:
             missing = f"metadata.annotations[{names.ID}] is missing"
             problem = missing if isinstance(error, KeyError) else str(error)
             return self._report_gate_kept(pod, problem)
+        if self._continues_unexplained_deletion(pod, identity):
+            return []
         taken_on = self._snapshot_node_of(identity, pod)
         if is_snapshot_choice_pending(pod):
             if (offered := self._choice.choose_checkpoint_for(pod)) is not None:
@@ -224,6 +253,17 @@ def _identity_patch(identity: Identity) -> list[Object]:
         {"op": "replace", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": value}
         for name, value in numbered.items()
     ]
+
+
+def is_deletion_unexplained(pod: Pod) -> bool:
+    """Whether a running pod is being deleted, and its preStop hook waits for an adapter to say why."""
+    annotations = pod.metadata.annotations
+    return (
+        pod.metadata.deletion_timestamp is not None
+        and pod.status.phase == "Running"
+        and annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS
+        and annotations.get(names.NOT_PREEMPTED) != "true"
+    )
 
 
 def is_gated(pod: Pod) -> bool:

@@ -39,12 +39,15 @@ class SiblingSnapshotChoice:
             self._chosen[metadata.uid] = chosen.identity
         return chosen
 
+    def siblings_of(self, pod: Pod) -> tuple[Pod, ...]:
+        """Return the other protected pods of its namespace and id."""
+        known = self._siblings.objects_of((pod.metadata.namespace, pod.metadata.annotations.get(names.ID, "")))
+        return tuple(one for one in known if one.metadata.uid != pod.metadata.uid)
+
     def _taken_identities(self, pod: Pod) -> set[Identity]:
         """Return the identities claimed or finished by siblings. A failed or terminating sibling frees its identity."""
         taken = {identity for uid, identity in self._chosen.items() if uid != pod.metadata.uid}
-        for sibling in self._siblings.objects_of((pod.metadata.namespace, pod.metadata.annotations[names.ID])):
-            if sibling.metadata.uid == pod.metadata.uid:
-                continue
+        for sibling in self.siblings_of(pod):
             if sibling.status.phase == "Succeeded":
                 keeps = (
                     sibling.metadata.controller_reference == pod.metadata.controller_reference

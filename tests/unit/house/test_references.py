@@ -18,6 +18,7 @@ from tools.tracked import tracked_files
 ROOT = Path(__file__).resolve().parents[3]
 ROOTS = {
     "cedana_sched_armada": "adapters.armada.",
+    "cedana_sched_kubernetes": "adapters.kubernetes.",
     "cedana_sched_kueue": "adapters.kueue.",
     "cedana_sched_volcano": "adapters.volcano.",
     "cedana_sched_webhooks": "webhooks.",

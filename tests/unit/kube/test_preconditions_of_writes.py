@@ -30,7 +30,7 @@ ROOMS = (
     "adapters",
 )
 WRITES = frozenset({"apply", "delete", "patch", "update"})
-PRECONDITIONS = ('"resourceVersion"', '"uid":', "uid=", "same_version_tests(")
+PRECONDITIONS = ('"resourceVersion"', '"uid":', "uid=", "same_version_tests(", '"path": "/metadata/uid"')
 """How the code says that one is given."""
 
 NOTES, REDO_LOG = "cedana_sched/cluster/coordinator/adapter_notes.py", "cedana_sched/cluster/coordinator/redo_log.py"

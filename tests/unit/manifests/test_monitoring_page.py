@@ -64,7 +64,7 @@ def test_the_page_has_every_word_of_the_webhook_that_holds_pods() -> None:
     decided = re.findall(r'\b(?:Decision|Answer)\("([\w-]+)"', source)
     told = " ".join(section("Metrics").split()).split("`/mutate/pods/status`, is")[1].split("`decision` of")[0]
     assert sorted(re.findall(r"`([\w-]+)`", told)) == sorted(
-        {*decided, pod_eviction_rule.KEPT, decision.NOT_HELD, "unreadable", "failed"}
+        {*decided, pod_eviction_rule.KEPT, decision.NOT_HELD, decision.UNHELD, "unreadable", "failed"}
     )
 
 

@@ -26,9 +26,9 @@ def decisions(module: ast.Module) -> Iterator[str]:
                 yield from words(first)
             case ast.keyword(arg="decision", value=value):
                 yield from words(value)
-            case ast.Assign(targets=[ast.Name(id="decision" | "KEPT" | "NOT_HELD")], value=value):
+            case ast.Assign(targets=[ast.Name(id="decision" | "KEPT" | "NOT_HELD" | "UNHELD")], value=value):
                 yield from words(value)
-            case ast.AnnAssign(target=ast.Name(id="KEPT" | "NOT_HELD"), value=ast.expr() as value):
+            case ast.AnnAssign(target=ast.Name(id="KEPT" | "NOT_HELD" | "UNHELD"), value=ast.expr() as value):
                 yield from words(value)
             case ast.Call(func=ast.Attribute(attr="labels"), args=[_, ast.Constant() as counted]):
                 yield from words(counted)

@@ -15,6 +15,7 @@ from cedana_sched.model.pod_indexing import COMPLETION_INDEX, POD_INDEX
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched.testing.patches import apply_json_patch
 from cedana_sched_webhooks import pod_admission
+from cedana_sched_webhooks.admission import Answer
 from cedana_sched_webhooks.replica_numbers import LARGEST_NUMBER, ReplicaNumbers
 from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, pod
 
@@ -24,8 +25,18 @@ class _Server:
 
     def __init__(self, **controllers: Object) -> None:
         self._controllers = controllers
+        self.siblings: list[Object] = []
         self.unreachable = False
         self.asked = 0
+
+    async def list_all(
+        self, resource: Resource, namespace: str, query: dict[str, str], *, into: type[Any]
+    ) -> tuple[tuple[Any, ...], str]:
+        self.asked += 1
+        if self.unreachable:
+            raise ApiUnavailableError("no answer")
+        assert query["labelSelector"] == f"{names.PROTECTED}=true,pod-template-hash=a"
+        return tuple(msgspec.convert(one, into) for one in self.siblings), "1"
 
     async def get(self, resource: Resource, name: str, namespace: str, *, into: type[Any]) -> Any:
         self.asked += 1
@@ -131,3 +142,45 @@ async def test_a_second_call_changes_nothing() -> None:
     admission = _admission(server, checkpoints=[checkpoint(1, index=7)])
     after = apply_json_patch(body, (await admission.answer(creation(body))).patch)
     assert (await admission.answer(creation(after))).decision == "unchanged"
+
+
+def _sibling(owner_uid: str = "1", **metadata: Any) -> Object:
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "sim", "uid": owner_uid, "controller": True}
+    return {"metadata": {"name": "sim-2", "ownerReferences": [owner], **metadata}}
+
+
+async def _answer_beside(*siblings: Object, looks: bool = True, unreachable: bool = False) -> Answer:
+    """The answer for a new pod of a ReplicaSet that has these pods."""
+    server = _Server()
+    server.siblings, server.unreachable = list(siblings), unreachable
+    numbers = ReplicaNumbers(cast("Api", server), looks_for_replaced=looks)
+    body = _owned("ReplicaSet", "apps/v1", **{"pod-template-hash": "a"})
+    return await pod_admission.PodAdmission(knowledge(), configuration(), numbers).answer(creation(body))
+
+
+_DELETED = {"deletionTimestamp": "2026-05-01T12:10:00Z"}
+
+
+async def test_replacement_of_a_pod_that_is_being_deleted_waits_until_it_is_known_whether_that_is_saved() -> None:
+    assert (await _answer_beside(_sibling(), _sibling(**_DELETED))).decision == "gated"
+
+
+@pytest.mark.parametrize(
+    "sibling",
+    [
+        _sibling(),
+        _sibling(owner_uid="2", **_DELETED),
+        _sibling(annotations={names.NOT_PREEMPTED: "true"}, **_DELETED),
+    ],
+    ids=["runs on", "of another controller", "deleted for good"],
+)
+async def test_pod_that_replaces_none_begins_at_once(sibling: Object) -> None:
+    assert (await _answer_beside(sibling)).decision == "identified"
+
+
+async def test_siblings_are_not_read_where_no_adapter_explains_deletions() -> None:
+    assert (await _answer_beside(_sibling(**_DELETED), looks=False)).decision == "identified"
+
+
+async def test_pod_whose_siblings_cannot_be_read_begins_at_once() -> None:
+    assert (await _answer_beside(_sibling(**_DELETED), unreachable=True)).decision == "identified"

@@ -84,7 +84,7 @@ async def _opening(gates: Gates) -> AsyncIterator[None]:
 
 def _gates(server: _Server, offers: Informer[Any] | None = None) -> Gates:
     nodes = filled(_node("node-1", "new", _NEW_CPU), _node("node-2", "old", _OLD_CPU), _node("node-3", "new", _NEW_CPU))
-    offers = offers or filled()
+    offers = filled() if offers is None else offers
     offers.synced.set()
     return Gates(cast("Api", server), server.informer(), nodes, CheckpointsById(offers), server.unreadable)
 
@@ -311,3 +311,68 @@ async def test_a_pod_that_nobody_can_read_is_named_and_left_and_the_others_go_on
     assert set(named) == {f"Pod {name}" for name in written}
     assert "three" in named["Pod number"]
     assert list(server.patches) == ["md-7-new"]
+
+
+def _deleted(index: int, **annotations: str) -> Object:
+    """A running pod of the id that is being deleted, and whose preStop hook waits."""
+    told = {names.ID: "md", names.INDEX: str(index), names.CONFIRM_DELETION: names.CONFIRM_ALWAYS, **annotations}
+    metadata = {"name": f"md-{index}", "namespace": "bio", "uid": f"old-{index}", "annotations": told}
+    return {"metadata": {**metadata, "deletionTimestamp": "2026-05-01T12:10:00Z"}, "status": {"phase": "Running"}}
+
+
+def _of_any_index(body: Object) -> Object:
+    body["metadata"]["annotations"][names.RESTORE_IDENTITY] = names.any_snapshot_restore_identity("md")
+    return body
+
+
+@pytest.mark.parametrize(
+    ("deleted", "opens"),
+    [
+        (_deleted(1), False),
+        (_deleted(2), True),
+        (_deleted(1, **{names.NOT_PREEMPTED: "true"}), True),
+        (_deleted(1, **{names.CONFIRM_DELETION: names.CONFIRM_IF_EVICTED}), True),
+    ],
+    ids=["of its identity", "of another", "deleted for good", "explained by its scheduler"],
+)
+async def test_gate_waits_until_the_deletion_of_the_predecessor_is_explained(deleted: Object, opens: bool) -> None:
+    server = _Server(_gated(1), deleted)
+    gates = _gates(server)
+    gates.on_records_saved(())
+    async with _opening(gates):
+        pass
+    assert set(server.patches) == ({"md-1-new"} if opens else set())
+
+
+async def test_gate_of_an_indistinguishable_pod_waits_for_any_deletion_and_continues_what_is_saved() -> None:
+    server, offers = _Server(_of_any_index(_gated(7)), _deleted(1)), filled()
+    gates = _gates(server, offers)
+    gates.on_records_saved(())
+    async with _opening(gates):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert server.patches == {}
+        gates.on_records_saved((checkpoint(1, CheckpointStep.READY),))
+        status = {"step": "Ready", "phase": "Ready", "snapshot": {"generation": 1, "id": "md", "index": 1}}
+        spec = {"identity": {"id": "md", "index": 1}, "podRef": {"uid": "old-1", "nodeName": "node-1"}}
+        metadata = {"name": "md-1-1", "namespace": "bio", "uid": "u", "resourceVersion": "1"}
+        offers._put(msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, KnownCheckpoint))
+    assert {"op": "replace", "path": _path(names.INDEX), "value": "1"} in server.patches["md-7-new"]
+
+
+async def test_gate_opens_once_the_deleted_pod_is_gone() -> None:
+    server = _Server(_gated(1), _deleted(1))
+    pods = server.informer()
+    gates = Gates(cast("Api", server), pods, filled(), CheckpointsById(filled()), server.unreadable)
+    gates._checkpoints.synced.set()
+    gates.on_records_saved(())
+    async with _opening(gates):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert server.patches == {}
+        pods._drop(msgspec.convert(server.pods["md-1"], Pod))
+    assert set(server.patches) == {"md-1-new"}
+
+
+def _path(name: str) -> str:
+    return f"/metadata/annotations/{name.replace('/', '~1')}"
