@@ -36,6 +36,7 @@ EVERYWHERE: dict[tuple[str, str], str] = {
         "cedana_sched.cluster.node.node_pods",
         "PODS",
     ): "what is kept of a pod is removed once the pod is not shown any more",
+    ("cedana_sched.cluster.node.interruptions.remaining_pods", "PODS"): "every pod ends with its machine",
     ("cedana_sched.cluster.node.unmounted_store_guard", "CHECKPOINTS"): "any snapshot says that there is a store",
     ("cedana_sched.cluster.uninstall.checkpoint_finalizers", "CHECKPOINTS"): "all go",
     ("cedana_sched_armada.doctor_checks", "EVENTS"): "what Armada says of itself, for a person",

@@ -163,7 +163,8 @@ def test_an_agent_writes_marks_of_ours_on_its_node_alone() -> None:
         for line in re.findall(r'metadata = \{"labels".*|patch\(NODES, .*', file.read_text())
         for word in re.findall(r"\b(?:NODE_|CPU_|UNINSTALL)\w*\b", line)
     } - {"NODES"}
-    assert words == {"NODE_PREPARED", "CPU_FEATURES", "NODE_FACTS", "NODE_GPUS", "UNINSTALL"}
+    published = {"NODE_PREPARED", "CPU_FEATURES", "NODE_FACTS", "NODE_GPUS", "NODE_INTERRUPTION"}
+    assert words == {*published, "UNINSTALL"}
     assert all(getattr(names, word).startswith(f"{names.GROUP}/") for word in words)
     assert "request.resource.resource != 'nodes' || object.spec == oldObject.spec" in AGENT
     assert """"request.resource.resource != 'nodes' || (%s)" (include "cedana.othersAreUnchanged" .)""" in AGENT
