@@ -139,7 +139,7 @@ lock: $(BIN)/uv ## Write requirements/ anew from pyproject.toml
 	    case $$kind in \
 	        runtime) extras= ;; \
 	        cluster) extras="--extra cluster" ;; \
-	        control) extras="--extra armada --extra kueue --extra volcano" ;; \
+	        control) extras="--extra armada --extra kubernetes --extra kueue --extra volcano" ;; \
 	        dev) extras=--all-extras ;; \
 	    esac; \
 	    $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \

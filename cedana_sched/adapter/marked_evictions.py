@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from weakref import WeakValueDictionary
 
@@ -22,21 +23,19 @@ import msgspec
 import structlog
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
-from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.adapter.mark_removal import MarkRemoval, fresh_mark, is_running
-from cedana_sched.adapter.protected_pods import identity_of, workload_of
+from cedana_sched.adapter.protected_pods import build_victim
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.kube.builtin_kinds import PREEMPTION, Pod
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.work_queue import WorkQueue
-from cedana_sched.model.errors import RetryableError, UsageError
+from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict, Victim
 
 log = structlog.get_logger(__name__)
 
-Report = Preempted | PreemptionCancelled
-"""What `MarkedEvictions` report."""
 NOT_ASKED = "the scheduler no longer wants it"
 """Why a preemption is cancelled once its marks are stale or removed."""
 ANEW_AT_MOST, ANEW_SECONDS = 3, 20.0
@@ -126,10 +125,16 @@ class MarkedEvictions:
 
     async def reports(self) -> AsyncIterator[Report]:
         """Yield pending signals, then new reports, until the reader is closed."""
-        signals = (*self._told.values(), *self._torn.values())
-        with self._readers.subscribed_queue(map(Preempted, signals)) as queue:
+        with self.subscribed_queue() as queue:
             while True:
                 yield await queue.get()
+
+    def subscribed_queue(
+        self, queue: asyncio.Queue[Report] | None = None
+    ) -> AbstractContextManager[asyncio.Queue[Report]]:
+        """Return a block in which the queue (None: a new one) gets the pending signals, then new reports."""
+        signals = (*self._told.values(), *self._torn.values())
+        return self._readers.subscribed_queue(map(Preempted, signals), queue)
 
     async def on_released(self, release: Release) -> bool:
         """Release the scheduler's next attempt; spare a victim whose preemption was withdrawn too late.
@@ -322,19 +327,7 @@ class MarkedEvictions:
         return Signal(uid, self._adapter, victims, PREEMPTION, observed_at, not_after=not_after)
 
     def _build_victim(self, pod: Pod, family: Family) -> Victim | None:
-        metadata = pod.metadata
-        try:
-            identity = identity_of(pod)
-        except (KeyError, UsageError, ValueError) as error:
-            log.warning("pod is not saved", namespace=metadata.namespace, pod=metadata.name, error=str(error))
-            return None
-        return Victim(
-            workload=workload_of(pod),
-            identity=identity,
-            policy=self._cluster.policies.policy_of_pod(pod),
-            gang=family.gang,
-            started_at=pod.status.started_at,
-        )
+        return build_victim(pod, self._cluster.policies, family.gang)
 
     def _unfinished_victim_pods_of(self, signal: Signal) -> Iterable[Pod]:
         for victim in signal.victims:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import structlog
+
+from cedana_sched.adapter.cluster_contract import Policies
 from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.patch_preconditions import patch_same
@@ -9,7 +12,9 @@ from cedana_sched.kube.resources import PODS
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, is_namespace_uid, read_index
 from cedana_sched.model.objects import names
-from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.preemption import Victim, WorkloadRef
+
+log = structlog.get_logger(__name__)
 
 
 def workload_of(pod: Pod) -> WorkloadRef:
@@ -34,6 +39,18 @@ def identity_of(pod: Pod) -> Identity:
     annotations = pod.metadata.annotations
     index = read_index(f"metadata.annotations[{names.INDEX}]", annotations.get(names.INDEX, "0"))
     return Identity(pod.metadata.namespace, annotations[names.ID], index)
+
+
+def build_victim(pod: Pod, policies: Policies, gang: str | None = None) -> Victim | None:
+    """Return a protected pod as a victim; None, and logged, if another writer has changed its annotations."""
+    metadata = pod.metadata
+    try:
+        identity = identity_of(pod)
+    except (KeyError, UsageError, ValueError) as error:
+        log.warning("pod is not saved", namespace=metadata.namespace, pod=metadata.name, error=str(error))
+        return None
+    policy = policies.policy_of_pod(pod)
+    return Victim(workload_of(pod), identity, policy, gang, started_at=pod.status.started_at)
 
 
 async def mark_not_preempted(api: Api, pod: Pod) -> None:

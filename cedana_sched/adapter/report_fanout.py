@@ -17,9 +17,16 @@ class ReportFanout(Generic[R]):
         self._queues: list[asyncio.Queue[R]] = []
 
     @contextmanager
-    def subscribed_queue(self, pending: Iterable[R] = ()) -> Iterator[asyncio.Queue[R]]:
-        """Yield a queue with the pending reports, which also receives reports published inside the block."""
-        queue: asyncio.Queue[R] = asyncio.Queue()
+    def subscribed_queue(
+        self, pending: Iterable[R] = (), queue: asyncio.Queue[R] | None = None
+    ) -> Iterator[asyncio.Queue[R]]:
+        """Yield a queue with the pending reports, which also receives reports published inside the block.
+
+        Args:
+            pending: reports that come first.
+            queue: the reader's, if it reads several fan-outs by one queue; None: a new one.
+        """
+        queue = asyncio.Queue() if queue is None else queue
         for report in pending:
             queue.put_nowait(report)
         self._queues.append(queue)

@@ -9,6 +9,8 @@ import msgspec
 
 NOT_HELD: Final = "not-yet-held"
 """Decision on an eviction without a PreemptionHold."""
+UNHELD: Final = "nobody-holds"
+"""Decision on an eviction that has waited long enough for a PreemptionHold."""
 UNANNOUNCED_SECONDS: Final = 30.0
 """How long an eviction waits for a PreemptionHold before it proceeds as without us."""
 
@@ -30,7 +32,7 @@ def decide_unheld_eviction(waited_seconds: float) -> Decision:
     left = UNANNOUNCED_SECONDS - waited_seconds
     if left > 0:
         return Decision(NOT_HELD, _format_hold_message("the coordinator has not taken the eviction up yet", left))
-    return Decision("nobody-holds")
+    return Decision(UNHELD)
 
 
 def _format_hold_message(reason: str, left: float) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cedana_sched.model.objects import names
-from cedana_sched.model.pod_indexing import SCHEMES, STATEFUL_NAME
+from cedana_sched.model.pod_indexing import REVISION, SCHEMES, STATEFUL_NAME
 
 
 def register_cached_key(key: str) -> str:
@@ -25,7 +25,7 @@ def only_cached_keys(texts: dict[str, str]) -> dict[str, str]:
 
 
 def _replica_number_keys() -> Iterator[str]:
-    yield STATEFUL_NAME
+    yield from (STATEFUL_NAME, REVISION)
     for scheme in SCHEMES:
         yield from (scheme.pods, *scheme.index, *(key for keys in scheme.role for key in keys))
         yield from (scheme.only or ())[:1]

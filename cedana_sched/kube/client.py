@@ -28,7 +28,7 @@ from cedana_sched.kube.errors import (
     decoded,
     error_of,
 )
-from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.resources import PODS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 
 FIELD_MANAGER: Final = "cedana-sched"
@@ -188,6 +188,24 @@ class Api:
             await self._call("DELETE", path, options)
         except AbsentError:
             return
+
+    async def evict(self, name: str, namespace: str, *, uid: str) -> None:
+        """Evict a pod through `pods/eviction`, as its PodDisruptionBudget allows; `uid` is a precondition.
+
+        Raises:
+            AbsentError: there is no such pod.
+            ConflictError: another pod has its name.
+            ApiUnavailableError: with status 429, its budget does not allow it now.
+        """
+        path = PODS.path(namespace, name, "eviction")
+        options: Object = {"preconditions": {"uid": uid}}
+        eviction: Object = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": options,
+        }
+        await self._call("POST", path, eviction)
 
     async def list_all(
         self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[T]

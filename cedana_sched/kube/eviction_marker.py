@@ -23,26 +23,29 @@ WRITERS = 8
 class EvictionMarker:
     """The process's writer of eviction marks. Run `run` as a task.
 
-    A failed write is not retried: the scheduler repeats the eviction within a second.
+    A failed write is not retried: the client repeats the eviction.
 
     Args:
         now: the time of day.
+        key: the annotation to write.
     """
 
-    def __init__(self, api: Api, now: Callable[[], datetime]) -> None:
+    def __init__(self, api: Api, now: Callable[[], datetime], key: str = names.EVICTION_REQUESTED) -> None:
         self._api = api
         self._now = now
+        self._key = key
         self._waiting: asyncio.Queue[tuple[Metadata, EvictionMark]] = asyncio.Queue()
         self._under_way: set[str] = set()
 
-    def enqueue_mark(self, pod: Metadata, by: str) -> None:
-        """Queue the mark of a pod, read from the API server, that the user `by` (a scheduler) wants to evict.
+    def enqueue_mark(self, pod: Metadata, by: str, *, cause: str = "", budget: str = "") -> None:
+        """Queue the mark of a pod, read from the API server, that the user `by` wants to evict: see `EvictionMark`.
 
         A pod without uid or resourceVersion is not marked: the precondition would be empty.
         """
         if not pod.uid or not pod.resource_version or pod.uid in self._under_way:
             return
-        if (mark := refreshed_mark(read_mark(pod.annotations), by, self._now())) is not None:
+        earlier = read_mark(pod.annotations, self._key)
+        if (mark := refreshed_mark(earlier, by, self._now(), cause=cause, budget=budget)) is not None:
             self._under_way.add(pod.uid)
             self._waiting.put_nowait((pod, mark))
 
@@ -63,7 +66,7 @@ class EvictionMarker:
     async def _write(self, pod: Metadata, mark: EvictionMark) -> None:
         # the resourceVersion is a precondition: of several replicas, only one writes
         seen = {"uid": pod.uid, "resourceVersion": pod.resource_version}
-        patch = {"metadata": {**seen, "annotations": {names.EVICTION_REQUESTED: serialized_mark(mark)}}}
+        patch = {"metadata": {**seen, "annotations": {self._key: serialized_mark(mark)}}}
         try:
             await self._api.patch(PODS, pod.name, pod.namespace, patch)
         except (AbsentError, ConflictError) as error:

@@ -18,6 +18,8 @@ from cedana_sched.model.objects import names
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 STATEFUL_NAME: Final = "statefulset.kubernetes.io/pod-name"
+REVISION: Final = "controller-revision-hash"
+"""Label of a pod of a StatefulSet or DaemonSet: the revision of its template. A Deployment has a ReplicaSet for each."""
 JOBSET: Final = "jobset.sigs.k8s.io"
 KUBEFLOW: Final = "training.kubeflow.org"
 LEADER_WORKER_SET: Final = "leaderworkerset.sigs.k8s.io"

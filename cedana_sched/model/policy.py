@@ -32,6 +32,15 @@ class OnRestoreFailure(StrEnum):
     FAIL = "Fail"
 
 
+class OnFinalDeletion(StrEnum):
+    """What happens to a pod that is deleted and has no successor: its controller is deleted, or scaled down."""
+
+    DISCARD = "Discard"
+    """It ends as without this product."""
+    SAVE = "Save"
+    """It is saved before it ends, as a pod that has a successor."""
+
+
 class Compression(StrEnum):
     """Compression of chunks. AUTO adapts to the store's throughput."""
 
@@ -70,6 +79,7 @@ class CheckpointPolicy(BaseModel):
         OnCheckpointFailure.EVICT
     )
     on_restore_failure: Annotated[OnRestoreFailure, Field(alias="onRestoreFailure")] = OnRestoreFailure.COLD_START
+    on_final_deletion: Annotated[OnFinalDeletion, Field(alias="onFinalDeletion")] = OnFinalDeletion.DISCARD
     quick_failure_threshold: Annotated[int, Field(ge=1, le=100, alias="quickFailureThreshold")] = 2
     """How many times a program may fail soon after a restore from one snapshot; after that an older snapshot is
     restored, or `on_restore_failure` applies if there is none."""

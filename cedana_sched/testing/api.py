@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from cedana_sched.kube.client import FIELD_MANAGER, Api, Object
-from cedana_sched.kube.errors import AbsentError, decoded
-from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.errors import AbsentError, decoded, error_of
+from cedana_sched.kube.resources import PODS, Resource
 from cedana_sched.testing.patches import merge
 from cedana_sched.testing.selectors import selects
 from cedana_sched.testing.store import Change, Key, ObjectStore, key_of
@@ -28,6 +28,8 @@ class FakeApi(Api):
         self.store = ObjectStore()
         self.watches = Watches(self.store)
         self.traffic = traffic or Traffic()
+        self.refused_evictions: set[str] = set()
+        """Names of pods whose budget does not allow their eviction."""
         self._sinks: list[Callable[[], None]] = []
         self._changed = asyncio.Event()
         self.store.subscribe(self._publish)
@@ -140,6 +142,15 @@ class FakeApi(Api):
             except AbsentError:
                 return
             self._record("delete", resource, name, {})
+
+    async def evict(self, name: str, namespace: str, *, uid: str) -> None:
+        """Delete the pod, unless `refused_evictions` names it: budgets are not evaluated here."""
+        async with self.traffic.request("create", PODS):
+            self.store.get(PODS, name, namespace)
+            if name in self.refused_evictions:
+                raise error_of(f"POST {name}/eviction", 429, b'{"reason": "TooManyRequests"}')
+            self._record("evict", PODS, name, {})
+            self.store.delete(PODS, name, namespace, uid)
 
     async def list_each(
         self,

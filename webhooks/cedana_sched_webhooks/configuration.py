@@ -31,6 +31,8 @@ class DeletionConfirmation(UserWritten):
     """Scheduler names: their pods' hooks call when the pods are evicted."""
     labels: frozenset[str] = frozenset()
     """Label keys: the hooks of pods with one of these labels always call."""
+    other_pods: bool = False
+    """Whether the hooks of all other pods always call, too."""
 
 
 class CertificateFiles(UserWritten):

@@ -28,8 +28,8 @@ DEFAULT_GRACE_SECONDS: Final = 30
 LONGEST_REASON: Final = 1_024
 """Characters, as for an Event; the reason may quote fields of the pod."""
 SAID_LATER: Final = (
-    names.NOT_PROTECTED, names.EVICTION_REQUESTED, names.RELEASED_HOLD, names.NOT_PREEMPTED, names.CONFIRM_DELETION,
-    names.NAMESPACE_UID, names.MISSED_BY_WEBHOOK,
+    names.NOT_PROTECTED, names.EVICTION_REQUESTED, names.DISRUPTION_REQUESTED, names.RELEASED_HOLD,
+    names.NOT_PREEMPTED, names.CONFIRM_DELETION, names.NAMESPACE_UID, names.MISSED_BY_WEBHOOK,
 )  # fmt: skip
 """Annotations that our components write on a pod, and never on a pod template."""
 
@@ -92,6 +92,8 @@ def write_confirm_deletion(pod: Object, asking: DeletionConfirmation) -> None:
         annotations[names.CONFIRM_DELETION] = names.CONFIRM_ALWAYS
     elif pod["spec"].get("schedulerName") in asking.schedulers:
         annotations[names.CONFIRM_DELETION] = names.CONFIRM_IF_EVICTED
+    elif asking.other_pods:
+        annotations[names.CONFIRM_DELETION] = names.CONFIRM_ALWAYS
 
 
 def add_prestop_hook(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:

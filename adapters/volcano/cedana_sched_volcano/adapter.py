@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import structlog
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn, QueuePolicies
-from cedana_sched.adapter.marked_evictions import MarkedEvictions, Report
+from cedana_sched.adapter.contract import Report
+from cedana_sched.adapter.marked_evictions import MarkedEvictions
 from cedana_sched.kube.builtin_kinds import PartialObject, Pod
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError

@@ -33,7 +33,6 @@ from cedana_sched.cluster.coordinator.owner_references import warn_not_protected
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, PartialObject, Pod
-from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, UnreadableError
 from cedana_sched.kube.events import EventRecorder
@@ -47,6 +46,7 @@ from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
+from cedana_sched.model.pod_indexing import REVISION
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched_webhooks.admission_types import MIRROR
@@ -59,8 +59,6 @@ log = structlog.get_logger(__name__)
 MOST_TEMPLATES: Final = 10_000
 LONGEST_KIND: Final = 63
 """Characters of a controller's kind, which the pod's author controls."""
-REVISION: Final = register_cached_key("controller-revision-hash")
-"""Label that distinguishes pods of successive templates; a Deployment creates a new ReplicaSet instead."""
 _OF_ONE_TEMPLATE: Final = frozenset(
     {
         ("apps/v1", "ReplicaSet"),

@@ -1,8 +1,8 @@
-"""Annotation on a pod whose eviction its scheduler requests.
+"""Annotation on a pod whose eviction is requested: by its scheduler, or by another client.
 
-A scheduler whose request is refused leaves no trace of the request. The component that refuses it (a webhook, a
+A client whose request is refused leaves no trace of the request. The component that refuses it (a webhook, a
 scheduler's extender) therefore records the request on the pod, and refreshes the record every `REFRESH_SECONDS` while
-the scheduler retries.
+the client retries.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ STALE_SECONDS = 12.0
 off for up to 10 s after ten attempts."""
 
 
-class EvictionMark(msgspec.Struct, frozen=True):
+class EvictionMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pending eviction request. Times are RFC 3339; `since` identifies the request while it lasts."""
 
     by: str
     """The user who requested the eviction."""
     since: str
     last: str
+    cause: str = ""
+    """Reason of the `DisruptionTarget` that the client would have written; empty: a scheduler's."""
+    budget: str = ""
+    """Name of the PodDisruptionBudget that counts the pod; empty: none."""
 
     def is_fresh(self, now: datetime) -> bool:
         """Return whether the scheduler still retries."""
@@ -41,13 +45,13 @@ class EvictionMark(msgspec.Struct, frozen=True):
         return max(0.0, (now - datetime.fromisoformat(self.since)).total_seconds())
 
 
-def read_mark(annotations: Mapping[str, str]) -> EvictionMark | None:
+def read_mark(annotations: Mapping[str, str], key: str = names.EVICTION_REQUESTED) -> EvictionMark | None:
     """Parse the mark; None if absent, or not written by `serialized_mark`.
 
     Times must have exactly the format of `serialized_mark`: `since` becomes part of uids, and Python parses any number
     of digits.
     """
-    text = annotations.get(names.EVICTION_REQUESTED)
+    text = annotations.get(key)
     if text is None:
         return None
     try:
@@ -58,10 +62,12 @@ def read_mark(annotations: Mapping[str, str]) -> EvictionMark | None:
     return mark if is_ours else None
 
 
-def refreshed_mark(earlier: EvictionMark | None, by: str, now: datetime) -> EvictionMark | None:
+def refreshed_mark(
+    earlier: EvictionMark | None, by: str, now: datetime, *, cause: str = "", budget: str = ""
+) -> EvictionMark | None:
     """Return the mark to write; None while the existing mark needs no refresh."""
     if earlier is None or not earlier.is_fresh(now):
-        return EvictionMark(by, _format_timestamp(now), _format_timestamp(now))
+        return EvictionMark(by, _format_timestamp(now), _format_timestamp(now), cause, budget)
     if (now - datetime.fromisoformat(earlier.last)).total_seconds() < REFRESH_SECONDS:
         return None
     return msgspec.structs.replace(earlier, last=_format_timestamp(now))

@@ -30,8 +30,8 @@ EXPECT_SNAPSHOT: Final = f"{GROUP}/expect-snapshot"
 """Annotation of a pod or pod template: `true` where the store has a snapshot of it although no Checkpoint in this
 cluster shows one, because another cluster took it."""
 PROTECT: Final = f"{GROUP}/protect"
-"""Annotation of a scheduler's queue, where the adapter supports it: `true` protects all pods of the queue; `POLICY`
-beside it names their CheckpointPolicy."""
+"""Annotation of a scheduler's queue, where the adapter supports it, and label of a namespace: `true` protects all pods
+there that have a controller; the annotation `POLICY` beside it names their CheckpointPolicy."""
 POLICY: Final = f"{GROUP}/policy"
 """Annotation of a pod or pod template: name of the CheckpointPolicy. Of an admitted pod: the one in force."""
 QUEUE_POLICY: Final = f"{GROUP}/queue-policy"
@@ -75,7 +75,10 @@ RESTORE_VOLUME: Final = "cedana-restore"
 
 # Written by a webhook or a scheduler's extender that refuses an eviction.
 EVICTION_REQUESTED: Final = f"{GROUP}/eviction-requested"
-"""Annotation of a pod whose eviction is held; see `EvictionMark`."""
+"""Annotation of a pod whose scheduler evicts it, and is refused; see `EvictionMark`."""
+DISRUPTION_REQUESTED: Final = f"{GROUP}/disruption-requested"
+"""Annotation of a pod that a drain, an autoscaler or a taint evicts, and whose eviction is refused until the pod is
+saved; likewise an `EvictionMark`."""
 
 # Written by the coordinator and the adapters.
 NODE: Final = f"{GROUP}/node"

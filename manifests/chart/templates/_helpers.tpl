@@ -241,7 +241,18 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- define "cedana.schedulerUsers" -}}
 {{- $users := list -}}
 {{- if .Values.volcano.enabled }}{{ $users = concat $users .Values.volcano.users }}{{ end -}}
+{{- if .Values.kubernetes.enabled }}{{ $users = concat $users .Values.kubernetes.schedulerUsers }}{{ end -}}
 {{- toJson $users -}}
+{{- end }}
+
+{{/* Which pods another adapter is responsible for. */}}
+{{- define "cedana.kubernetesSettings" -}}
+{{- $schedulers := list -}}
+{{- if .Values.volcano.enabled }}{{ $schedulers = append $schedulers "volcano" }}{{ end -}}
+{{- $labels := list -}}
+{{- if .Values.kueue.enabled }}{{ $labels = append $labels "kueue.x-k8s.io/podset" }}{{ end -}}
+{{- if .Values.armada.enabled }}{{ $labels = append $labels "armada_job_id" }}{{ end -}}
+{{- dict "otherSchedulers" $schedulers "otherLabels" $labels | toJson -}}
 {{- end }}
 
 {{/* Where the authorities are mounted that sign the API server's certificate. */}}

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
-from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.adapter.marked_evictions import NOT_ASKED, Family, MarkedEvictions, Report, single_pod_family
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
+from cedana_sched.adapter.marked_evictions import NOT_ASKED, Family, MarkedEvictions, single_pod_family
 from cedana_sched.kube.builtin_kinds import PREEMPTION, Condition, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.errors import ApiError, ConflictError, RefusedByServerError
 from cedana_sched.kube.watching import Informer

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cedana_sched.adapter import mark_removal
-from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.adapter.marked_evictions import Family
 from cedana_sched.coordinator.core import ReleaseHold
 from cedana_sched.kube.builtin_kinds import Metadata, Pod
@@ -195,7 +195,7 @@ class Second:
         self.cluster.put(text=self.text, uid=POD_UID)
         return answer.decision
 
-    def hear(self, report: Preempted | PreemptionCancelled) -> None:
+    def hear(self, report: Report) -> None:
         """What the coordinator does, and shows the webhook."""
         self.told.report(report)
         if isinstance(report, Preempted):
@@ -205,6 +205,7 @@ class Second:
             spec = CheckpointSpec(IdentitySpec("md"), PodRef(POD_UID, node_name="n1"), uid)
             self.desk.known.on_checkpoint_change(None, Checkpoint(Metadata(name=uid, namespace="lab"), spec))
             return
+        assert isinstance(report, PreemptionCancelled)
         self.told.aborted(f"{report.signal_uid}.{POD_UID}.1")
         (release,) = (one.release for one in self.told.said if isinstance(one, ReleaseHold))
         over = hold(HoldStep.RELEASED, release.verdicts[POD_UID], uid=report.signal_uid, released=0)

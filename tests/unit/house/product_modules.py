@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[3]
 ROOMS = (
     ROOT / "cedana_sched",
     ROOT / "webhooks",
-    *(ROOT / "adapters" / scheduler for scheduler in ("kueue", "volcano", "armada")),
+    *(ROOT / "adapters" / scheduler for scheduler in ("kubernetes", "kueue", "volcano", "armada")),
 )
 
 

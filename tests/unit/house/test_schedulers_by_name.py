@@ -59,6 +59,6 @@ def test_a_name_is_found_wherever_it_is_in_code() -> None:
     assert list(named_in_code(text)) == ["kueue_users = 1", "x = 'batch.volcano.sh'", "import a_armada"]
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", [*SCHEDULERS, "kubernetes"])
 def test_every_scheduler_plugs_into_the_webhooks_in_the_same_way(scheduler: str) -> None:
     assert issubclass(load(scheduler), SchedulerWebhooks)

@@ -32,7 +32,7 @@ def given_by(template: Path) -> Rights:
 
 
 def test_all_adapters_say_what_they_need() -> None:
-    assert {fragment.parent.name for fragment in FRAGMENTS} == {"armada", "kueue", "volcano"}
+    assert {fragment.parent.name for fragment in FRAGMENTS} == {"armada", "kubernetes", "kueue", "volcano"}
 
 
 @pytest.mark.parametrize("fragment", FRAGMENTS, ids=lambda fragment: fragment.parent.name)

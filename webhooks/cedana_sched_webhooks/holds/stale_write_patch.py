@@ -16,6 +16,8 @@ from cedana_sched.model.objects import names
 
 _EVICTING: Final = frozenset({"Ready", "DisruptionTarget"})
 """Conditions that schedulers write on eviction."""
+_OF_REFUSALS: Final = frozenset({names.EVICTION_REQUESTED, names.DISRUPTION_REQUESTED})
+"""Annotations that we write when we refuse an eviction."""
 _OF_EACH_WRITE: Final = frozenset({"annotations", "generation", "managedFields", "resourceVersion"})
 
 
@@ -38,9 +40,7 @@ def patch_for_stale_write(before: Object, now: Object) -> tuple[Object, ...]:
 
 def _parts_read_by_writer(pod: Object) -> Object:
     metadata, status = pod["metadata"], pod.get("status") or {}
-    annotations = {
-        key: value for key, value in (metadata.get("annotations") or {}).items() if key != names.EVICTION_REQUESTED
-    }
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key not in _OF_REFUSALS}
     conditions = [one for one in status.get("conditions") or () if one.get("type") not in _EVICTING]
     return {
         "metadata": {key: value for key, value in metadata.items() if key not in _OF_EACH_WRITE},

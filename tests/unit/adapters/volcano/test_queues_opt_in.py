@@ -12,9 +12,10 @@ from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched.testing.patches import apply_json_patch
 from cedana_sched_volcano.objects import GROUP_NAME, PodGroup, PodGroupSpec
 from cedana_sched_volcano.pod_queues import PodQueueResolver
-from cedana_sched_volcano.queue_opt_in import NOT_OURS, QueueOptIn
+from cedana_sched_volcano.queue_opt_in import QueueOptIn
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.identity import replica_of
+from cedana_sched_webhooks.opt_in import NOT_OURS
 
 OWNER = {
     "apiVersion": "batch.volcano.sh/v1alpha1",

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
-from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
-from cedana_sched.adapter.marked_evictions import NOT_ASKED, Report
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
+from cedana_sched.adapter.marked_evictions import NOT_ASKED
 from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.events import ObjectEvent

@@ -1,0 +1,1 @@
+"""Kubernetes itself: preemptions by kube-scheduler, drains, taints and deletions become signals."""

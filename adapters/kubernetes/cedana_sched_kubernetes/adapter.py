@@ -1,0 +1,120 @@
+"""Kubernetes' implementation of the adapter contract: no scheduler has to be configured for it.
+
+Three sources report: preemptions by kube-scheduler (`MarkedEvictions`), evictions by others, and deletions. Each pod
+is in the hands of one adapter: pods of schedulers and controllers with an adapter of their own are left to that one,
+except for evictions by others, which no other adapter knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, OptingIn, QueuePolicies
+from cedana_sched.adapter.contract import Report
+from cedana_sched.adapter.marked_evictions import MarkedEvictions
+from cedana_sched.adapter.settings import read_section
+from cedana_sched.kube.builtin_kinds import PartialObject, Pod
+from cedana_sched.kube.cached_metadata_keys import register_cached_key
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.resources import NAMESPACES
+from cedana_sched.kube.watching import Informer, Watch
+from cedana_sched.model.preemption import Release, Verdict
+from cedana_sched_kubernetes.deletions import Deletions
+from cedana_sched_kubernetes.namespace_opt_in import NamespaceOptIn, is_protecting
+from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, DisruptionBudget
+from cedana_sched_kubernetes.requested_evictions import RequestedEvictions
+from cedana_sched_kubernetes.settings import Settings
+
+
+class KubernetesAdapter:
+    """Adapter for pods that no other adapter is responsible for, whatever their controller."""
+
+    name: ClassVar[str] = "kubernetes"
+
+    def __init__(self, cluster: ClusterAccess) -> None:
+        self._settings = read_section(self.name, Settings, cluster.settings)
+        for label in self._settings.other_labels:
+            register_cached_key(label)
+        unreadable = cluster.record_unreadable
+        self._budgets = Informer(
+            Watch(cluster.api, DISRUPTION_BUDGETS, DisruptionBudget, within=cluster.served), unreadable
+        )
+        self._namespaces = Informer(Watch(cluster.api, NAMESPACES, PartialObject, only_metadata=True), unreadable)
+        self._opt_in = NamespaceOptIn(self._namespaces.get, self._settings.is_ours, cluster.served)
+        self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_ours)
+        self._deletions = Deletions(self.name, cluster, concerns=self._is_ours)
+        self._requests = RequestedEvictions(self.name, cluster, self._budgets, on_evicted=self._deletions.on_evicted)
+
+    @classmethod
+    def connect(cls, cluster: ClusterAccess) -> Self:
+        """Construct it; makes no API call.
+
+        Raises:
+            UsageError: a setting is invalid.
+        """
+        return cls(cluster)
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        """See `adapter.cluster_contract.Watching`."""
+        return (self._budgets, self._namespaces)
+
+    async def run(self) -> None:
+        """Run the informers and the sources of reports, forever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._budgets.run(), name="PodDisruptionBudgets")
+            group.create_task(self._namespaces.run(), name="Namespaces")
+            group.create_task(self._preemptions.run(), name="eviction marks")
+            group.create_task(self._requests.run(), name="requested evictions")
+            group.create_task(self._deletions.run(), name="deletions")
+
+    def opt_in_annotations(self, pod: Object) -> Mapping[str, str]:
+        """See `adapter.cluster_contract.OptingIn`."""
+        return self._opt_in.annotations_for(pod)
+
+    def on_more_opted_in(self, sink: Callable[[], None]) -> None:
+        """See `adapter.cluster_contract.OptingIn`."""
+
+        def on_change(before: PartialObject | None, now: PartialObject | None) -> None:
+            if now is not None and is_protecting(now) and (before is None or not is_protecting(before)):
+                sink()
+
+        self._namespaces.subscribe(on_change)
+
+    def queue_policy(self, pod: Pod) -> str | None:
+        """See `adapter.cluster_contract.QueuePolicies`: the policy of the pod's namespace."""
+        return self._opt_in.policy_of(pod.metadata.namespace) if self._is_ours(pod) else None
+
+    async def reports(self) -> AsyncIterator[Report]:
+        """Yield the reports of all sources."""
+        queue: asyncio.Queue[Report] = asyncio.Queue()
+        with ExitStack() as stack:
+            for source in (self._preemptions, self._requests, self._deletions):
+                stack.enter_context(source.subscribed_queue(queue))
+            while True:
+                yield await queue.get()
+
+    async def release(self, release: Release) -> None:
+        """Let kube-scheduler's next attempt pass, and perform evictions that others have requested.
+
+        Raises:
+            RetryableError: the API server was unavailable, or a budget does not allow the eviction now.
+        """
+        await self._preemptions.synced.wait()
+        for uid, verdict in release.verdicts.items():
+            if verdict in {Verdict.COMMITTED, Verdict.EVICT}:
+                self._deletions.on_evicted(uid)
+        if not await self._requests.on_released(release):
+            await self._preemptions.on_released(release)
+
+    def _is_ours(self, pod: Pod) -> bool:
+        return self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels)
+
+
+if TYPE_CHECKING:
+
+    def _fulfils(adapter: KubernetesAdapter) -> tuple[ClusterAdapter, OptingIn, QueuePolicies]:
+        return adapter, adapter, adapter

@@ -1,0 +1,132 @@
+"""Deletions of protected pods that no eviction explains: by a person, a controller, or what no webhook has seen.
+
+A deletion cannot be refused: its client would fail, and controllers would retry for ever. So the pod's preStop hook
+waits until this module says what the deletion is. A pod that has a successor is saved, and its successor continues;
+one that is deleted for good ends as it would without us, unless its policy says `onFinalDeletion: Save`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from cedana_sched.adapter.cluster_contract import ClusterAccess
+from cedana_sched.adapter.contract import Preempted, Report
+from cedana_sched.adapter.protected_pods import build_victim, mark_not_preempted
+from cedana_sched.adapter.report_fanout import ReportFanout
+from cedana_sched.kube.builtin_kinds import Pod
+from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.kube.work_queue import WorkQueue
+from cedana_sched.model.objects import names
+from cedana_sched.model.policy import OnFinalDeletion
+from cedana_sched.model.preemption import Signal
+from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
+from cedana_sched_kubernetes.successors import has_successor
+
+log = structlog.get_logger(__name__)
+
+DELETED: Final = "DeletionOfPod"
+"""Reason of signals, and of the condition `DisruptionTarget`."""
+
+_Key = tuple[str, str, str]
+"""Namespace, name and uid of a pod."""
+
+
+class Deletions:
+    """Turns deletions of pods into reports. Run `run` as a task.
+
+    Args:
+        adapter: the name in records.
+        cluster: the coordinator's shared clients and caches.
+        concerns: whether this adapter explains the deletions of a protected pod.
+        now: the current time.
+    """
+
+    def __init__(
+        self,
+        adapter: str,
+        cluster: ClusterAccess,
+        *,
+        concerns: Callable[[Pod], bool],
+        now: Callable[[], datetime] = SERVER_TIME.now,
+    ) -> None:
+        self._adapter = adapter
+        self._cluster = cluster
+        self._concerns = concerns
+        self._now = now
+        self._signals: dict[str, Signal] = {}
+        """By uid of the pod."""
+        self._evicted: set[str] = set()
+        """Uids of pods whose deletion follows from a release."""
+        self._queue: WorkQueue[_Key] = WorkQueue("deletion of a pod", self._explain)
+        self._readers: ReportFanout[Report] = ReportFanout()
+
+    async def run(self) -> None:
+        """Watch the pods, forever."""
+        pods = self._cluster.pods
+        await pods.synced.wait()
+        pods.subscribe(self._on_pod_change)
+        try:
+            for pod in pods:
+                self._on_pod_change(None, pod)
+            await self._queue.run()
+        finally:
+            pods.unsubscribe(self._on_pod_change)
+
+    def subscribed_queue(self, queue: asyncio.Queue[Report]) -> AbstractContextManager[asyncio.Queue[Report]]:
+        """Return a block in which the queue gets the deletions that are not over, then new ones."""
+        return self._readers.subscribed_queue(map(Preempted, self._signals.values()), queue)
+
+    def on_evicted(self, uid: str) -> None:
+        """Record that a pod is deleted because its eviction was released."""
+        self._evicted.add(uid)
+
+    def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
+        if before is not None and (now is None or now.metadata.uid != before.metadata.uid):
+            self._signals.pop(before.metadata.uid, None)
+            self._evicted.discard(before.metadata.uid)
+        if now is None or now.metadata.deletion_timestamp is None:
+            return
+        metadata = now.metadata
+        if before is None or before.metadata.deletion_timestamp is None or before.metadata.uid != metadata.uid:
+            self._queue.add((metadata.namespace, metadata.name, metadata.uid))
+
+    async def _explain(self, key: _Key) -> None:
+        """Report the deletion of a running pod, or mark the pod as not preempted.
+
+        Raises:
+            ApiError: its controller cannot be read, or it cannot be marked.
+        """
+        namespace, name, uid = key
+        pod = self._cluster.pods.get(name, namespace)
+        if pod is None or pod.metadata.uid != uid or pod.status.phase != "Running" or not self._concerns(pod):
+            return
+        if uid in self._evicted or _is_explained(pod):
+            return
+        victim = build_victim(pod, self._cluster.policies)
+        if victim is None or not (
+            victim.policy.on_final_deletion is OnFinalDeletion.SAVE or await has_successor(self._cluster.api, pod)
+        ):
+            await mark_not_preempted(self._cluster.api, pod)
+            return
+        signal = Signal(
+            f"{uid}@{pod.metadata.deletion_timestamp}",
+            self._adapter,
+            (victim,),
+            DELETED,
+            self._now().timestamp(),
+            not_after=pod.metadata.deletion_deadline,
+        )
+        self._signals[uid] = signal
+        self._readers.publish(Preempted(signal))
+        await write_disruption_condition(self._cluster.api, pod, DELETED, "deleted, and saved before its end")
+
+
+def _is_explained(pod: Pod) -> bool:
+    """Return whether its scheduler's eviction is the reason, or it is said not to be a preemption."""
+    return pod.is_evicted or pod.metadata.annotations.get(names.NOT_PREEMPTED) == "true"

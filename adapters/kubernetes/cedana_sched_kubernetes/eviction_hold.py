@@ -1,0 +1,158 @@
+"""The hold of evictions that no scheduler requests: calls of `pods/eviction`, and the taint controller's.
+
+The API server asks the webhook before it looks at PodDisruptionBudgets. So the webhook looks at them first: an eviction
+that a budget does not allow is left to the API server, which refuses it, and nothing is frozen for it.
+
+client-go repeats the taint controller's write after `retryAfterSeconds`, ten times each for five attempts; after that
+nobody writes it again. The release performs the eviction in either case. A later attempt may meet the successor of the
+pod, which has the same name in a StatefulSet, on another node: the controller reads the pod by its name
+(pkg/controller/tainteviction). That attempt is refused for good.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from cedana_sched.eviction_holds.decision import NOT_HELD, UNHELD, Decision
+from cedana_sched.eviction_holds.pod_eviction_rule import KEPT, decide, eviction_request_tracker
+from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.eviction_marker import EvictionMarker
+from cedana_sched.kube.label_selector import selects
+from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import read_mark
+from cedana_sched_kubernetes.disruption_condition import DISRUPTED
+from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, EVICTION_API, TAINT, DisruptionBudget, TaintedNode
+from cedana_sched_webhooks.admission import Answer, Refusal, Request
+from cedana_sched_webhooks.schedulers import ReplicaAccess
+
+log = structlog.get_logger(__name__)
+
+RETRY_SECONDS: Final = 5
+"""For clients that retry: `kubectl drain` waits as long by itself, the taint controller retries for four minutes."""
+_NOT_OURS: Final = Answer("not-ours")
+_SUCCESSOR: Final = "cedana: no taint of its node evicts this pod; its predecessor of the same name was evicted"
+
+
+class EvictionHold:
+    """Admission handlers for `pods/eviction` and for the taint controller's writes of `pods/status`.
+
+    Args:
+        replica: client, caches and settings of the replica.
+        marker: records a refused eviction on its pod.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, replica: ReplicaAccess, marker: EvictionMarker, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._replica = replica
+        self._marker = marker
+        self._told = eviction_request_tracker(clock)
+
+    async def answer_eviction(self, request: Request) -> Answer:
+        """Decide whether a pod may be evicted through `pods/eviction` now."""
+        name = request.name or ((request.object or {}).get("metadata") or {}).get("name") or ""
+        if not self._replica.served.includes(request.namespace):
+            return _NOT_OURS
+        try:
+            pod = await self._replica.api.find(PODS, name, request.namespace, into=dict[str, Any])
+            if pod is None or not _is_holdable(pod):
+                return _NOT_OURS
+            budgets = await self._budgets_counting(pod)
+        except ApiError as error:  # without us it would be evicted now; its preStop hook still waits
+            log.warning("eviction not held", namespace=request.namespace, pod=name, error=error.message)
+            return Answer("unknown")
+        if len(budgets) > 1 or any(not one.allows(is_ready=_is_ready(pod)) for one in budgets):
+            return Answer("budget")  # the API server refuses it
+        return self._answer(request, pod, EVICTION_API, budgets[0].metadata.name if budgets else "")
+
+    async def answer_status(self, request: Request) -> Answer:
+        """Decide whether the taint controller may write `DisruptionTarget` now."""
+        before, now = request.old_object, request.object
+        is_eviction = before is not None and now is not None and not _is_disrupted(before) and _is_disrupted(now)
+        if before is None or not is_eviction or not self._replica.served.includes(request.namespace):
+            return _NOT_OURS
+        if not _is_holdable(before):
+            return _NOT_OURS
+        if not await self._is_on_tainted_node(before):
+            return Answer("successor", refusal=Refusal(403, "Forbidden", _SUCCESSOR))
+        return self._answer(request, before, TAINT, "")
+
+    async def _is_on_tainted_node(self, pod: Object) -> bool:
+        """Return whether a taint evicts pods from the pod's node; True also if that cannot be read."""
+        name = (pod.get("spec") or {}).get("nodeName") or ""
+        try:
+            node = await self._replica.api.find(NODES, name, into=TaintedNode)
+        except ApiError as error:
+            log.warning("taints not read", node=name, error=error.message)
+            return True
+        return node is None or node.evicts
+
+    async def _budgets_counting(self, pod: Object) -> list[DisruptionBudget]:
+        """Return the budgets of the pod, as `pods/eviction` finds them.
+
+        Raises:
+            ApiError: they cannot be read.
+        """
+        namespace, labels = pod["metadata"]["namespace"], pod["metadata"].get("labels") or {}
+        found, _ = await self._replica.api.list_all(DISRUPTION_BUDGETS, namespace, into=DisruptionBudget)
+        return [one for one in found if selects(one.spec.selector, labels)]
+
+    def _answer(self, request: Request, pod: Object, cause: str, budget: str) -> Answer:
+        metadata, is_dry = msgspec.convert(pod["metadata"], Metadata), _is_dry_run(request)
+        mark, now = read_mark(metadata.annotations, names.DISRUPTION_REQUESTED), self._replica.now()
+        told = self._told.seconds_since_first(metadata.uid, remember=False)
+        holds = self._replica.preemptions.holds_of_pod(metadata.namespace, metadata.uid)
+        decision = decide(metadata.uid, mark, holds, now, told_seconds=told)
+        if decision.word == UNHELD and budget and self._waits_for_others(told, now):
+            decision = Decision(
+                NOT_HELD, f"Waits: of the pods of PodDisruptionBudget {budget}, cedana saves others first"
+            )
+        if decision.refused is None:
+            return Answer(decision.word)
+        if not is_dry and decision.word != KEPT:
+            self._told.seconds_since_first(metadata.uid)
+            self._marker.enqueue_mark(metadata, request.user_info.username, cause=cause, budget=budget)
+        return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused, RETRY_SECONDS))
+
+    def _waits_for_others(self, told_seconds: float, now: datetime) -> bool:
+        """Return whether pods are being saved, so that the budget may be taken; never for longer than a hold lasts."""
+        preemptions = self._replica.preemptions
+        return told_seconds < preemptions.longest_seconds and preemptions.is_saving_pods(now, timedelta(0))
+
+
+def _is_dry_run(request: Request) -> bool:
+    options = (request.object or {}).get("deleteOptions") or {}
+    return bool(request.dry_run or options.get("dryRun"))
+
+
+def _is_holdable(pod: Object) -> bool:
+    """Return whether the pod is protected, and runs."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    return (
+        (metadata.get("labels") or {}).get(names.PROTECTED) == "true"
+        and not metadata.get("deletionTimestamp")
+        and status.get("phase") == "Running"
+    )
+
+
+def _is_ready(pod: Object) -> bool:
+    return _has_condition(pod, "Ready")
+
+
+def _is_disrupted(pod: Object) -> bool:
+    return _has_condition(pod, DISRUPTED)
+
+
+def _has_condition(pod: Object, kind: str) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == kind and one.get("status") == "True" for one in conditions)

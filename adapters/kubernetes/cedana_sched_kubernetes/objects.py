@@ -1,0 +1,128 @@
+"""Kubernetes' kinds that only this adapter reads, reduced to the fields read here; msgspec skips all others."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from cedana_sched.kube.builtin_kinds import Condition, Metadata
+from cedana_sched.kube.resources import Resource
+
+DISRUPTION_BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+REPLICA_SETS: Final = Resource("apps/v1", "ReplicaSet", "replicasets")
+STATEFUL_SETS: Final = Resource("apps/v1", "StatefulSet", "statefulsets")
+
+TAINT: Final = "DeletionByTaintManager"
+EVICTION_API: Final = "EvictionByEvictionAPI"
+"""Reasons of the condition `DisruptionTarget`: Kubernetes, "Pod disruption conditions"."""
+
+ALWAYS_ALLOW: Final = "AlwaysAllow"
+"""A budget's policy by which pods that are not ready are evicted whatever the budget is."""
+
+
+class _Struct(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class BudgetSpec(_Struct, frozen=True):
+    """Spec of a budget; without a selector it counts no pod."""
+
+    selector: dict[str, Any] | None = None
+    unhealthy_pod_eviction_policy: str | None = None
+
+
+class BudgetStatus(_Struct, frozen=True):
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    observed_generation: int = 0
+
+
+class DisruptionBudget(_Struct, frozen=True):
+    """A PodDisruptionBudget."""
+
+    metadata: Metadata
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()
+
+    def allows(self, *, is_ready: bool, in_flight: int = 0) -> bool:
+        """Return whether one more of its pods may be evicted now, as `pods/eviction` decides.
+
+        Args:
+            is_ready: whether the pod is ready, and so counts as healthy.
+            in_flight: number of its healthy pods whose eviction has begun, and that are not deleted yet.
+        """
+        status = self.status
+        if not is_ready and (
+            self.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW
+            or status.current_healthy >= status.desired_healthy > 0
+        ):
+            return True
+        is_current = status.observed_generation >= self.metadata.generation
+        return is_current and status.disruptions_allowed > in_flight
+
+
+class Taint(_Struct, frozen=True):
+    effect: str = ""
+
+
+class NodeSpec(_Struct, frozen=True):
+    taints: tuple[Taint, ...] = ()
+
+
+class TaintedNode(_Struct, frozen=True):
+    """A Node, reduced to the effects of its taints."""
+
+    spec: NodeSpec = NodeSpec()
+
+    @property
+    def evicts(self) -> bool:
+        """Return whether a taint evicts pods that do not tolerate it."""
+        return any(taint.effect == "NoExecute" for taint in self.spec.taints)
+
+
+class JobStatus(_Struct, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class Job(_Struct, frozen=True):
+    """A Job, reduced to what tells whether it goes on."""
+
+    metadata: Metadata
+    status: JobStatus = JobStatus()
+
+    @property
+    def ends(self) -> bool:
+        """Return whether it has ended, or is about to."""
+        ended = {"Complete", "Failed", "FailureTarget", "SuccessCriteriaMet"}
+        return any(one.type in ended and one.status == "True" for one in self.status.conditions)
+
+
+class Ordinals(_Struct, frozen=True):
+    start: int = 0
+
+
+class StatefulSetSpec(_Struct, frozen=True):
+    replicas: int = 1
+    ordinals: Ordinals | None = None
+
+
+class StatefulSetStatus(_Struct, frozen=True):
+    update_revision: str = ""
+
+
+class StatefulSet(_Struct, frozen=True):
+    metadata: Metadata
+    spec: StatefulSetSpec = StatefulSetSpec()
+    status: StatefulSetStatus = StatefulSetStatus()
+
+
+class ReplicaSetSpec(_Struct, frozen=True):
+    replicas: int = 1
+    selector: dict[str, Any] | None = None
+
+
+class ReplicaSet(_Struct, frozen=True):
+    metadata: Metadata
+    spec: ReplicaSetSpec = ReplicaSetSpec()

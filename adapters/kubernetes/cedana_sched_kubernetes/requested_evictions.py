@@ -1,0 +1,230 @@
+"""Evictions that the webhook has refused, and that this adapter performs once the pod is saved.
+
+A drain, the Cluster Autoscaler, Karpenter and the descheduler call `pods/eviction`; the taint controller writes
+`DisruptionTarget`. Some of them never call again, others seconds later. So a request stands from the moment at which
+its pod is reported, whether it is repeated or not, and the release performs it: the client finds the pod deleted.
+
+A PodDisruptionBudget is respected before the pod is frozen: of the pods that one budget counts, no more are saved at a
+time than it allows to be evicted. The others wait, as long as their clients repeat the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import structlog
+
+from cedana_sched.adapter.cluster_contract import ClusterAccess
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
+from cedana_sched.adapter.mark_removal import is_running
+from cedana_sched.adapter.protected_pods import build_victim
+from cedana_sched.adapter.report_fanout import ReportFanout
+from cedana_sched.kube.builtin_kinds import Pod
+from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, ConflictError
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.kube.watching import Informer
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark
+from cedana_sched.model.preemption import Release, Signal, Verdict
+from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
+from cedana_sched_kubernetes.objects import EVICTION_API, TAINT, DisruptionBudget
+
+log = structlog.get_logger(__name__)
+
+BUDGET_PATIENCE_SECONDS: Final = 60.0
+"""How long a saved pod stays frozen while its budget does not allow the eviction any more; then it runs on."""
+_EVICTED: Final = frozenset({Verdict.COMMITTED, Verdict.EVICT})
+_TOO_MANY_REQUESTS: Final = 429
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """A reported eviction."""
+
+    pod: Pod
+    mark: EvictionMark
+    signal: Signal
+
+
+class RequestedEvictions:
+    """Turns disruption marks into reports, and releases into evictions. Run `run` as a task.
+
+    Args:
+        adapter: the name in records.
+        cluster: the coordinator's shared clients and caches.
+        budgets: all PodDisruptionBudgets.
+        on_evicted: called with the uid of a pod before it is evicted.
+        now: the current time.
+    """
+
+    def __init__(
+        self,
+        adapter: str,
+        cluster: ClusterAccess,
+        budgets: Informer[DisruptionBudget],
+        *,
+        on_evicted: Callable[[str], None],
+        now: Callable[[], datetime] = SERVER_TIME.now,
+    ) -> None:
+        self._adapter = adapter
+        self._cluster = cluster
+        self._budgets = budgets
+        self._on_evicted = on_evicted
+        self._now = now
+        self._requests: dict[str, _Request] = {}
+        """By uid of the pod: reported, and neither deleted nor cancelled."""
+        self._waiting: dict[str, Pod] = {}
+        """By uid: marked pods whose budget does not allow their eviction now."""
+        self._ended: dict[tuple[str, str], set[str]] = {}
+        """By namespace and name of a budget: uids of its evicted pods whose end its status does not show yet."""
+        self._blocked_since: dict[str, float] = {}
+        """By uid of a pod, in loop time: since when its budget has refused the eviction of the saved pod."""
+        self._readers: ReportFanout[Report] = ReportFanout()
+
+    async def run(self) -> None:
+        """Watch pods and budgets, forever."""
+        pods = self._cluster.pods
+        await pods.synced.wait()
+        await self._budgets.synced.wait()
+        pods.subscribe(self._on_pod_change)
+        self._budgets.subscribe(self._on_budget_change)
+        try:
+            for pod in pods:
+                self._on_pod_change(None, pod)
+            await asyncio.Event().wait()
+        finally:
+            pods.unsubscribe(self._on_pod_change)
+            self._budgets.unsubscribe(self._on_budget_change)
+
+    def subscribed_queue(self, queue: asyncio.Queue[Report]) -> AbstractContextManager[asyncio.Queue[Report]]:
+        """Return a block in which the queue gets the reported evictions again, then new reports."""
+        pending = [Preempted(one.signal) for one in self._requests.values()]
+        return self._readers.subscribed_queue(pending, queue)
+
+    async def on_released(self, release: Release) -> bool:
+        """Evict the released pods, if this is the release of a requested eviction.
+
+        Returns:
+            Whether it is one, as far as its pods still run.
+
+        Raises:
+            RetryableError: the API server is unreachable, or a budget does not allow the eviction now.
+        """
+        is_requested = False
+        for pod in tuple(self._cluster.pods):
+            verdict = release.verdicts.get(pod.metadata.uid)
+            if verdict is None or (mark := self._mark_of_request(pod, release.signal_uid)) is None:
+                continue
+            is_requested = True
+            if verdict in _EVICTED and is_running(pod):
+                await self._evict(pod, mark, release.signal_uid)
+            else:
+                self._requests.pop(pod.metadata.uid, None)
+        return is_requested
+
+    def _mark_of_request(self, pod: Pod, signal_uid: str) -> EvictionMark | None:
+        """Return the mark that was reported by this signal; None if it is another's signal.
+
+        A later call may have replaced the mark of one that came only once, and a restart forgets what was reported.
+        """
+        request = self._requests.get(pod.metadata.uid)
+        if request is not None and request.signal.uid == signal_uid:
+            return request.mark
+        mark = read_mark(pod.metadata.annotations, names.DISRUPTION_REQUESTED)
+        return mark if mark is not None and _signal_uid(pod, mark) == signal_uid else None
+
+    async def _evict(self, pod: Pod, mark: EvictionMark, signal_uid: str) -> None:
+        metadata = pod.metadata
+        self._on_evicted(metadata.uid)
+        try:
+            if mark.cause == TAINT:
+                await write_disruption_condition(self._cluster.api, pod, TAINT, "cedana-sched: NoExecute taint")
+                await self._cluster.api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
+            else:
+                await self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
+        except (AbsentError, ConflictError) as error:  # evicted by its client meanwhile
+            log.info("pod is gone already", namespace=metadata.namespace, pod=metadata.name, error=error.message)
+        except ApiUnavailableError as error:
+            if error.status != _TOO_MANY_REQUESTS or not self._is_patience_over(metadata.uid):
+                raise
+            self._cancel(pod, signal_uid, mark.budget)
+        else:
+            log.info("saved pod evicted", namespace=metadata.namespace, pod=metadata.name, by=mark.by)
+        self._blocked_since.pop(metadata.uid, None)
+
+    def _is_patience_over(self, uid: str) -> bool:
+        now = asyncio.get_running_loop().time()
+        return now - self._blocked_since.setdefault(uid, now) >= BUDGET_PATIENCE_SECONDS
+
+    def _cancel(self, pod: Pod, signal_uid: str, budget: str) -> None:
+        self._requests.pop(pod.metadata.uid, None)
+        why = f"PodDisruptionBudget {budget or '(unknown)'} does not allow its eviction any more"
+        log.warning("saved pod is not evicted", namespace=pod.metadata.namespace, pod=pod.metadata.name, reason=why)
+        self._readers.publish(PreemptionCancelled(signal_uid, why))
+
+    def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
+        pod = now or before
+        if pod is None:
+            return
+        uid = pod.metadata.uid
+        if now is None or not is_running(now):
+            self._waiting.pop(uid, None)
+            if (request := self._requests.pop(uid, None)) is not None and request.mark.budget:
+                self._ended.setdefault((pod.metadata.namespace, request.mark.budget), set()).add(uid)
+        elif uid not in self._requests:
+            self._review(now)
+
+    def _on_budget_change(self, before: DisruptionBudget | None, now: DisruptionBudget | None) -> None:
+        budget = now or before
+        if budget is None:
+            return
+        metadata = budget.metadata
+        self._ended.pop((metadata.namespace, metadata.name), None)
+        for pod in tuple(self._waiting.values()):
+            if pod.metadata.namespace == metadata.namespace:
+                self._review(pod)
+
+    def _review(self, pod: Pod) -> None:
+        """Report the pod's eviction if it is requested now, and its budget allows it."""
+        uid = pod.metadata.uid
+        self._waiting.pop(uid, None)
+        mark = read_mark(pod.metadata.annotations, names.DISRUPTION_REQUESTED)
+        if mark is None or not mark.is_fresh(self._now()):
+            return
+        if not self._is_allowed_by_budget(pod, mark):
+            self._waiting[uid] = pod
+            return
+        victim = build_victim(pod, self._cluster.policies)
+        if victim is None:
+            return
+        reason = mark.cause or EVICTION_API
+        signal = Signal(_signal_uid(pod, mark), self._adapter, (victim,), reason, self._now().timestamp())
+        self._requests[uid] = _Request(pod, mark, signal)
+        self._readers.publish(Preempted(signal))
+
+    def _is_allowed_by_budget(self, pod: Pod, mark: EvictionMark) -> bool:
+        budget = self._budgets.get(mark.budget, pod.metadata.namespace) if mark.budget else None
+        if budget is None:
+            return True
+        in_flight = sum(
+            one.mark.budget == mark.budget
+            and one.pod.metadata.namespace == pod.metadata.namespace
+            and self._is_ready(one)
+            for one in self._requests.values()
+        ) + len(self._ended.get((pod.metadata.namespace, mark.budget), ()))
+        return budget.allows(is_ready=pod.ready, in_flight=in_flight)
+
+    def _is_ready(self, request: _Request) -> bool:
+        """Return whether the budget still counts the pod as healthy: a frozen pod fails its probes sooner or later."""
+        metadata = request.pod.metadata
+        shown = self._cluster.pods.get(metadata.name, metadata.namespace)
+        return shown is not None and shown.metadata.uid == metadata.uid and shown.ready
+
+
+def _signal_uid(pod: Pod, mark: EvictionMark) -> str:
+    return f"{pod.metadata.uid}~{mark.since}"  # no scheduler's signal of the pod has this uid

@@ -1,0 +1,107 @@
+"""Kubernetes' part of the webhooks: evictions that are held, namespaces that protect their pods, Jobs' accounting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Self, TypedDict
+
+from cedana_sched.adapter.settings import read_section
+from cedana_sched.kube.builtin_kinds import PartialObject
+from cedana_sched.kube.eviction_marker import EvictionMarker
+from cedana_sched.kube.resources import NAMESPACES
+from cedana_sched.kube.watching import Informer, Watch
+from cedana_sched.model.objects import names
+from cedana_sched_kubernetes.eviction_hold import EvictionHold
+from cedana_sched_kubernetes.job_admission import JobAdmission
+from cedana_sched_kubernetes.namespace_opt_in import NamespaceOptIn, is_protecting
+from cedana_sched_kubernetes.settings import Settings
+from cedana_sched_webhooks.admission import WHOLE, Shape
+from cedana_sched_webhooks.admission_types import UNMARKED_POD, Metadata, NamedContainer, StatusOfRunning
+from cedana_sched_webhooks.schedulers import Endpoint, Handler, ReplicaAccess, SchedulerWebhooks
+
+PODS: Final = "/kubernetes/pods"
+JOBS: Final = ("/kubernetes/jobs", "/kubernetes/named-jobs")
+"""Two webhooks, because the conditions of one cannot read the labels of the namespace."""
+EVICTIONS: Final = "/kubernetes/evictions"
+STATUSES: Final = "/kubernetes/statuses"
+
+
+class _TemplateSpec(TypedDict, total=False):
+    containers: list[NamedContainer] | None
+    restartPolicy: str | None
+
+
+class _Template(TypedDict, total=False):
+    metadata: Metadata | None
+    spec: _TemplateSpec | None
+
+
+class _JobSpec(TypedDict, total=False):
+    template: _Template | None
+    podFailurePolicy: dict[str, Any] | None
+
+
+class _Job(TypedDict, total=False):
+    spec: _JobSpec | None
+
+
+class _PodMetadata(Metadata, total=False):
+    name: str | None
+    namespace: str | None
+    resourceVersion: str | None
+    deletionTimestamp: str | None
+
+
+class _PodSpec(TypedDict, total=False):
+    nodeName: str | None
+
+
+class _Pod(TypedDict, total=False):
+    metadata: _PodMetadata
+    spec: _PodSpec | None
+    status: StatusOfRunning | None
+
+
+JOB: Final = Shape(_Job)
+"""A Job at CREATE."""
+POD: Final = Shape(_Pod, _Pod, large=(_Pod, _Pod))
+"""A pod whose status the taint controller writes."""
+
+
+class KubernetesWebhooks(SchedulerWebhooks):
+    """Caches Namespaces, and records evictions on pods."""
+
+    name: ClassVar[str] = "kubernetes"
+
+    def __init__(self, replica: ReplicaAccess) -> None:
+        settings = read_section(self.name, Settings, replica.settings)
+        self._namespaces = Informer(Watch(replica.api, NAMESPACES, PartialObject, only_metadata=True))
+        self._marker = EvictionMarker(replica.api, replica.now, names.DISRUPTION_REQUESTED)
+        self._opt_in = NamespaceOptIn(self._namespaces.get, settings.is_ours, replica.served)
+        self._jobs = JobAdmission(self._protects_all)
+        self._holds = EvictionHold(replica, self._marker)
+
+    @classmethod
+    def connect(cls, replica: ReplicaAccess) -> Self:
+        """See `SchedulerWebhooks`."""
+        return cls(replica)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """See `SchedulerWebhooks`."""
+        return {
+            PODS: Endpoint(self._opt_in.answer_pod_admission, UNMARKED_POD),
+            **dict.fromkeys(JOBS, Endpoint(self._jobs.answer, JOB)),
+            EVICTIONS: Endpoint(self._holds.answer_eviction, WHOLE),
+            STATUSES: Endpoint(self._holds.answer_status, POD),
+        }
+
+    async def run(self) -> None:
+        """See `SchedulerWebhooks`."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._namespaces.run(), name="Namespaces")
+            group.create_task(self._marker.run(), name="disruption marks")
+
+    def _protects_all(self, name: str) -> bool:
+        found = self._namespaces.get(name)
+        return found is not None and is_protecting(found)

@@ -1,0 +1,82 @@
+"""Deletions: a pod with a successor is reported, one that is deleted for good is said not to be preempted."""
+
+from __future__ import annotations
+
+import pytest
+
+from cedana_sched.adapter.conformance import RunningWorkload
+from cedana_sched.adapter.conformance.coordinator import Coordinator
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.resources import JOBS
+from cedana_sched.model.objects import names
+from cedana_sched.model.policy import CheckpointPolicy, OnFinalDeletion
+from cedana_sched.model.preemption import Release, Verdict
+from cedana_sched_kubernetes.deletions import DELETED
+from tests.unit.adapters.kubernetes.kubernetes_stage import NAMESPACE, KubernetesStage
+
+
+async def deleted(stage: KubernetesStage, pod: RunningWorkload) -> Coordinator:
+    """What is reported of the pod's deletion."""
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            await stage.preempt_with_deadline(pod)
+            await stage.wait_until_reported()
+    return coordinator
+
+
+def said_of(stage: KubernetesStage, pod: RunningWorkload) -> Object:
+    found: Object = stage.pod_of(pod) or {}
+    return found
+
+
+def is_said_not_to_be_preempted(stage: KubernetesStage, pod: RunningWorkload) -> bool:
+    return bool(said_of(stage, pod)["metadata"]["annotations"].get(names.NOT_PREEMPTED) == "true")
+
+
+async def test_deleted_pod_of_a_job_is_reported_and_is_no_failure_of_the_job() -> None:
+    stage = KubernetesStage()
+    (pod,) = await stage.start()
+    stage.change_pod(pod, {"status": {"conditions": []}})
+    coordinator = await deleted(stage, pod)
+    assert len(coordinator.preemptions()) == 1
+    assert [one["reason"] for one in said_of(stage, pod)["status"]["conditions"]] == [DELETED]
+    assert not is_said_not_to_be_preempted(stage, pod)
+
+
+@pytest.mark.parametrize("save", [False, True])
+async def test_pod_of_a_job_that_is_gone_is_reported_only_if_its_policy_says_so(
+    save: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = KubernetesStage()
+    (pod,) = await stage.start()
+    stage.api.remove(JOBS, "md", NAMESPACE)
+    if save:
+        saving = CheckpointPolicy(on_final_deletion=OnFinalDeletion.SAVE)
+        monkeypatch.setattr(stage, "policy_of_pod", lambda _: saving)
+    coordinator = await deleted(stage, pod)
+    assert len(coordinator.preemptions()) == int(save)
+    assert is_said_not_to_be_preempted(stage, pod) is not save
+
+
+@pytest.mark.parametrize("settings", [{"otherLabels": ["kueue.x-k8s.io/podset"]}, {"otherSchedulers": ["volcano"]}])
+async def test_pods_of_other_adapters_are_left_to_them(settings: Object) -> None:
+    stage = KubernetesStage()
+    stage.settings = settings
+    pod = stage.put_pod("md-0", labels={"kueue.x-k8s.io/podset": "main"}, scheduler="volcano")
+    coordinator = await deleted(stage, pod)
+    assert coordinator.preemptions() == set()
+    assert not is_said_not_to_be_preempted(stage, pod)
+
+
+async def test_deletion_that_follows_from_a_release_is_no_other_preemption() -> None:
+    stage = KubernetesStage()
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            (pod,) = await stage.start()
+            await adapter.release(Release("kube-scheduler's", {pod.uid: Verdict.COMMITTED}))
+            await stage.preempt_with_deadline(pod)
+            await stage.wait_until_reported()
+    assert {one for one in coordinator.preemptions() if "~" not in one} == set()
+    assert not is_said_not_to_be_preempted(stage, pod)

@@ -1,0 +1,155 @@
+"""Evictions through the API: one signal each, within their budget, performed by the release."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cedana_sched.adapter.conformance import RunningWorkload
+from cedana_sched.adapter.conformance.coordinator import Coordinator
+from cedana_sched.adapter.contract import PreemptionCancelled
+from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import EvictionMark, serialized_mark
+from cedana_sched.model.preemption import Release, Signal, Verdict
+from cedana_sched_kubernetes import requested_evictions
+from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, EVICTION_API, TAINT
+from tests.unit.adapters.kubernetes.kubernetes_stage import NAMESPACE, KubernetesStage
+
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+
+
+def mark(
+    stage: KubernetesStage, pod: RunningWorkload, *, ago: float = 0, cause: str = EVICTION_API, budget: str = ""
+) -> None:
+    at = (datetime.now(tz=UTC) - timedelta(seconds=ago)).isoformat(timespec="milliseconds")
+    text = serialized_mark(EvictionMark("admin", at, at, cause, budget))
+    stage.change_pod(pod, {"metadata": {"annotations": {names.DISRUPTION_REQUESTED: text}}})
+
+
+def put_budget(stage: KubernetesStage, allowed: int) -> None:
+    status = {"disruptionsAllowed": allowed, "currentHealthy": 2, "desiredHealthy": 1, "observedGeneration": 1}
+    metadata = {"name": "md", "namespace": NAMESPACE, "generation": 1}
+    stage.api.put(DISRUPTION_BUDGETS, {"metadata": metadata, "spec": {}, "status": status})
+
+
+def committed(signal: Signal) -> Release:
+    return Release(signal.uid, {victim.workload.uid: Verdict.COMMITTED for victim in signal.victims})
+
+
+def evictions(stage: KubernetesStage) -> list[str]:
+    return [write.name for write in stage.api.traffic.writes if write.verb == "evict"]
+
+
+async def test_release_evicts_the_pod_though_its_client_never_called_again() -> None:
+    stage = KubernetesStage()
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            (pod,) = await stage.start()
+            mark(stage, pod, ago=5)
+            signal = await coordinator.wait_for_signal(pod)
+            mark(stage, pod, ago=1)  # another client's, later
+            await stage.wait_until_reported()
+            await adapter.release(committed(signal))
+    assert signal.reason == EVICTION_API
+    assert evictions(stage) == [pod.workload.name]
+    assert coordinator.cancellations() == set()
+
+
+async def test_release_after_a_restart_evicts_the_pod() -> None:
+    stage = KubernetesStage()
+    (pod,) = await stage.start()
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            mark(stage, pod)
+            signal = await coordinator.wait_for_signal(pod)
+    async with stage.adapter() as adapter:
+        await adapter.release(committed(signal))
+    assert evictions(stage) == [pod.workload.name]
+
+
+async def test_request_that_is_not_repeated_before_it_is_seen_is_no_signal() -> None:
+    stage = KubernetesStage()
+    (pod,) = await stage.start()
+    mark(stage, pod, ago=60)
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            await stage.wait_until_reported()
+    assert coordinator.preemptions() == set()
+
+
+async def test_pod_that_a_taint_evicts_is_deleted_with_the_condition_that_says_so() -> None:
+    stage = KubernetesStage()
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            (pod,) = await stage.start()
+            stage.change_pod(pod, {"status": READY})
+            mark(stage, pod, cause=TAINT)
+            signal = await coordinator.wait_for_signal(pod)
+            await adapter.release(committed(signal))
+    assert await stage.is_evicted(pod)
+    writes = [(write.verb, write.body) for write in stage.api.traffic.writes if write.resource.plural == "pods"]
+    assert [verb for verb, _ in writes] == ["patch", "delete"]
+    (condition,) = (one["value"] for one in writes[0][1] if one["op"] == "add")
+    assert (condition["type"], condition["status"], condition["reason"]) == ("DisruptionTarget", "True", TAINT)
+
+
+async def test_of_the_pods_of_a_budget_only_as_many_are_reported_as_it_allows() -> None:
+    stage = KubernetesStage()
+    put_budget(stage, 1)
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            first, second = await stage.start(members=2)
+            for pod in (first, second):
+                stage.change_pod(pod, {"status": READY})
+                mark(stage, pod, budget="md")
+            signal = await coordinator.wait_for_signal(first)
+            await stage.wait_until_reported()
+            assert coordinator.preemptions() == {signal.uid}
+
+            await adapter.release(committed(signal))
+            put_budget(stage, 0)
+            await stage.wait_until_reported()
+            assert coordinator.preemptions() == {signal.uid}, "its replacement is not ready"
+
+            put_budget(stage, 1)
+            await coordinator.wait_for_signal(second)
+
+
+async def test_saved_pod_that_its_budget_keeps_runs_on_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = KubernetesStage()
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            (pod,) = await stage.start()
+            mark(stage, pod, budget="md")
+            signal = await coordinator.wait_for_signal(pod)
+            stage.api.refused_evictions.add(pod.workload.name)
+            with pytest.raises(ApiUnavailableError):
+                await adapter.release(committed(signal))
+            assert coordinator.cancellations() == set()
+
+            monkeypatch.setattr(requested_evictions, "BUDGET_PATIENCE_SECONDS", 0.0)
+            await adapter.release(committed(signal))
+            await stage.wait_until_reported()
+    (cancelled,) = (one for one in coordinator.heard if isinstance(one, PreemptionCancelled))
+    assert cancelled == PreemptionCancelled(signal.uid, "PodDisruptionBudget md does not allow its eviction any more")
+    assert not await stage.is_evicted(pod)
+
+
+async def test_pod_whose_snapshot_failed_is_not_evicted_where_its_policy_keeps_it() -> None:
+    stage = KubernetesStage()
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            (pod,) = await stage.start()
+            mark(stage, pod)
+            signal = await coordinator.wait_for_signal(pod)
+            await adapter.release(Release(signal.uid, {pod.uid: Verdict.KEEP_RUNNING}))
+    assert evictions(stage) == []

@@ -1,0 +1,124 @@
+"""Whether a deleted pod has a successor, controller by controller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, Pod
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.resources import JOBS, NAMESPACES, PODS
+from cedana_sched.testing import FakeApi
+from cedana_sched_kubernetes.objects import REPLICA_SETS, STATEFUL_SETS
+from cedana_sched_kubernetes.successors import has_successor
+
+NAMESPACE = "bio"
+DELETED = "2026-05-01T12:10:30Z"
+"""With a grace of 630 s: at 12:00:00."""
+KINDS = {"Job": "batch/v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1", "PyTorchJob": "kubeflow.org/v1"}
+
+
+def deleted_pod(kind: str | None, name: str = "md-1", **labels: str) -> Pod:
+    owner = () if kind is None else (OwnerReference(KINDS[kind], kind, "md", "owner-uid", controller=True),)
+    metadata = Metadata(
+        name, NAMESPACE, "pod-uid", labels=labels, owner_references=owner,
+        deletion_timestamp=DELETED, deletion_grace_period_seconds=630,
+    )  # fmt: skip
+    return Pod(metadata)
+
+
+def owner(uid: str = "owner-uid", *, deleted: bool = False, **fields: Any) -> Object:
+    ends = {"deletionTimestamp": DELETED} if deleted else {}
+    return {"metadata": {"name": "md", "namespace": NAMESPACE, "uid": uid, **ends}, **fields}
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    api = FakeApi()
+    api.put(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    return api
+
+
+def ended(kind: str) -> Object:
+    return {"conditions": [{"type": kind, "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    ("job", "is_continued"),
+    [
+        (owner(), True),
+        (owner(spec={"suspend": True}), True),
+        (owner(deleted=True), False),
+        (owner(uid="another"), False),
+        (owner(status=ended("Complete")), False),
+        (owner(status=ended("FailureTarget")), False),
+        (owner(status=ended("Suspended")), True),
+        (None, False),
+    ],
+)
+async def test_pod_of_a_job_has_one_while_the_job_goes_on(api: FakeApi, job: Object | None, is_continued: bool) -> None:
+    if job is not None:
+        api.put(JOBS, job)
+    assert await has_successor(api, deleted_pod("Job")) is is_continued
+
+
+def sibling(name: str, *, at: str = "2026-05-01T11:00:00Z", deleted: bool = False, of: str = "owner-uid") -> Object:
+    reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "md", "uid": of, "controller": True}
+    ends = {"deletionTimestamp": DELETED} if deleted else {}
+    metadata = {"name": name, "namespace": NAMESPACE, "creationTimestamp": at, "ownerReferences": [reference], **ends}
+    return {"metadata": {**metadata, "labels": {"app": "md"}}, "status": {"phase": "Running"}}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "others", "is_missing"),
+    [
+        (1, [], True),
+        (0, [], False),
+        (2, [sibling("md-2")], True),
+        (1, [sibling("md-2")], False),
+        (1, [sibling("md-2", at="2026-05-01T12:00:00Z")], True),
+        (1, [sibling("md-2", deleted=True)], True),
+        (1, [sibling("md-2", of="another")], True),
+    ],
+    ids=["alone", "scaled to none", "one of two", "scaled to one", "replaced already", "both deleted", "another's"],
+)
+async def test_pod_of_a_replica_set_has_one_if_the_set_wants_more(
+    api: FakeApi, replicas: int, others: list[Object], is_missing: bool
+) -> None:
+    api.put(REPLICA_SETS, owner(spec={"replicas": replicas, "selector": {"matchLabels": {"app": "md"}}}))
+    for one in others:
+        api.put(PODS, one)
+    assert await has_successor(api, deleted_pod("ReplicaSet")) is is_missing
+
+
+@pytest.mark.parametrize(
+    ("spec", "revision", "is_wanted"),
+    [
+        ({"replicas": 2}, "md-a", True),
+        ({"replicas": 1}, "md-a", False),
+        ({"replicas": 1, "ordinals": {"start": 1}}, "md-a", True),
+        ({"replicas": 2}, "md-b", False),
+    ],
+    ids=["wanted", "scaled down", "first is 1", "rolled out"],
+)
+async def test_pod_of_a_stateful_set_has_one_of_its_ordinal_and_template(
+    api: FakeApi, spec: Object, revision: str, is_wanted: bool
+) -> None:
+    api.put(STATEFUL_SETS, owner(spec=spec, status={"updateRevision": revision}))
+    pod = deleted_pod("StatefulSet", **{"controller-revision-hash": "md-a"})
+    assert await has_successor(api, pod) is is_wanted
+
+
+async def test_pod_of_an_unknown_controller_has_one(api: FakeApi) -> None:
+    assert await has_successor(api, deleted_pod("PyTorchJob"))
+
+
+async def test_pod_without_a_controller_has_none(api: FakeApi) -> None:
+    assert not await has_successor(api, deleted_pod(None))
+
+
+async def test_nothing_has_a_successor_in_a_namespace_that_is_deleted(api: FakeApi) -> None:
+    api.put(JOBS, owner())
+    api.put(NAMESPACES, {"metadata": {"name": NAMESPACE, "deletionTimestamp": DELETED}})
+    assert not await has_successor(api, deleted_pod("Job"))

@@ -1,0 +1,105 @@
+"""Pods that need no id of their own, because an admin protects all pods of a queue or a namespace.
+
+They get their controller's id before the pod webhook sees them, and the policy that the admin chose is annotated on all
+of them, including those that name an id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from cedana_sched.kube.client import Object
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.object_names import derived_id
+from cedana_sched.model.pod_indexing import REVISION
+from cedana_sched.model.served_namespaces import ServedNamespaces
+from cedana_sched_webhooks.admission import Answer, Request
+from cedana_sched_webhooks.identity import is_without_id
+from cedana_sched_webhooks.json_patch import patch_operations
+
+NOT_OURS: Final = Answer("not-ours")
+
+
+class Protection(msgspec.Struct, frozen=True):
+    """An admin's decision to protect a pod. `role`: part of the id that the pod webhook appends; empty: none."""
+
+    policy: str | None = None
+    role: str = ""
+
+
+class OptIn:
+    """Admission handler for pods at CREATE.
+
+    Args:
+        protection_of: returns the decision on a pod in a namespace; None if nobody protects it.
+        served: namespaces whose pods are mutated.
+    """
+
+    def __init__(self, protection_of: Callable[[Object, str], Protection | None], served: ServedNamespaces) -> None:
+        self._protection_of = protection_of
+        self._served = served
+
+    async def answer_pod_admission(self, request: Request) -> Answer:
+        """Return the annotations for the pod as a patch."""
+        pod = request.object
+        if pod is None or not self._served.includes(request.namespace):
+            return NOT_OURS
+        if (protection := self._protection_of(pod, request.namespace)) is None:
+            return NOT_OURS
+        own, chosen = _annotations_of(pod), _policy_annotation(protection)
+        if not is_without_id(pod):
+            return Answer("named", patch=_build_patch(pod, own | chosen)) if chosen else NOT_OURS
+        if not (given := _identity_annotations(pod, protection)):
+            return Answer("alone")
+        return Answer("protected", patch=_build_patch(pod, given | own | chosen))
+
+    def annotations_for(self, pod: Object) -> dict[str, str]:
+        """Return the annotations that a protected pod gets; one that names an id gets only the policy."""
+        protection = self._protection_of(pod, pod["metadata"]["namespace"])
+        if protection is None:
+            return {}
+        return _identity_annotations(pod, protection) if is_without_id(pod) else _policy_annotation(protection)
+
+
+def find_controller_reference(pod: Object) -> dict[str, Any] | None:
+    """Return the owner reference of the pod's controller; None if it has none."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def _policy_annotation(protection: Protection) -> dict[str, str]:
+    return {names.QUEUE_POLICY: protection.policy} if protection.policy else {}
+
+
+def _identity_annotations(pod: Object, protection: Protection) -> dict[str, str]:
+    """Return the annotations of a pod without an id; empty if the pod has no controller, and so no successor."""
+    if (owner := find_controller_reference(pod)) is None:
+        return {}
+    room = len(f"-{protection.role}") if protection.role else 0
+    identifier = derived_id(owner["name"], _template_uid(pod, owner), room=room)
+    annotations = {names.ID: identifier, names.DERIVED_ID: "true"}
+    if protection.policy:
+        annotations[names.POLICY] = protection.policy
+    return annotations | _policy_annotation(protection)
+
+
+def _template_uid(pod: Object, owner: dict[str, Any]) -> str:
+    """Return the controller's uid; a digest of it and the revision if its pods have successive templates.
+
+    A pod of another template begins anew, as the pods of a Deployment's next ReplicaSet do.
+    """
+    uid, revision = str(owner["uid"]), (pod["metadata"].get("labels") or {}).get(REVISION)
+    return hashlib.sha256(f"{uid}/{revision}".encode()).hexdigest() if revision else uid
+
+
+def _build_patch(pod: Object, annotations: dict[str, str]) -> tuple[Object, ...]:
+    """Return the patch that sets the pod's annotations."""
+    return tuple(patch_operations(pod, {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}))
+
+
+def _annotations_of(pod: Object) -> dict[str, str]:
+    return pod["metadata"].get("annotations") or {}
