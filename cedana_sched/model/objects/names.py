@@ -113,6 +113,11 @@ NODE_GPUS: Final = f"{GROUP}/node-gpus"
 NODE_INTERRUPTION: Final = f"{GROUP}/interruption"
 """Annotation of a node that its provider is about to interrupt: the `NodeInterruption` as JSON."""
 
+# Written by the coordinator on nodes.
+CORDONED: Final = f"{GROUP}/cordoned"
+"""Annotation of a node that we have cordoned: the key of the notice of interruption. Without the annotation, the cordon
+is another component's, or an admin's."""
+
 # Written by the uninstallation on nodes.
 UNINSTALL: Final = f"{GROUP}/uninstall"
 """Annotation of a node: its agent removes what it installed there, and then this annotation. Its value is the moment

@@ -14,7 +14,7 @@ from cedana_sched.cluster.node.interruptions.metadata_server import MetadataErro
 from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.model.objects.node_interruption import NodeInterruption, most_urgent
-from cedana_sched.retrying import AWAITED, CHORES, Backoff, retry
+from cedana_sched.retrying import AWAITED, Backoff, retry
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ class InterruptionMonitor:
             group.create_task(self._publish_changes(), name="publication of interruptions")
 
     async def _read_repeatedly(self, watch: NoticeWatch) -> None:
-        backoff = Backoff(CHORES)
+        backoff = Backoff(AWAITED)  # each second of a notice counts, and only this node calls its metadata server
         while True:
             try:
                 notice = await watch.read()

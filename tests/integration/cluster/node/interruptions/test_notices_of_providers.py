@@ -40,7 +40,7 @@ AT_HTTP = "Sat, 28 Nov 2026 10:02:00 GMT"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interruption_monitor, "CHORES", SOON)
+    monkeypatch.setattr(interruption_monitor, "AWAITED", SOON)
     monkeypatch.setattr(configured_monitoring, "CHORES", SOON)
     monkeypatch.setattr(aws_notices, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(azure_notices, "POLL_SECONDS", 0.01)
