@@ -48,6 +48,7 @@ USED = (
     Used("a field of Armada's message", "adapters/armada/cedana_sched_armada/successor.py", ("external_job_uri",)),
     Used("loaded by its entry point", "adapters/*/webhooks.py", ("*Webhooks",)),
     Used("tests of adapters' authors call them", "cedana_sched/testing/watches.py", ("bookmark", "compact")),
+    Used("keys of dictionaries", "adapters/kubernetes/cedana_sched_kubernetes/webhooks.py", ("[a-z]*[A-Z]*",)),
     Used("keys of dictionaries", "adapters/kueue/cedana_sched_kueue/webhooks.py", ("[a-z]*[A-Z]*", "active")),
     Used("keys of dictionaries", "webhooks/cedana_sched_webhooks/admission_types.py", ("*",)),
     Used("keys of dictionaries", "adapters/volcano/cedana_sched_volcano/vcjob_admission.py", ("[a-z]*[A-Z]*",)),

@@ -35,7 +35,7 @@ class OptIn:
     """Admission handler for pods at CREATE.
 
     Args:
-        protection_of: returns the decision on a pod in a namespace; None if nobody protects it.
+        protection_of: returns the decision on a pod in a namespace; None if it is not protected.
         served: namespaces whose pods are mutated.
     """
 

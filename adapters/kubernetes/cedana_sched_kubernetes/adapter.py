@@ -2,7 +2,7 @@
 
 Four sources report: preemptions by kube-scheduler (`MarkedEvictions`), evictions by others, deletions, and notices that
 a node ends. Each pod is in the hands of one adapter: pods of schedulers and controllers with an adapter of their own
-are left to that one, except for evictions by others and ends of nodes, which no other adapter reports.
+are left to that one, except for evictions by others and ends of nodes, which no other adapter supports.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class KubernetesAdapter:
         )
         self._namespaces = Informer(Watch(cluster.api, NAMESPACES, PartialObject, only_metadata=True), unreadable)
         self._opt_in = NamespaceOptIn(self._namespaces.get, self._settings.is_ours, cluster.served)
-        self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_ours)
+        self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_preemptible)
         self._deletions = Deletions(self.name, cluster, concerns=self._is_ours)
         self._nodes = Informer(Watch(cluster.api, NODES, Node), unreadable)
         self._interruptions = NodeInterruptions(self.name, cluster, self._nodes)
@@ -114,6 +114,10 @@ class KubernetesAdapter:
                 self._deletions.on_evicted(uid)
         if not (await self._interruptions.on_released(release) or await self._requests.on_released(release)):
             await self._preemptions.on_released(release)
+
+    def _is_preemptible(self, pod: Pod) -> bool:
+        """Whether kube-scheduler may preempt it for this adapter: also pods whose Jobs another adapter watches."""
+        return pod.spec.scheduler_name not in self._settings.other_schedulers
 
     def _is_ours(self, pod: Pod) -> bool:
         return self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels)

@@ -1,11 +1,11 @@
 """The hold of evictions that no scheduler requests: calls of `pods/eviction`, and the taint controller's.
 
-The API server asks the webhook before it looks at PodDisruptionBudgets. So the webhook looks at them first: an eviction
-that a budget does not allow is left to the API server, which refuses it, and nothing is frozen for it.
+The API server calls the webhook before it looks at PodDisruptionBudgets. So the webhook looks at them first: an
+eviction that a budget does not allow is left to the API server, which refuses it, and nothing is frozen for it.
 
 client-go repeats the taint controller's write after `retryAfterSeconds`, ten times each for five attempts; after that
-nobody writes it again. The release performs the eviction in either case. A later attempt may meet the successor of the
-pod, which has the same name in a StatefulSet, on another node: the controller reads the pod by its name
+the write is not repeated. The release performs the eviction in either case. A later attempt may meet the successor of
+the pod, which has the same name in a StatefulSet, on another node: the controller reads the pod by its name
 (pkg/controller/tainteviction). That attempt is refused for good.
 """
 

@@ -87,7 +87,7 @@ class JobStatus(_Struct, frozen=True):
 
 
 class Job(_Struct, frozen=True):
-    """A Job, reduced to what tells whether it goes on."""
+    """A Job, reduced to what shows whether it continues."""
 
     metadata: Metadata
     status: JobStatus = JobStatus()

@@ -130,7 +130,7 @@ class RequestedEvictions:
     def _mark_of_request(self, pod: Pod, signal_uid: str) -> EvictionMark | None:
         """Return the mark that was reported by this signal; None if it is another's signal.
 
-        A later call may have replaced the mark of one that came only once, and a restart forgets what was reported.
+        A later call may have replaced the mark of one that came only once. After a restart only the mark is left.
         """
         request = self._requests.get(pod.metadata.uid)
         if request is not None and request.signal.uid == signal_uid:

@@ -39,7 +39,7 @@ async def _is_namespace_ending(api: Api, pod: Pod) -> bool:
 
 
 async def _is_continued_by_job(api: Api, pod: Pod, owner: OwnerReference) -> bool:
-    """Return whether the Job goes on; a suspended one continues later."""
+    """Return whether the Job continues; a suspended one does so later."""
     job = await api.find(JOBS, owner.name, pod.metadata.namespace, into=Job)
     return job is not None and _is_owner(job.metadata, owner) and not job.ends
 

@@ -17,7 +17,13 @@ from cedana_sched_kubernetes.job_admission import JobAdmission
 from cedana_sched_kubernetes.namespace_opt_in import NamespaceOptIn, is_protecting
 from cedana_sched_kubernetes.settings import Settings
 from cedana_sched_webhooks.admission import WHOLE, Shape
-from cedana_sched_webhooks.admission_types import UNMARKED_POD, Metadata, NamedContainer, StatusOfRunning
+from cedana_sched_webhooks.admission_types import (
+    UNMARKED_POD,
+    Metadata,
+    MetadataOfRunning,
+    NamedContainer,
+    StatusOfRunning,
+)
 from cedana_sched_webhooks.schedulers import Endpoint, Handler, ReplicaAccess, SchedulerWebhooks
 
 PODS: Final = "/kubernetes/pods"
@@ -46,19 +52,12 @@ class _Job(TypedDict, total=False):
     spec: _JobSpec | None
 
 
-class _PodMetadata(Metadata, total=False):
-    name: str | None
-    namespace: str | None
-    resourceVersion: str | None
-    deletionTimestamp: str | None
-
-
 class _PodSpec(TypedDict, total=False):
     nodeName: str | None
 
 
 class _Pod(TypedDict, total=False):
-    metadata: _PodMetadata
+    metadata: MetadataOfRunning
     spec: _PodSpec | None
     status: StatusOfRunning | None
 

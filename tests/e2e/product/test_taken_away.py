@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any, Final
 
 import pytest
@@ -11,10 +13,15 @@ import pytest_asyncio
 
 from cedana_sched.model.objects.names import API_VERSION, PROTECT
 from tests.cluster.api.client import Object
+from tests.cluster.api.waiting import has_condition
+from tests.cluster.errors import ClusterError
+from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.patience import patient
 from tests.e2e.product.cordoning import cordoned
+from tests.e2e.product.history import of_ours
 from tests.e2e.product.installation import Product
-from tests.e2e.product.owners import LABEL, NAME, OWNERS, continued, counting_pod
+from tests.e2e.product.owners import LABEL, NAME, OWNERS, continued, counting_pod, deployment
 
 pytestmark = [pytest.mark.nodes(2), pytest.mark.any_shape]
 
@@ -39,12 +46,11 @@ async def protected(namespace: Namespace, installed_with_kubernetes: Product) ->
 
 
 @asynccontextmanager
-async def drained(namespace: Namespace, node: str) -> AsyncIterator[None]:
+async def drained(namespace: Namespace, node: str, *, within: int = 120) -> AsyncIterator[None]:
     """`kubectl drain`, for the pods of the test."""
+    selector = f"--pod-selector={LABEL}={NAME}"
     try:
-        await namespace.kubectl(
-            "drain", node, f"--pod-selector={LABEL}={NAME}", "--ignore-daemonsets", "--timeout=120s"
-        )
+        await namespace.kubectl("drain", node, selector, "--ignore-daemonsets", f"--timeout={within}s")
         yield
     finally:
         await namespace.kubectl("uncordon", node)
@@ -126,6 +132,71 @@ async def test_work_goes_on_in_another_pod(way: str, owner: str, protected: Name
             await continued(protected, following, body)
         assert following.nodes[0][0] != following.nodes[0][1]
     await _assert_saved(protected)
+
+
+@pytest.mark.exhaustive
+async def test_work_goes_on_over_three_drains(protected: Namespace, toolbox: str) -> None:
+    body = deployment(toolbox)
+    async with counting_pod(protected, body) as following:
+        for drains in range(1, 4):
+            async with drained(protected, following.nodes[0][-1]):
+                await continued(protected, following, body, pods=1 + drains)
+    nodes = following.nodes[0]
+    assert all(before != after for before, after in pairwise(nodes)), nodes
+
+
+async def test_drain_takes_no_more_pods_at_a_time_than_their_budget_allows(protected: Namespace, toolbox: str) -> None:
+    node, other, *_ = protected.cluster.nodes
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": NAME},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {LABEL: NAME}}},
+    }
+    async with cordoned(protected, other):
+        await protected.apply(budget, deployment(toolbox, replicas=2))
+        await protected.wait("apps/v1", "Deployment", NAME, has_condition("Available"), within=120)
+        pods = await protected.pods(f"{LABEL}={NAME}", count=2)
+        assert {one["spec"]["nodeName"] for one in pods} == {node}
+    async with drained(protected, node):
+        await protected.wait("apps/v1", "Deployment", NAME, _has_two_ready, within=120)
+    checkpoints = await protected.api.objects(API_VERSION, "Checkpoint", protected.name)
+    times = sorted((one["status"]["creationTime"], one["status"]["completionTime"]) for one in checkpoints)
+    assert len(times) == 2
+    assert times[0][1] < times[1][0], "the second was frozen before the first was evicted"
+    await _assert_saved(protected)
+
+
+async def test_pod_that_its_budget_keeps_is_never_frozen(protected: Namespace, toolbox: str) -> None:
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": NAME},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {LABEL: NAME}}},
+    }
+    await protected.apply(budget)
+    async with counting_pod(protected, deployment(toolbox)) as following:
+        await protected.wait("policy/v1", "PodDisruptionBudget", NAME, lambda one: one["status"]["currentHealthy"] == 1)
+        with pytest.raises(ClusterError, match="violate the pod's disruption budget"):
+            async with drained(protected, following.nodes[0][0], within=3):
+                pass
+    assert await protected.api.objects(API_VERSION, "Checkpoint", protected.name) == []
+
+
+async def test_pod_that_is_not_opted_in_is_drained_as_without_us(
+    namespace: Namespace, installed_with_kubernetes: Product, toolbox: str, audit: Audit
+) -> None:
+    async with counting_pod(namespace, deployment(toolbox)) as following:
+        async with drained(namespace, following.nodes[0][0]):
+            await asyncio.wait_for(following.said(0, len(following.lines(0)) + 10), patient(120))
+        counts = following.by_pod(0)[1]
+        assert counts == [str(number) for number in range(len(counts))], "it began anew"
+    assert of_ours(audit, namespace.name) == []
+
+
+def _has_two_ready(one: Object) -> bool:
+    status = one["status"]
+    return bool(status.get("readyReplicas", 0) == 2 and status.get("unavailableReplicas", 0) == 0)
 
 
 async def _assert_saved(namespace: Namespace) -> None:

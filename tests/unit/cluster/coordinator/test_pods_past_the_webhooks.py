@@ -16,7 +16,7 @@ import pytest
 from cedana_sched.adapter.cluster_contract import OptingIn
 from cedana_sched.cluster.coordinator import pods_missed_by_webhook
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
-from cedana_sched.cluster.coordinator.pods_missed_by_webhook import REVISION, PodsMissedByWebhook
+from cedana_sched.cluster.coordinator.pods_missed_by_webhook import PodsMissedByWebhook
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.client import Api, Object
@@ -27,6 +27,7 @@ from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef, SnapshotName
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.kube.response_decoding import Unreadable
 from cedana_sched.model.objects import names
+from cedana_sched.model.pod_indexing import REVISION
 from cedana_sched.model.preemption import HeldObject
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched.model.served_namespaces import ServedNamespaces
