@@ -99,7 +99,7 @@ class AzureMachine:
         self._is_enabled = True
         events = parse_events(answer, self._name)
         now = self._now()
-        notice = most_urgent(_notice_of(event, answer, now) for event in events)
+        notice = most_urgent(parse_notice(event, now) for event in events)
         await self._approve(events)
         return notice
 
@@ -152,13 +152,18 @@ def parse_events(answer: MetadataAnswer, machine: str) -> tuple[ScheduledEvent, 
     return tuple(one for one in events if one.event_type in _KINDS and machine in one.resources)
 
 
-def _notice_of(event: ScheduledEvent, answer: MetadataAnswer, now: datetime) -> NodeInterruption:
-    not_before = _parse_time(answer, event.not_before) if event.not_before else None
+def parse_notice(event: ScheduledEvent, now: datetime) -> NodeInterruption:
+    """Return the notice of one of `parse_events`.
+
+    Raises:
+        MetadataError: its time is not what Azure documents.
+    """
+    not_before = _parse_time(event.not_before) if event.not_before else None
     return NodeInterruption.from_times(InterruptionSource.AZURE, _KINDS[event.event_type], not_before, now)
 
 
-def _parse_time(answer: MetadataAnswer, text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
         return parsedate_to_datetime(text).astimezone(UTC)
     except (ValueError, ArithmeticError) as error:
-        raise MetadataError(f"{answer.url} answers no time: {text[:64]!r}") from error
+        raise MetadataError(f"an event of Azure has no time: {text[:64]!r}") from error
