@@ -307,6 +307,15 @@ async def test_a_fault_leaves_the_notice_and_is_logged_once(fault: str) -> None:
     assert [entry for entry in logs if entry["event"] == "notices are read again"]
 
 
+async def test_a_redirect_is_not_followed() -> None:
+    server, elsewhere = FakeAws(), FakeAws()
+    async with elsewhere.serve(), server.serve(), MetadataServer.open(server.url) as metadata:
+        to = {"Location": f"{elsewhere.url}/latest/api/token"}
+        server.faults.append(lambda: web.Response(status=307, headers=to))
+        assert (await metadata.request("/latest/api/token", {}, method="PUT")).status == 307
+    assert elsewhere.requests == []
+
+
 async def test_a_server_that_is_gone_for_a_while() -> None:
     server = FakeAws()
     server.instance_action = {"action": "terminate", "time": AT_TEXT}
