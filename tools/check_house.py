@@ -17,6 +17,7 @@ from tools.tracked import tracked_files
 ROOT = Path(__file__).resolve().parents[1]
 
 KNOWN_HOSTS = frozenset({
+    "169.254.169.254",  # link-local: the metadata servers of AWS, GCP and Azure
     "in-toto.io",  # type URI of statements
     "keepachangelog.com",
     "kubernetes.default.svc.cluster.local",  # the API server, from inside any cluster

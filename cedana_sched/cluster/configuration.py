@@ -7,10 +7,12 @@ Names are camelCase, as in Kubernetes. Keys of the store are not in the files: t
 from __future__ import annotations
 
 import os
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from cedana_sched.agent.dump_budget import BASE_BYTES, DUMPS_AT_ONCE, DUMPS_MEMORY_BYTES, DUMPS_MEMORY_BYTES_EACH
 from cedana_sched.component.configuration import PodsConfiguration, Port, ServingConfiguration
@@ -91,6 +93,37 @@ class DumpsConfiguration(UserWritten):
     """Limit of one dump, besides its memory for each page of the workload."""
 
 
+AUTO: Final = "auto"
+"""Detect the provider."""
+METADATA_ADDRESSES: Final = frozenset(map(ip_address, ("fd00:ec2::254", "fd20:ce::254")))
+"""Of AWS and GCP for IPv6; they are not link-local."""
+
+
+def _check_metadata_url(url: str) -> str:
+    """Raise ValueError unless the URL names a metadata server: it receives requests from every node, without TLS."""
+    if not url:
+        return url
+    parts = urlsplit(url)
+    try:
+        address = ip_address(parts.hostname or "")
+        _ = parts.port
+    except ValueError:
+        address = None
+    is_address = address is not None and (address.is_link_local or address.is_loopback or address in METADATA_ADDRESSES)
+    if parts.scheme != "http" or parts.username or parts.path.strip("/") or parts.query or not is_address:
+        raise ValueError("must be http://ADDRESS[:PORT], with a link-local or loopback address")
+    return url
+
+
+class InterruptionsConfiguration(UserWritten):
+    """From where an agent reads its provider's notices of interruption, such as those of spot capacity."""
+
+    provider: Literal["none", "auto", "aws", "gcp", "azure"] = "none"
+    """`auto` detects it; `none`: no request is sent."""
+    metadata_url: Annotated[str, AfterValidator(_check_metadata_url)] = ""
+    """Of the metadata server; empty: the link-local address of the providers."""
+
+
 class AgentConfiguration(ServingConfiguration):
     """`agent.json`."""
 
@@ -118,6 +151,7 @@ class AgentConfiguration(ServingConfiguration):
     """Maximum share of the space for staged snapshots that those of one namespace take together; a single snapshot may
     take all of it."""
     dumps: DumpsConfiguration = DumpsConfiguration()
+    interruptions: InterruptionsConfiguration = InterruptionsConfiguration()
     stall_seconds: StallSeconds = STALL_SECONDS
     """A dump or restore without progress for this long is killed and retried."""
     hold_port: Port = 10352

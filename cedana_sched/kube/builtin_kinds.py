@@ -226,10 +226,12 @@ class Pod(_KubernetesStruct, frozen=True):
 
 class Taint(_KubernetesStruct, frozen=True):
     key: str
+    value: str = ""
 
 
 class NodeSpec(_KubernetesStruct, frozen=True):
     taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
 
 
 class NodeStatus(_KubernetesStruct, frozen=True):

@@ -1,8 +1,8 @@
 """Kubernetes' implementation of the adapter contract: no scheduler has to be configured for it.
 
-Three sources report: preemptions by kube-scheduler (`MarkedEvictions`), evictions by others, and deletions. Each pod
-is in the hands of one adapter: pods of schedulers and controllers with an adapter of their own are left to that one,
-except for evictions by others, which no other adapter supports.
+Four sources report: preemptions by kube-scheduler (`MarkedEvictions`), evictions by others, deletions, and notices that
+a node ends. Each pod is in the hands of one adapter: pods of schedulers and controllers with an adapter of their own
+are left to that one, except for evictions by others and ends of nodes, which no other adapter supports.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter,
 from cedana_sched.adapter.contract import Report
 from cedana_sched.adapter.marked_evictions import MarkedEvictions
 from cedana_sched.adapter.settings import read_section
-from cedana_sched.kube.builtin_kinds import PartialObject, Pod
+from cedana_sched.kube.builtin_kinds import Node, PartialObject, Pod
 from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.resources import NAMESPACES
+from cedana_sched.kube.resources import NAMESPACES, NODES
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched_kubernetes.deletions import Deletions
 from cedana_sched_kubernetes.namespace_opt_in import NamespaceOptIn, is_protecting
+from cedana_sched_kubernetes.node_interruptions import NodeInterruptions
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, DisruptionBudget
 from cedana_sched_kubernetes.requested_evictions import RequestedEvictions
 from cedana_sched_kubernetes.settings import Settings
@@ -46,6 +47,8 @@ class KubernetesAdapter:
         self._opt_in = NamespaceOptIn(self._namespaces.get, self._settings.is_ours, cluster.served)
         self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_preemptible)
         self._deletions = Deletions(self.name, cluster, concerns=self._is_ours)
+        self._nodes = Informer(Watch(cluster.api, NODES, Node), unreadable)
+        self._interruptions = NodeInterruptions(self.name, cluster, self._nodes)
         self._requests = RequestedEvictions(self.name, cluster, self._budgets, on_evicted=self._deletions.on_evicted)
 
     @classmethod
@@ -60,13 +63,15 @@ class KubernetesAdapter:
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
         """See `adapter.cluster_contract.Watching`."""
-        return (self._budgets, self._namespaces)
+        return (self._budgets, self._namespaces, self._nodes)
 
     async def run(self) -> None:
         """Run the informers and the sources of reports, forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._budgets.run(), name="PodDisruptionBudgets")
             group.create_task(self._namespaces.run(), name="Namespaces")
+            group.create_task(self._nodes.run(), name="Nodes")
+            group.create_task(self._interruptions.run(), name="interruptions of nodes")
             group.create_task(self._preemptions.run(), name="eviction marks")
             group.create_task(self._requests.run(), name="requested evictions")
             group.create_task(self._deletions.run(), name="deletions")
@@ -92,13 +97,13 @@ class KubernetesAdapter:
         """Yield the reports of all sources."""
         queue: asyncio.Queue[Report] = asyncio.Queue()
         with ExitStack() as stack:
-            for source in (self._preemptions, self._requests, self._deletions):
+            for source in (self._preemptions, self._requests, self._deletions, self._interruptions):
                 stack.enter_context(source.subscribed_queue(queue))
             while True:
                 yield await queue.get()
 
     async def release(self, release: Release) -> None:
-        """Let kube-scheduler's next attempt pass, and perform evictions that others have requested.
+        """Let kube-scheduler's next attempt pass, and evict pods that others want to evict, or whose node ends.
 
         Raises:
             RetryableError: the API server was unavailable, or a budget does not allow the eviction now.
@@ -107,7 +112,7 @@ class KubernetesAdapter:
         for uid, verdict in release.verdicts.items():
             if verdict in {Verdict.COMMITTED, Verdict.EVICT}:
                 self._deletions.on_evicted(uid)
-        if not await self._requests.on_released(release):
+        if not (await self._interruptions.on_released(release) or await self._requests.on_released(release)):
             await self._preemptions.on_released(release)
 
     def _is_preemptible(self, pod: Pod) -> bool:

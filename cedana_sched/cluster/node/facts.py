@@ -17,7 +17,15 @@ from cedana_sched.kube.watching import Changed, Listed, Watch
 from cedana_sched.model.compatibility import Compatibility, NodeDescription
 from cedana_sched.model.gpus import Gpus
 from cedana_sched.model.objects.base import parse_timestamp
-from cedana_sched.model.objects.names import CPU_FEATURES, NODE_FACTS, NODE_GPUS, NODE_PREPARED, UNINSTALL
+from cedana_sched.model.objects.names import (
+    CPU_FEATURES,
+    NODE_FACTS,
+    NODE_GPUS,
+    NODE_INTERRUPTION,
+    NODE_PREPARED,
+    UNINSTALL,
+)
+from cedana_sched.model.objects.node_interruption import NodeInterruption, serialized_interruption
 
 
 class NodeFacts:
@@ -47,13 +55,23 @@ class NodeFacts:
         value = msgspec.json.encode(gpus).decode() if gpus != Gpus() else None
         await self._api.patch(NODES, self._node, None, {"metadata": {"annotations": {NODE_GPUS: value}}})
 
+    async def publish_interruption(self, interruption: NodeInterruption | None) -> None:
+        """Publish the provider's notice; None: there is none, or it was withdrawn.
+
+        Raises:
+            ApiError: the API server rejects the patch.
+        """
+        value = serialized_interruption(interruption) if interruption is not None else None
+        await self._api.patch(NODES, self._node, None, {"metadata": {"annotations": {NODE_INTERRUPTION: value}}})
+
     async def withdraw(self) -> None:
         """Remove our labels and annotations from the node.
 
         Raises:
             ApiError: the API server rejects the patch.
         """
-        labels, annotations = dict.fromkeys((NODE_PREPARED, CPU_FEATURES)), dict.fromkeys((NODE_FACTS, NODE_GPUS))
+        labels = dict.fromkeys((NODE_PREPARED, CPU_FEATURES))
+        annotations = dict.fromkeys((NODE_FACTS, NODE_GPUS, NODE_INTERRUPTION))
         metadata = {"labels": labels, "annotations": annotations}
         await self._api.patch(NODES, self._node, None, {"metadata": metadata})
 

@@ -30,6 +30,8 @@ from cedana_sched.cluster.node.grace_period_enforcer import OriginalGraceEnforce
 from cedana_sched.cluster.node.installation.handler_registration import keep_registered
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, InstallationPaths, InstallationResult
+from cedana_sched.cluster.node.interruptions.configured_monitoring import monitor_interruptions
+from cedana_sched.cluster.node.interruptions.remaining_pods import RemainingPods
 from cedana_sched.cluster.node.kubelet_thresholds import KubeletThresholds
 from cedana_sched.cluster.node.node_pods import NodePods
 from cedana_sched.cluster.node.order_feed import OrderFeed
@@ -113,7 +115,10 @@ async def _serve(configuration: AgentConfiguration, busy: list[DrainablePart]) -
             busy.extend(agent.busy)
             ready["objects"] = agent.unsynced_reason
             waiting[:] = ["the agent is starting"]
-            works = (keep_registered(installation), publish_gpus(facts.publish_gpus, HOST_ROOT))
+            notices = monitor_interruptions(
+                configuration.interruptions, facts.publish_interruption, RemainingPods(api, node).has_pods
+            )
+            works = (keep_registered(installation), publish_gpus(facts.publish_gpus, HOST_ROOT), notices)
             await run_until_marked(facts, agent.run(waiting.clear), *works)
         await uninstall(facts, installation)
         await asyncio.Event().wait()

@@ -52,7 +52,7 @@ async def clean_up_nodes(api: Api, namespace: str, agents: str, seconds: float) 
     abandoned = tuple(name for name in sorted({*ours, *served}) if name not in left)
     for name in abandoned:
         log.warning("node not cleared: programs and containerd's configuration stay", node=name)
-        published = dict.fromkeys((names.UNINSTALL, names.NODE_FACTS, names.NODE_GPUS))
+        published = dict.fromkeys((names.UNINSTALL, names.NODE_FACTS, names.NODE_GPUS, names.NODE_INTERRUPTION))
         await _patch_node(api, name, published, names.NODE_PREPARED, names.CPU_FEATURES)
     return abandoned
 

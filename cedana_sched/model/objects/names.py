@@ -110,6 +110,13 @@ NODE_FACTS: Final = f"{GROUP}/node-facts"
 """Annotation of a node: its `NodeDescription` as JSON, equal for nodes of one type."""
 NODE_GPUS: Final = f"{GROUP}/node-gpus"
 """Annotation of a node with an NVIDIA driver: its `Gpus` as JSON."""
+NODE_INTERRUPTION: Final = f"{GROUP}/interruption"
+"""Annotation of a node that its provider is about to interrupt: the `NodeInterruption` as JSON."""
+
+# Written by the coordinator on nodes.
+CORDONED: Final = f"{GROUP}/cordoned"
+"""Annotation of a node that we have cordoned: the key of the notice of interruption. Without the annotation, the cordon
+is another component's, or an admin's."""
 
 # Written by the uninstallation on nodes.
 UNINSTALL: Final = f"{GROUP}/uninstall"

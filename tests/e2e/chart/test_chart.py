@@ -110,6 +110,7 @@ async def test_components_read_what_the_chart_writes(helm: Binaries, told: dict[
         ({"kueue": {"enabled": True}}, {"coordinator", "webhooks"}),
         ({"armada": {**ARMADA["armada"], "queues": ["bio", "ml"]}}, {"coordinator", "webhooks"}),
         ({"agent": {"stallSeconds": 77}}, {"agent"}),
+        ({"agent": {"interruptions": {"provider": "aws"}}}, {"agent"}),
         ({"agent": {"holdAwaySeconds": 33}}, {"prestop-proxy"}),
         ({"log": {"level": "debug"}}, {"agent", "coordinator", "webhooks"}),
         ({"excludedNamespaces": ["monitoring", "vault"]}, {"agent", "coordinator", "webhooks"}),
@@ -544,7 +545,8 @@ async def test_everybody_has_the_least_rights(helm: Binaries) -> None:
 
 
 async def test_an_adapter_has_the_rights_that_it_asks_for(helm: Binaries) -> None:
-    given = rules_of(await render(helm, {**EVERYTHING, **VOLCANO}), "cedana-sched-coordinator")
+    told = {**EVERYTHING, **VOLCANO, "kubernetes": {"enabled": True}}
+    given = rules_of(await render(helm, told), "cedana-sched-coordinator")
     has = {triple for rule in given for triple in triples(rule)}
     for fragment in sorted(REPOSITORY.glob("adapters/*/rbac.yaml")):
         asked = {triple for rule in yaml.safe_load(fragment.read_text())["rules"] for triple in triples(rule)}
@@ -564,6 +566,11 @@ def triples(rule: Object) -> Iterator[tuple[str, str, str]]:
         ({"storage": {"s3": {"bucket": "lab", "accessKey": "a"}}}, "belong together"),
         ({"storage": {"s3": {"bucket": "Lab"}}}, "/storage/s3/bucket"),
         ({**S3, "agents": {}}, "'agents' not allowed"),
+        ({**S3, "agent": {"interruptions": {"provider": "moon"}}}, "/agent/interruptions/provider"),
+        (
+            {**S3, "agent": {"interruptions": {"metadataUrl": "http://[2001:db8::1]"}}},
+            "/agent/interruptions/metadataUrl",
+        ),
         ({**S3, "narrowedRights": {"keysOfOthers": ["a') || true"]}}, "/narrowedRights/keysOfOthers/0"),
         ({**S3, "narrowedRights": {"keysOfOthers": [""]}}, "/narrowedRights/keysOfOthers/0"),
         ({**S3, "webhooks": {"timeoutSeconds": 60}}, "/webhooks/timeoutSeconds"),

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from cedana_sched.kube.events import COMPONENT
-from cedana_sched.model.objects.names import API_VERSION, EVICTION_REQUESTED, NODE_PREPARED, RELEASED_HOLD
+from cedana_sched.model.objects.names import API_VERSION, CORDONED, EVICTION_REQUESTED, NODE_PREPARED, RELEASED_HOLD
 from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
@@ -37,8 +37,8 @@ PLAIN, GANGS = "pod/plain", "pod/gangs"
 
 CONTAINERS = "writes no containers, tolerations or deadlines"
 METADATA = "writes annotations and labels of its own only"
-STATUS = "writes nothing there"
-SPEC = "writes no spec of a Job or a node"
+STATUS = "writes DisruptionTarget of saved ones there"
+SPEC = "writes no other spec of a Job or a node"
 CALLS = "never what they are called for"
 KEYS = "creates the Secrets of its own keys only"
 EVENTS = "writes Events in its own name only"
@@ -87,6 +87,7 @@ def _forbidden(
     toleration = '[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]'
     owners = '[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"b"}]'
     of_status = "--subresource=status"
+    cordon, taint = f'{{"annotations":{{"{CORDONED}":"x"}}}}', '{"key":"a","effect":"NoExecute"}'
     return {
         "image": ("coordinator", ("patch", PLAIN, "--type=json", f"--patch={image}"), CONTAINERS),
         "image, webhooks": ("webhooks", ("patch", PLAIN, "--type=json", f"--patch={image}"), CONTAINERS),
@@ -100,10 +101,15 @@ def _forbidden(
         "owner": ("coordinator", _patch(PLAIN, f'{{"metadata":{{"ownerReferences":{owners}}}}}'), METADATA),
         "phase": ("coordinator", _patch(PLAIN, '{"status":{"phase":"Succeeded"}}', of_status), STATUS),
         "nomination": ("coordinator", _patch(PLAIN, '{"status":{"nominatedNodeName":"a"}}', of_status), STATUS),
-        "deletion": ("coordinator", ("delete", PLAIN), "deletes pods of Volcano's gangs only"),
+        "deletion": ("coordinator", ("delete", PLAIN), "deletes pods of Volcano's gangs, and saved pods"),
         "suspension": ("coordinator", _patch("job/theirs", '{"spec":{"suspend":false}}'), SPEC),
         "label of a Job": ("coordinator", _patch("job/theirs", '{"metadata":{"labels":{"a":"b"}}}'), METADATA),
         "node": ("coordinator", _patch(f"node/{node}", '{"spec":{"unschedulable":true}}'), SPEC),
+        "taint": (
+            "coordinator",
+            _patch(f"node/{node}", f'{{"metadata":{cordon},"spec":{{"taints":[{taint}]}}}}'),
+            SPEC,
+        ),
         "label of a node": ("coordinator", _patch(f"node/{node}", '{"metadata":{"labels":{"a":"b"}}}'), METADATA),
         "rules": ("webhooks", ("patch", configuration, "--type=json", f"--patch={rules}"), CALLS),
         "service": ("webhooks", ("patch", configuration, "--type=json", f"--patch={elsewhere}"), CALLS),
@@ -134,6 +140,12 @@ def _meant(node: str, configuration: str, fullname: str, own: Path) -> list[tupl
         ("coordinator", ("delete", GANGS)),
         ("coordinator", _patch("job/theirs", f'{{"metadata":{{"annotations":{{"{RELEASED_HOLD}":"x"}}}}}}')),
         ("coordinator", _patch(f"node/{node}", f'{{"metadata":{{"labels":{{"{NODE_PREPARED}":null}}}}}}')),
+        (
+            "coordinator",
+            _patch(
+                f"node/{node}", f'{{"metadata":{{"annotations":{{"{CORDONED}":"x"}}}},"spec":{{"unschedulable":true}}}}'
+            ),
+        ),
         ("webhooks", _patch(PLAIN, f'{{"metadata":{{"annotations":{{"{EVICTION_REQUESTED}":"x"}}}}}}')),
         ("webhooks", ("patch", configuration, "--type=json", f"--patch={bundle}")),
         ("webhooks", ("patch", configuration, "--type=json", f"--patch={path}")),

@@ -105,6 +105,35 @@ def test_an_agents_wrong_bound_is_named(tmp_path: Path, field: str, value: Any) 
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://169.254.169.254",
+        "http://169.254.169.254/latest",
+        "http://user@169.254.169.254",
+        "http://[2001:db8::1]",
+        "http://metadata.example.com",
+        "http://169.254.169.254:99999",
+        "http://[fd00::1]",
+        "ftp://127.0.0.1",
+        "127.0.0.1",
+    ],
+)
+def test_a_metadata_server_elsewhere_is_refused(tmp_path: Path, url: str) -> None:
+    """Each node sends its requests there, in the clear."""
+    content = {"namespace": "n", "storage": STORAGE, "interruptions": {"provider": "aws", "metadataUrl": url}}
+    with pytest.raises(UsageError, match="link-local") as caught:
+        load(AgentConfiguration, written(tmp_path, content))
+    assert (caught.value.field, caught.value.value) == ("interruptions.metadataUrl", url)
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:4711", "http://169.254.169.254/", "http://[fd00:ec2::254]"])
+def test_an_address_of_a_metadata_server_is_taken(tmp_path: Path, url: str) -> None:
+    content = {"namespace": "n", "storage": STORAGE, "interruptions": {"provider": "auto", "metadataUrl": url}}
+    configuration, _ = load(AgentConfiguration, written(tmp_path, content))
+    assert (configuration.interruptions.provider, configuration.interruptions.metadata_url) == ("auto", url)
+
+
 def test_an_agents_bounds_are_taken(tmp_path: Path) -> None:
     content = {"namespace": "n", "storage": STORAGE, "stallSeconds": 45, "stagingReserve": None}
     configuration, _ = load(AgentConfiguration, written(tmp_path, content))
@@ -115,7 +144,15 @@ def test_the_charts_defaults_are_ours() -> None:
     values = yaml.safe_load(VALUES.read_text())
     agent = AgentConfiguration(namespace="n", storage=StorageConfig(path=Path("/snapshots")))
     ours = agent.model_dump(by_alias=True)
-    for field in ("cacheBytes", "stagingReserve", "dumps", "stallSeconds", "operationsPort", "restartContainerd"):
+    for field in (
+        "cacheBytes",
+        "stagingReserve",
+        "dumps",
+        "stallSeconds",
+        "operationsPort",
+        "restartContainerd",
+        "interruptions",
+    ):
         assert values["agent"][field] == ours[field], field
     holds = PreStopProxyConfiguration(namespace="n")
     assert (values["agent"]["holdPort"], values["agent"]["holdAwaySeconds"]) == (holds.port, holds.agent_away_seconds)

@@ -36,10 +36,16 @@ EVERYWHERE: dict[tuple[str, str], str] = {
         "cedana_sched.cluster.node.node_pods",
         "PODS",
     ): "what is kept of a pod is removed once the pod is not shown any more",
+    ("cedana_sched.cluster.node.interruptions.remaining_pods", "PODS"): "every pod ends with its machine",
     ("cedana_sched.cluster.node.unmounted_store_guard", "CHECKPOINTS"): "any snapshot says that there is a store",
     ("cedana_sched.cluster.uninstall.checkpoint_finalizers", "CHECKPOINTS"): "all go",
     ("cedana_sched_armada.doctor_checks", "EVENTS"): "what Armada says of itself, for a person",
     ("cedana_sched_armada.doctor_checks", "PODS"): "of which jobs are protected, for a person",
+    (
+        "cedana_sched_kubernetes.node_interruptions",
+        "PODS",
+    ): "what those of a node request; only protected ones in served namespaces are planned",
+    ("cedana_sched_kubernetes.node_interruptions", "CHECKPOINTS"): "how fast those of a node were",
     ("cedana_sched_kueue.adapter", "WORKLOADS"): "those in queues with our AdmissionCheck wait for it everywhere",
     ("cedana_sched_kueue.holds_before_restart", "PREEMPTION_HOLDS"): "those of Jobs that are not shown are cancelled",
     (

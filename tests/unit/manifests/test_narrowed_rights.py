@@ -14,11 +14,12 @@ from typing import Any, cast
 import msgspec
 
 from cedana_sched.cluster.node.foreign_socket_monitor import hold_port_event
-from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.builtin_kinds import Metadata, Node, NodeSpec
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import COMPONENT, EventRecorder, ObjectEvent
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.model.objects import names
+from cedana_sched_kubernetes.cordon import cordon_patch, uncordon_patch
 from cedana_sched_kueue.admission_check_decisions import (
     build_active_condition,
     build_pending_status,
@@ -163,17 +164,32 @@ def test_an_agent_writes_marks_of_ours_on_its_node_alone() -> None:
         for line in re.findall(r'metadata = \{"labels".*|patch\(NODES, .*', file.read_text())
         for word in re.findall(r"\b(?:NODE_|CPU_|UNINSTALL)\w*\b", line)
     } - {"NODES"}
-    assert words == {"NODE_PREPARED", "CPU_FEATURES", "NODE_FACTS", "NODE_GPUS", "UNINSTALL"}
+    published = {"NODE_PREPARED", "CPU_FEATURES", "NODE_FACTS", "NODE_GPUS", "NODE_INTERRUPTION"}
+    assert words == {*published, "UNINSTALL"}
     assert all(getattr(names, word).startswith(f"{names.GROUP}/") for word in words)
     assert "request.resource.resource != 'nodes' || object.spec == oldObject.spec" in AGENT
     assert """"request.resource.resource != 'nodes' || (%s)" (include "cedana.othersAreUnchanged" .)""" in AGENT
+
+
+def test_of_a_node_the_adapter_writes_whether_it_is_cordoned() -> None:
+    node = Node(Metadata(name="n", uid="u"))
+    patch = cordon_patch(node, "notice")
+    assert patch is not None
+    assert set(patch["spec"]) == changed(PARTS, "object.spec", of=r"resources: \[nodes\]") == {"unschedulable"}
+    assert patch["metadata"] == {"annotations": {names.CORDONED: "notice"}}
+    cordoned = Node(Metadata(name="n", uid="u", annotations={names.CORDONED: "notice"}), NodeSpec(unschedulable=True))
+    undone = uncordon_patch(cordoned)
+    assert undone is not None
+    assert set(undone["spec"]) == {"unschedulable"}
+    for when in ("Before", "After"):
+        assert f"'{names.CORDONED}' in variables.annotations{when}" in PARTS
 
 
 def test_of_a_deployment_the_uninstallation_writes_how_many() -> None:
     code = "".join(file.read_text() for file in (ROOT / "cedana_sched").rglob("*.py"))
     [patch] = re.findall(r"patch\(DEPLOYMENTS, (.*)\)$", code, re.MULTILINE)
     assert patch == 'coordinator, namespace, {"spec": {"replicas": 0}}'
-    assert changed(PARTS, "object.spec") == {"replicas"}
+    assert changed(PARTS, "object.spec", of=r"resources: \[deployments\]") == {"replicas"}
     assert "object.spec.replicas == 0 &&" in PARTS
 
 

@@ -40,7 +40,7 @@ async def test_a_ready_node_says_what_it_is_and_takes_it_back() -> None:
     await facts.publish(HERE, ready=False)
     assert api.last["labels"][names.NODE_PREPARED] is None
     await facts.withdraw()
-    assert api.last["annotations"].keys() == {names.NODE_FACTS, names.NODE_GPUS}
+    assert api.last["annotations"].keys() == {names.NODE_FACTS, names.NODE_GPUS, names.NODE_INTERRUPTION}
     assert set(api.last["labels"].values()) | set(api.last["annotations"].values()) == {None}
 
 

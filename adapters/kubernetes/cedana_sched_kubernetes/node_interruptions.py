@@ -1,0 +1,271 @@
+"""Saves the pods of nodes that their provider is about to interrupt, as far as the time until then allows.
+
+A notice is followed by three steps: the pods' saves are planned, and those of the plan reported; the node is cordoned;
+and each pod whose save is released is evicted, so that it continues elsewhere. Budgets do not delay the saves: all pods
+of the node end with it. Whenever a save is released, the pods that were left out are planned again.
+
+If the notice is withdrawn, what was reported is cancelled, and our cordon is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from cedana_sched.adapter.cluster_contract import ClusterAccess
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
+from cedana_sched.adapter.mark_removal import is_running
+from cedana_sched.adapter.protected_pods import build_victim
+from cedana_sched.adapter.report_fanout import ReportFanout
+from cedana_sched.kube.builtin_kinds import Node, Pod
+from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
+from cedana_sched.kube.events import ObjectEvent
+from cedana_sched.kube.own_kinds.measured_checkpoint import MeasuredCheckpoint
+from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS
+from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.kube.watching import Informer
+from cedana_sched.kube.work_queue import WorkQueue
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.base import utc_datetime_of
+from cedana_sched.model.objects.node_interruption import InterruptionKind
+from cedana_sched.model.preemption import Release, Signal, Verdict
+from cedana_sched_kubernetes.cordon import apply_to_node, cordon_patch, uncordon_patch
+from cedana_sched_kubernetes.node_notices import NodeNotice, notice_of
+from cedana_sched_kubernetes.save_estimates import MetadataOfPod, PodResources, estimate_save, measured_rate
+from cedana_sched_kubernetes.save_planning import PodToSave, SavePlan, plan_saves, seconds_to_save
+
+log = structlog.get_logger(__name__)
+
+MARGIN_SECONDS: Final = 3.0
+"""How long before the node's end everything must be committed: clocks differ, and the end may come early."""
+READ_SECONDS: Final = 3.0
+"""How long a plan waits for measurements; without them it assumes."""
+WITHDRAWN: Final = "the node's provider has withdrawn its notice"
+_REASONS: Final = {InterruptionKind.TERMINATION: "NodeTermination", InterruptionKind.MAINTENANCE: "NodeMaintenance"}
+"""Reasons of signals, by kind of the notice."""
+_SEPARATOR: Final = "="
+"""Between the pod's uid and the notice's key in the uid of a signal; no other source of this adapter uses it."""
+_EVICTED: Final = frozenset({Verdict.COMMITTED, Verdict.EVICT})
+
+
+class NodeInterruptions:
+    """Turns notices on nodes into reports, and releases into evictions. Run `run` as a task.
+
+    Args:
+        adapter: the name in records.
+        cluster: the coordinator's shared clients and caches.
+        nodes: all nodes.
+        now: the current time.
+    """
+
+    def __init__(
+        self,
+        adapter: str,
+        cluster: ClusterAccess,
+        nodes: Informer[Node],
+        *,
+        now: Callable[[], datetime] = SERVER_TIME.now,
+    ) -> None:
+        self._adapter = adapter
+        self._cluster = cluster
+        self._nodes = nodes
+        self._now = now
+        self._signals: dict[str, Signal] = {}
+        """By uid of the pod: reported, and the pod neither ended nor cancelled."""
+        self._released: set[str] = set()
+        """Uids of such pods whose signal was released."""
+        self._explained: set[str] = set()
+        """Uids of pods with an Event that they are left out."""
+        self._noticed: set[str] = set()
+        """Names of nodes that end, or may end."""
+        self._queue: WorkQueue[str] = WorkQueue("interruption of a node", self._review)
+        self._readers: ReportFanout[Report] = ReportFanout()
+
+    async def run(self) -> None:
+        """Watch nodes and pods, forever."""
+        pods = self._cluster.pods
+        await pods.synced.wait()
+        await self._nodes.synced.wait()
+        self._nodes.subscribe(self._on_node_change)
+        pods.subscribe(self._on_pod_change)
+        try:
+            for node in self._nodes:
+                self._on_node_change(None, node)
+            await self._queue.run()
+        finally:
+            self._nodes.unsubscribe(self._on_node_change)
+            pods.unsubscribe(self._on_pod_change)
+
+    def subscribed_queue(self, queue: asyncio.Queue[Report]) -> AbstractContextManager[asyncio.Queue[Report]]:
+        """Return a block in which the queue gets the pending signals, then new reports."""
+        return self._readers.subscribed_queue(map(Preempted, self._signals.values()), queue)
+
+    async def on_released(self, release: Release) -> bool:
+        """Evict the released pod, if this is the release of an interruption that was not withdrawn.
+
+        Returns:
+            Whether it is the release of an interruption.
+
+        Raises:
+            RetryableError: the API server is unreachable, or a budget does not allow the eviction now.
+        """
+        uid, separator, _ = release.signal_uid.partition(_SEPARATOR)
+        if not separator:
+            return False
+        await self._nodes.synced.wait()
+        pod = next((pod for pod in self._cluster.pods if pod.metadata.uid == uid), None)
+        if pod is None or not is_running(pod) or release.verdicts.get(uid) not in _EVICTED:
+            return True
+        if self._is_interrupted(pod.spec.node_name):
+            await self._evict(pod)
+        else:  # withdrawn while no reader was connected
+            self._readers.publish(PreemptionCancelled(release.signal_uid, WITHDRAWN))
+        if uid in self._signals:
+            self._released.add(uid)
+            self._queue.add(pod.spec.node_name)  # the pods that were left out may fit now
+        return True
+
+    def _is_interrupted(self, name: str) -> bool:
+        """Return whether the node ends, or is gone."""
+        node = self._nodes.get(name)
+        return node is None or ((notice := notice_of(node)) is not None and notice.ends_node)
+
+    async def _evict(self, pod: Pod) -> None:
+        metadata = pod.metadata
+        try:
+            await self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
+        except (AbsentError, ConflictError) as error:  # evicted by a drain meanwhile
+            log.info("pod is gone already", namespace=metadata.namespace, pod=metadata.name, error=error.message)
+        else:
+            log.info("pod of an interrupted node evicted", namespace=metadata.namespace, pod=metadata.name)
+
+    def _on_node_change(self, before: Node | None, now: Node | None) -> None:
+        node = now or before
+        if node is None:
+            return
+        name = node.metadata.name
+        if now is None:
+            self._noticed.discard(name)
+        elif notice_of(now) is not None:
+            if before is None or notice_of(before) != notice_of(now):
+                self._noticed.add(name)
+                self._queue.add(name)
+        elif name in self._noticed or uncordon_patch(now) is not None:
+            self._noticed.discard(name)
+            self._queue.add(name)
+
+    def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
+        if before is not None and (now is None or now.finished or now.metadata.uid != before.metadata.uid):
+            self._signals.pop(before.metadata.uid, None)
+            self._released.discard(before.metadata.uid)
+            self._explained.discard(before.metadata.uid)
+        has_started = now is not None and is_running(now) and (before is None or not is_running(before))
+        if now is not None and has_started and now.spec.node_name in self._noticed:
+            self._queue.add(now.spec.node_name)
+
+    async def _review(self, name: str) -> None:
+        """Save the node's pods and cordon it; or cancel that.
+
+        Raises:
+            ApiError: the node cannot be cordoned or uncordoned.
+        """
+        node = self._nodes.get(name)
+        if node is None:
+            return
+        notice = notice_of(node)
+        if notice is None or not notice.ends_node:
+            self._cancel_signals(name)
+            if notice is not None:
+                self._record_risk(node, notice)
+            await apply_to_node(self._cluster.api, node, uncordon_patch(node))
+            return
+        await self._save_pods(node, notice)
+        await apply_to_node(self._cluster.api, node, cordon_patch(node, notice.key))
+
+    def _cancel_signals(self, name: str) -> None:
+        for uid, signal in tuple(self._signals.items()):
+            if signal.victims[0].workload.node == name:
+                del self._signals[uid]
+                if uid not in self._released:
+                    self._readers.publish(PreemptionCancelled(signal.uid, WITHDRAWN))
+                self._released.discard(uid)
+
+    def _record_risk(self, node: Node, notice: NodeNotice) -> None:
+        name = node.metadata.name
+        message = f"{notice.source} is likely to need the machine soon: its pods would be saved then"
+        self._cluster.events.record_event(ObjectEvent(NODES.reference(name, uid=name), "InterruptionLikely", message))
+
+    async def _save_pods(self, node: Node, notice: NodeNotice) -> None:
+        """Report the pods whose save fits, and record Events on the others."""
+        name = node.metadata.name
+        pods = {pod.metadata.uid: pod for pod in self._cluster.pods if pod.spec.node_name == name and is_running(pod)}
+        if not pods.keys() - self._signals.keys():
+            return
+        rate, saves = await self._estimate_saves(name, pods)
+        plan = self._plan(notice, rate, saves)
+        for uid in plan.saved:
+            if (signal := self._build_signal(pods[uid], notice)) is not None and uid not in self._signals:
+                self._signals[uid] = signal
+                self._readers.publish(Preempted(signal))
+        for uid in plan.left_out.keys() - self._explained:
+            self._explained.add(uid)
+            self._record_left_out(pods[uid], notice, plan.left_out[uid])
+        log.info(
+            "node is interrupted",
+            node=name,
+            source=notice.source,
+            kind=notice.kind,
+            ends_at=notice.ends_at,
+            saved=len(plan.saved),
+            left_out=len(plan.left_out),
+            bytes_per_second=round(rate),
+        )
+
+    def _plan(self, notice: NodeNotice, rate: float, saves: dict[str, PodToSave]) -> SavePlan:
+        """Plan the pods that are not reported yet, in the time that the reported ones leave."""
+        new = [save for uid, save in saves.items() if uid not in self._signals]
+        if notice.ends_at is None:
+            return plan_saves(new, rate, None)
+        in_progress = [save for uid, save in saves.items() if uid in self._signals and uid not in self._released]
+        left = notice.ends_at - MARGIN_SECONDS - self._now().timestamp()
+        return plan_saves(new, rate, left - sum(seconds_to_save(save, rate) for save in in_progress))
+
+    async def _estimate_saves(self, node: str, uids: Iterable[str]) -> tuple[float, dict[str, PodToSave]]:
+        """Return the node's rate in bytes per second, and the pods' saves, by uid."""
+        api, now = self._cluster.api, self._now().timestamp()
+        on_node = {"fieldSelector": f"spec.nodeName={node}"}
+        of_node = {"labelSelector": f"{names.NODE}={node}"}
+        resources: tuple[PodResources, ...] = ()
+        checkpoints: tuple[MeasuredCheckpoint, ...] = ()
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                resources, _ = await api.list_all(PODS, query=on_node, into=PodResources)
+                checkpoints, _ = await api.list_all(CHECKPOINTS, query=of_node, into=MeasuredCheckpoint)
+        except (ApiError, TimeoutError) as error:
+            log.warning("saves are planned without measurements", node=node, error=str(error))
+        read = {one.metadata.uid: one for one in resources}
+        saves = {
+            uid: estimate_save(read.get(uid) or PodResources(MetadataOfPod(uid)), checkpoints, now) for uid in uids
+        }
+        return measured_rate(checkpoints), saves
+
+    def _build_signal(self, pod: Pod, notice: NodeNotice) -> Signal | None:
+        victim = build_victim(pod, self._cluster.policies)
+        if victim is None:
+            return None
+        uid = f"{pod.metadata.uid}{_SEPARATOR}{notice.key}"
+        not_after = None if notice.ends_at is None else notice.ends_at - MARGIN_SECONDS
+        observed_at = self._now().timestamp()
+        return Signal(uid, self._adapter, (victim,), _REASONS[notice.kind], observed_at, not_after=not_after)
+
+    def _record_left_out(self, pod: Pod, notice: NodeNotice, reason: str) -> None:
+        metadata = pod.metadata
+        ends_at = "soon" if notice.ends_at is None else f"at {utc_datetime_of(notice.ends_at):%H:%M:%S} UTC"
+        message = f"Node {pod.spec.node_name} ends {ends_at}, and the pod is not saved: it {reason}"
+        reference = PODS.reference(metadata.name, metadata.namespace, metadata.uid)
+        self._cluster.events.record_event(ObjectEvent(reference, "NotSavedInTime", message, warning=True))

@@ -1,0 +1,1 @@
+"""Notices of interruption that the node's provider gives, read from its metadata server."""

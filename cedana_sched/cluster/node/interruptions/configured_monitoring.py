@@ -1,0 +1,78 @@
+"""Monitors the notices of the configured provider, or of the detected one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from cedana_sched.cluster.configuration import AUTO, InterruptionsConfiguration
+from cedana_sched.cluster.node.interruptions.aws_notices import aws_watches
+from cedana_sched.cluster.node.interruptions.azure_notices import azure_watches
+from cedana_sched.cluster.node.interruptions.gcp_notices import gcp_watches
+from cedana_sched.cluster.node.interruptions.interruption_monitor import InterruptionMonitor, Publish
+from cedana_sched.cluster.node.interruptions.metadata_server import (
+    LINK_LOCAL_URL,
+    MetadataServer,
+    MetadataUnavailableError,
+)
+from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch
+from cedana_sched.cluster.node.interruptions.provider_detection import detect_provider
+from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.model.objects.node_interruption import InterruptionSource
+from cedana_sched.retrying import CHORES, Backoff, retry
+
+log = structlog.get_logger(__name__)
+
+DETECTION_ATTEMPTS: Final = 6
+"""About two minutes: a metadata server may be up later than the node's network."""
+
+HasPods = Callable[[], Awaitable[bool]]
+
+
+async def monitor_interruptions(configuration: InterruptionsConfiguration, publish: Publish, has_pods: HasPods) -> None:
+    """Publish notices until cancelled; return if no provider is configured or detected.
+
+    Args:
+        configuration: names the provider.
+        publish: see `InterruptionMonitor`.
+        has_pods: see `AzureMachine`.
+    """
+    async with MetadataServer.open(configuration.metadata_url or LINK_LOCAL_URL) as server:
+        provider = await _choose_provider(configuration, server)
+        if provider is None:  # a notice that an earlier configuration has left
+            await retry("removal of the notice", partial(publish, None), ApiError)
+            return
+        log.info("watching for notices of interruption", provider=provider)
+        await InterruptionMonitor(_watches_of(provider, server, has_pods), publish).run()
+
+
+async def _choose_provider(
+    configuration: InterruptionsConfiguration, server: MetadataServer
+) -> InterruptionSource | None:
+    if configuration.provider != AUTO:
+        return None if configuration.provider == "none" else InterruptionSource(configuration.provider)
+    backoff = Backoff(CHORES)
+    while True:
+        try:
+            return await detect_provider(server)
+        except MetadataUnavailableError as error:
+            pause = backoff.next_pause()
+            if backoff.failures == DETECTION_ATTEMPTS:
+                log.info("the node has no provider that announces interruptions", error=str(error))
+                return None
+        await asyncio.sleep(pause)
+
+
+def _watches_of(provider: InterruptionSource, server: MetadataServer, has_pods: HasPods) -> tuple[NoticeWatch, ...]:
+    match provider:
+        case InterruptionSource.AWS:
+            return aws_watches(server, SERVER_TIME.now)
+        case InterruptionSource.GCP:
+            return gcp_watches(server, SERVER_TIME.now)
+        case InterruptionSource.AZURE:
+            return azure_watches(server, SERVER_TIME.now, has_pods)

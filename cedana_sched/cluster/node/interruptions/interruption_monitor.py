@@ -1,0 +1,93 @@
+"""Publishes the node's most urgent notice of interruption, and withdraws it when the provider does.
+
+A notice stays published while the metadata server does not answer: silence is no withdrawal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from cedana_sched.cluster.node.interruptions.metadata_server import MetadataError
+from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch
+from cedana_sched.kube.errors import ApiError
+from cedana_sched.model.objects.node_interruption import NodeInterruption, most_urgent
+from cedana_sched.retrying import AWAITED, Backoff, retry
+
+log = structlog.get_logger(__name__)
+
+Publish = Callable[[NodeInterruption | None], Awaitable[None]]
+
+
+class InterruptionMonitor:
+    """Reads all watches of one provider. Run `run` as a task.
+
+    Args:
+        watches: the provider's.
+        publish: writes the notice on the node, or removes it (None); raises ApiError.
+    """
+
+    def __init__(self, watches: Sequence[NoticeWatch], publish: Publish) -> None:
+        self._watches = watches
+        self._publish = publish
+        self._notices: dict[str, NodeInterruption | None] = {}
+        """By name of the watch; absent until it was read once."""
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Read and publish until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for watch in self._watches:
+                group.create_task(self._read_repeatedly(watch), name=watch.name)
+            group.create_task(self._publish_changes(), name="publication of interruptions")
+
+    async def _read_repeatedly(self, watch: NoticeWatch) -> None:
+        backoff = Backoff(AWAITED)  # each second of a notice counts, and only this node calls its metadata server
+        while True:
+            try:
+                notice = await watch.read()
+            except MetadataError as error:
+                pause = backoff.next_pause()
+                if backoff.failures == 1:
+                    log.warning("notices not read, trying again", what=watch.name, error=str(error))
+            except Exception:  # a defect in what a provider answers must not end the dumps of this agent
+                pause = backoff.next_pause()
+                log.exception("notices not read, trying again", what=watch.name)
+            else:
+                if backoff.failures > 0:
+                    log.info("notices are read again", what=watch.name)
+                backoff.reset()
+                self._set_notice(watch.name, notice)
+                pause = watch.poll_seconds
+            await asyncio.sleep(pause)
+
+    def _set_notice(self, name: str, notice: NodeInterruption | None) -> None:
+        before = self._notices.get(name)
+        if name in self._notices and (notice.is_same_notice(before) if notice is not None else before is None):
+            return
+        self._notices[name] = notice
+        if notice is not None:
+            log.warning("the provider interrupts the node", what=name, kind=notice.kind, not_before=notice.not_before)
+        elif before is not None:
+            log.info("the provider withdraws its notice", what=name)
+        self._changed.set()
+
+    async def _publish_changes(self) -> None:
+        published: list[NodeInterruption | None] = []
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            wanted = self._current()
+            is_complete = len(self._notices) == len(self._watches)
+            if (wanted is not None or is_complete) and published != [wanted]:
+                published = [await retry("notice on the node", self._publish_current, ApiError, profile=AWAITED)]
+
+    async def _publish_current(self) -> NodeInterruption | None:
+        current = self._current()
+        await self._publish(current)
+        return current
+
+    def _current(self) -> NodeInterruption | None:
+        return most_urgent(notice for notice in self._notices.values() if notice is not None)

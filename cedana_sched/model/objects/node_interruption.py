@@ -1,0 +1,106 @@
+"""Annotation of a node that its provider is about to interrupt: a spot notice, maintenance, a raised risk.
+
+An agent writes it on its own node. It is input from another component, so reading validates it completely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from cedana_sched.model.objects import names
+
+LONGEST_TEXT: Final = 512
+"""Characters of the annotation; a longer one is not ours."""
+
+
+class InterruptionSource(StrEnum):
+    """The provider whose metadata server has the notice."""
+
+    AWS = "aws"
+    GCP = "gcp"
+    AZURE = "azure"
+
+
+class InterruptionKind(StrEnum):
+    """What happens to the node."""
+
+    TERMINATION = "Termination"
+    """The machine ends: its spot capacity is reclaimed, or it is deleted."""
+    MAINTENANCE = "Maintenance"
+    """The machine restarts, or is moved to other hardware: its memory is lost."""
+    RISK = "Risk"
+    """The provider is likely to need the capacity soon; there may never be a termination."""
+
+
+class NodeInterruption(msgspec.Struct, frozen=True, rename="camel"):
+    """One notice. Times are RFC 3339."""
+
+    source: InterruptionSource
+    kind: InterruptionKind
+    not_before: str | None
+    """When the node ends at the earliest; None if unknown: it may be now."""
+    observed: str
+    """When the agent first read the notice."""
+
+    @classmethod
+    def from_times(
+        cls, source: InterruptionSource, kind: InterruptionKind, not_before: datetime | None, observed: datetime
+    ) -> NodeInterruption:
+        """Build a notice; `not_before` as the field."""
+        return cls(source, kind, None if not_before is None else _format_time(not_before), _format_time(observed))
+
+    @property
+    def ends_node(self) -> bool:
+        """Whether the node certainly ends."""
+        return self.kind is not InterruptionKind.RISK
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the node ends at the earliest, in seconds since the epoch; None if unknown."""
+        return None if self.not_before is None else datetime.fromisoformat(self.not_before).timestamp()
+
+    def is_same_notice(self, other: NodeInterruption | None) -> bool:
+        """Whether only the times of observation differ, so that both are one notice, read twice."""
+        return other is not None and self == msgspec.structs.replace(other, observed=self.observed)
+
+
+def most_urgent(interruptions: Iterable[NodeInterruption]) -> NodeInterruption | None:
+    """Return the notice to act on: a certain end before a risk, then the earliest; an unknown time may be now."""
+    return min(interruptions, key=_urgency, default=None)
+
+
+def _urgency(interruption: NodeInterruption) -> tuple[bool, float, str]:
+    ends_at = interruption.ends_at
+    observed_at = datetime.fromisoformat(interruption.observed).timestamp()
+    return not interruption.ends_node, observed_at if ends_at is None else ends_at, interruption.source
+
+
+def read_interruption(annotations: Mapping[str, str]) -> NodeInterruption | None:
+    """Parse the annotation; None if absent, or not written by `serialized_interruption`.
+
+    Times must have exactly the format of `serialized_interruption`: Python parses any number of digits.
+    """
+    text = annotations.get(names.NODE_INTERRUPTION)
+    if text is None or len(text) > LONGEST_TEXT:
+        return None
+    try:
+        read = msgspec.json.decode(text, type=NodeInterruption)
+        times = [read.observed] if read.not_before is None else [read.observed, read.not_before]
+        is_ours = all(_format_time(datetime.fromisoformat(moment)) == moment for moment in times)
+    except (ValueError, ArithmeticError, RecursionError):
+        return None
+    return read if is_ours else None
+
+
+def serialized_interruption(interruption: NodeInterruption) -> str:
+    """Serialize for the annotation."""
+    return msgspec.json.encode(interruption).decode()
+
+
+def _format_time(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")

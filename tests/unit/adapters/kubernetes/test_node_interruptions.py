@@ -1,0 +1,426 @@
+"""Notices that a node ends: its pods are saved as far as the time allows, evicted, and the node is cordoned."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cedana_sched.adapter.conformance import RunningWorkload
+from cedana_sched.adapter.conformance.cluster_stage import NODE
+from cedana_sched.adapter.conformance.coordinator import Coordinator
+from cedana_sched.adapter.contract import PreemptionCancelled
+from cedana_sched.kube.client import Object
+from cedana_sched.kube.errors import ApiUnavailableError
+from cedana_sched.kube.events import EventRecorder, ObjectEvent
+from cedana_sched.kube.resources import CHECKPOINTS, NODES
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.node_interruption import (
+    InterruptionKind,
+    InterruptionSource,
+    NodeInterruption,
+    serialized_interruption,
+)
+from cedana_sched.model.preemption import Verdict
+from cedana_sched_kubernetes.node_interruptions import MARGIN_SECONDS, WITHDRAWN
+from tests.unit.adapters.kubernetes.kubernetes_stage import KubernetesStage, owner
+
+SPOT_TAINT = {"key": "aws-node-termination-handler/spot-itn", "value": "event-1", "effect": "NoSchedule"}
+GIB = 1 << 30
+
+
+def annotated(seconds: float | None, kind: InterruptionKind = InterruptionKind.TERMINATION) -> dict[str, str]:
+    now = datetime.now(tz=UTC)
+    ends_at = None if seconds is None else now + timedelta(seconds=seconds)
+    notice = NodeInterruption.from_times(InterruptionSource.AWS, kind, ends_at, now)
+    return {names.NODE_INTERRUPTION: serialized_interruption(notice)}
+
+
+class SpotStage(KubernetesStage):
+    """Pods of one Job on a node that its provider may take away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.api.put(NODES, {"metadata": {"name": NODE, "uid": "node-uid"}, "spec": {}})
+        self.recorded = itertools.count()
+
+    def announce(self, seconds: float | None = 120, kind: InterruptionKind = InterruptionKind.TERMINATION) -> None:
+        self.change_node({"metadata": {"annotations": annotated(seconds, kind)}})
+
+    def withdraw_notice(self) -> None:
+        self.change_node({"metadata": {"annotations": {names.NODE_INTERRUPTION: None}}, "spec": {"taints": None}})
+
+    def change_node(self, patch: Object) -> None:
+        self.api.merge(NODES, NODE, None, patch)
+
+    @property
+    def node(self) -> Object:
+        node: Object = self.api.stored(NODES, NODE)
+        return node
+
+    @property
+    def is_cordoned(self) -> bool:
+        return bool(self.node["spec"].get("unschedulable"))
+
+    def put_sized(self, name: str, gib: float, *, minutes: float = 60, cores: int = 1) -> RunningWorkload:
+        """A pod of this memory that has run for this long."""
+        pod = self.put_pod(name, owner=owner())
+        started_at = datetime.now(tz=UTC) - timedelta(minutes=minutes)
+        resources = {"requests": {"cpu": str(cores)}, "limits": {"memory": f"{math.ceil(gib * GIB)}"}}
+        spec = {"containers": [{"name": "main", "resources": resources}]}
+        self.change_pod(pod, {"spec": spec, "status": {"startTime": f"{started_at:%Y-%m-%dT%H:%M:%SZ}"}})
+        return pod
+
+    def put_checkpoint(
+        self, pod: RunningWorkload, *, used: int, moved: int, seconds: float, minutes_ago: float
+    ) -> None:
+        """A snapshot of the pod, after which it ran on."""
+        number = next(self.recorded)
+        committed_at = datetime.now(tz=UTC) - timedelta(minutes=minutes_ago)
+        identity = {"id": pod.workload.name, "index": 0, "container": "main"}
+        self.api.put(
+            CHECKPOINTS,
+            {
+                "metadata": {"name": f"c{number}", "namespace": "bio", "labels": {names.NODE: NODE}},
+                "spec": {"identity": identity, "podRef": {"name": pod.workload.name, "uid": pod.uid, "nodeName": NODE}},
+                "status": {
+                    "phase": "Ready",
+                    "step": "Ready",
+                    "snapshot": {**identity, "generation": number + 1},
+                    "freezeTime": (committed_at - timedelta(seconds=seconds)).isoformat(),
+                    "commitTime": committed_at.isoformat(),
+                    "transfer": {"readBytes": used, "zeroBytes": 0, "reusedBytes": used - moved, "storedBytes": 1},
+                },
+            },
+        )
+
+    @asynccontextmanager
+    async def coordinated(self) -> AsyncIterator[Coordinator]:
+        async with self.adapter() as adapter:
+            coordinator = Coordinator(self, adapter)
+            async with coordinator.reading_reports():
+                yield coordinator
+
+    def evicted(self) -> list[str]:
+        return [write.name for write in self.api.traffic.writes if write.verb == "evict"]
+
+
+def signalled(coordinator: Coordinator) -> list[str]:
+    """The names of the reported pods, in order."""
+    return [report.signal.victims[0].workload.name for report in coordinator.heard if hasattr(report, "signal")]
+
+
+async def test_pods_of_a_node_that_ends_are_saved_and_evicted() -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        first, second = await stage.start(members=2)
+        stage.announce(120)
+        signals = [await coordinator.wait_for_signal(pod) for pod in (first, second)]
+        for signal in signals:
+            assert (signal.reason, signal.release_group, len(signal.victims)) == ("NodeTermination", None, 1)
+            assert signal.not_after is not None
+            left = signal.not_after - datetime.now(tz=UTC).timestamp()
+            assert 100 < left <= 120 - MARGIN_SECONDS
+        await stage.api.until(lambda: stage.is_cordoned)
+        assert stage.evicted() == []
+        await coordinator.release(signals[0], Verdict.COMMITTED)
+        assert stage.evicted() == [first.workload.name]
+        await coordinator.release(signals[1], Verdict.EVICT)
+        assert stage.evicted() == [first.workload.name, second.workload.name]
+    assert coordinator.cancellations() == set()
+
+
+async def test_other_nodes_and_pods_without_protection_are_left_alone() -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        await stage.start(protected=False)
+        (elsewhere,) = await stage.start()
+        stage.change_pod(elsewhere, {"spec": {"nodeName": "node-2"}})
+        stage.announce()
+        await stage.api.until(lambda: stage.is_cordoned)
+        await stage.wait_until_reported()
+    assert coordinator.heard == []
+
+
+async def test_a_notice_that_is_withdrawn() -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        (pod,) = await stage.start()
+        stage.announce()
+        signal = await coordinator.wait_for_signal(pod)
+        await stage.api.until(lambda: stage.is_cordoned)
+        stage.withdraw_notice()
+        assert (await coordinator.wait_for_cancellation(signal)).why == WITHDRAWN
+        await stage.api.until(lambda: not stage.is_cordoned)
+        assert names.CORDONED not in stage.node["metadata"]["annotations"]
+
+
+async def test_a_release_after_a_notice_was_withdrawn_unseen_spares_the_pod() -> None:
+    stage = SpotStage()
+    (pod,) = await stage.start()
+    stage.announce()
+    async with stage.coordinated() as coordinator:
+        signal = await coordinator.wait_for_signal(pod)
+        await stage.api.until(lambda: stage.is_cordoned)
+    stage.withdraw_notice()
+    async with stage.coordinated() as coordinator:
+        await stage.wait_until_reported()
+        await coordinator.release(signal, Verdict.COMMITTED)
+        assert await coordinator.wait_for_cancellation(signal) == PreemptionCancelled(signal.uid, WITHDRAWN)
+        await stage.api.until(lambda: not stage.is_cordoned)
+    assert stage.evicted() == []
+
+
+async def test_after_a_restart_the_same_signals_are_reported_and_released() -> None:
+    stage = SpotStage()
+    (pod,) = await stage.start()
+    stage.announce()
+    uids = set()
+    for _ in range(2):
+        async with stage.coordinated() as coordinator:
+            signal = await coordinator.wait_for_signal(pod)
+            uids.add(signal.uid)
+    assert len(uids) == 1
+    async with stage.coordinated() as coordinator:
+        await coordinator.release(signal, Verdict.COMMITTED)
+    assert stage.evicted() == [pod.workload.name]
+
+
+async def test_a_cordon_of_an_admin_stays() -> None:
+    stage = SpotStage()
+    stage.change_node({"spec": {"unschedulable": True}})
+    async with stage.coordinated() as coordinator:
+        (pod,) = await stage.start()
+        stage.announce()
+        await coordinator.wait_for_signal(pod)
+        stage.withdraw_notice()
+        await stage.wait_until_reported()
+    assert stage.is_cordoned
+    assert names.CORDONED not in stage.node["metadata"].get("annotations", {})
+
+
+async def test_a_node_that_an_admin_uncordons_stays_so() -> None:
+    stage = SpotStage()
+    async with stage.coordinated():
+        stage.announce()
+        await stage.api.until(lambda: stage.is_cordoned)
+        stage.change_node({"spec": {"unschedulable": None}})
+        await stage.wait_until_reported()
+        assert not stage.is_cordoned
+        stage.withdraw_notice()
+        await stage.api.until(lambda: names.CORDONED not in stage.node["metadata"]["annotations"])
+
+
+async def test_a_risk_is_published_and_moves_nothing() -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        await stage.start()
+        stage.announce(None, InterruptionKind.RISK)
+        await stage.wait_until_reported()
+        assert coordinator.heard == []
+        assert not stage.is_cordoned
+        stage.announce(120)
+        await stage.api.until(lambda: stage.is_cordoned)
+        stage.announce(None, InterruptionKind.RISK)  # the interruption is withdrawn, the risk is not
+        await stage.api.until(lambda: not stage.is_cordoned)
+
+
+@pytest.mark.parametrize(
+    ("taint", "is_notice"),
+    [
+        (SPOT_TAINT, True),
+        ({"key": "aws-node-termination-handler/asg-lifecycle-termination", "effect": "NoSchedule"}, True),
+        ({"key": "aws-node-termination-handler/scheduled-maintenance", "value": "e", "effect": "NoSchedule"}, True),
+        ({"key": "aws-node-termination-handler/rebalance-recommendation", "effect": "NoSchedule"}, False),
+        ({"key": "DeletionCandidateOfClusterAutoscaler", "value": "17", "effect": "PreferNoSchedule"}, False),
+        ({"key": "ToBeDeletedByClusterAutoscaler", "value": "17", "effect": "NoSchedule"}, False),
+        ({"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}, False),
+    ],
+)
+async def test_taints(taint: dict[str, str], is_notice: bool) -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        (pod,) = await stage.start()
+        stage.change_node({"spec": {"taints": [taint]}})
+        if is_notice:
+            assert (await coordinator.wait_for_signal(pod)).not_after is None
+        else:
+            await stage.wait_until_reported()
+            assert coordinator.heard == []
+
+
+async def test_of_the_agents_notice_and_a_taint_the_one_with_a_time_counts() -> None:
+    stage = SpotStage()
+    stage.change_node({"spec": {"taints": [SPOT_TAINT]}})
+    stage.announce(120)
+    async with stage.coordinated() as coordinator:
+        (pod,) = await stage.start()
+        assert (await coordinator.wait_for_signal(pod)).not_after is not None
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[ObjectEvent]:
+    recorded: list[ObjectEvent] = []
+    monkeypatch.setattr(EventRecorder, "record_event", lambda _, event: recorded.append(event))
+    return recorded
+
+
+async def test_what_does_not_fit_is_left_out_and_explained(events: list[ObjectEvent]) -> None:
+    stage = SpotStage()
+    large = stage.put_sized("large-0", 40)
+    small = stage.put_sized("small-0", 0.5)
+    async with stage.coordinated() as coordinator:
+        stage.announce(33.9)
+        await coordinator.wait_for_signal(small)
+        await stage.api.until(lambda: stage.is_cordoned)
+        await stage.wait_until_reported()
+        assert signalled(coordinator) == ["small-0"]
+    (event,) = events
+    assert (event.involved["uid"], event.reason, event.warning) == (large.uid, "NotSavedInTime", True)
+    explanation = re.fullmatch(
+        rf"Node {NODE} ends at \d\d:\d\d:\d\d UTC, and the pod is not saved: "
+        r"it needs 431 s at 100 MB/s, (\d+) s are left",
+        event.message,
+    )
+    assert explanation is not None, event.message
+    assert 10 < int(explanation[1]) <= 33.9 - MARGIN_SECONDS
+
+
+async def test_a_pod_that_stays_left_out_is_explained_once(events: list[ObjectEvent]) -> None:
+    stage = SpotStage()
+    stage.put_sized("large-0", 40)
+    small = stage.put_sized("small-0", 0.5)
+    async with stage.coordinated() as coordinator:
+        stage.announce(30)
+        await coordinator.release(await coordinator.wait_for_signal(small), Verdict.COMMITTED)
+        await stage.wait_until_reported()
+    assert [event.involved["name"] for event in events] == ["large-0"]
+
+
+async def test_a_risk_is_an_event_of_the_node(events: list[ObjectEvent]) -> None:
+    stage = SpotStage()
+    async with stage.coordinated():
+        stage.announce(None, InterruptionKind.RISK)
+        await stage.wait_until_reported()
+    assert [(event.reason, event.involved["kind"], event.involved["name"]) for event in events] == [
+        ("InterruptionLikely", "Node", NODE)
+    ]
+
+
+@pytest.mark.parametrize(("increments", "saved"), [(True, 6), (False, 1)])
+async def test_increments_fit_where_whole_snapshots_do_not(increments: bool, saved: int) -> None:
+    """A notice of 30 s, six pods of 3 GiB at 200 MB/s."""
+    stage = SpotStage()
+    pods = [stage.put_sized(f"md{number}-0", 3) for number in range(6)]
+    for pod in pods:
+        stage.put_checkpoint(pod, used=3 * GIB, moved=3 * GIB, seconds=1 + 3 * GIB / 200e6, minutes_ago=20)
+        if increments:
+            stage.put_checkpoint(pod, used=3 * GIB, moved=400_000_000, seconds=3, minutes_ago=10)
+    async with stage.coordinated() as coordinator:
+        stage.announce(30)
+        await stage.api.until(lambda: stage.is_cordoned)
+        await stage.wait_until_reported()
+        assert len(signalled(coordinator)) == saved
+
+
+async def test_without_measurements_most_work_is_saved_first() -> None:
+    stage = SpotStage()
+    stage.put_sized("young-0", 1, minutes=1)
+    stage.put_sized("old-0", 1, minutes=100)
+    stage.put_sized("wide-0", 1, minutes=60, cores=8)
+    async with stage.coordinated() as coordinator:
+        stage.announce(29)  # 11.8 s each
+        await stage.api.until(lambda: stage.is_cordoned)
+        await stage.wait_until_reported()
+        assert signalled(coordinator) == ["wide-0", "old-0"]
+
+
+async def test_pods_that_were_left_out_are_planned_again_once_others_are_saved() -> None:
+    stage = SpotStage()
+    stage.put_sized("first-0", 1, minutes=100)
+    second = stage.put_sized("second-0", 1, minutes=10)
+    async with stage.coordinated() as coordinator:
+        stage.announce(19)
+        await stage.api.until(lambda: stage.is_cordoned)
+        await stage.wait_until_reported()
+        assert signalled(coordinator) == ["first-0"]
+        (signal,) = (report.signal for report in coordinator.heard if hasattr(report, "signal"))
+        await coordinator.release(signal, Verdict.COMMITTED)  # sooner than planned
+        await coordinator.wait_for_signal(second)
+
+
+async def test_a_pod_that_starts_after_the_notice_is_saved_too() -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        stage.announce()
+        await stage.api.until(lambda: stage.is_cordoned)
+        (pod,) = await stage.start()
+        await coordinator.wait_for_signal(pod)
+
+
+async def test_a_notice_whose_time_is_over_saves_nothing() -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        await stage.start()
+        stage.announce(-60)
+        await stage.api.until(lambda: stage.is_cordoned)
+        await stage.wait_until_reported()
+        assert coordinator.heard == []
+
+
+async def test_saves_are_planned_although_nothing_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = SpotStage()
+    list_each = stage.api.list_each
+
+    async def unavailable(*arguments: Any, **named: Any) -> str:
+        if named.get("only_metadata") is None and "nodeName" in str(arguments):
+            raise ApiUnavailableError("no answer")
+        return await list_each(*arguments, **named)
+
+    monkeypatch.setattr(stage.api, "list_each", unavailable)
+    async with stage.coordinated() as coordinator:
+        (pod,) = await stage.start()
+        stage.announce()
+        await coordinator.wait_for_signal(pod)
+
+
+async def test_a_budget_that_does_not_allow_the_eviction_delays_it() -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        (pod,) = await stage.start()
+        stage.announce()
+        signal = await coordinator.wait_for_signal(pod)
+        stage.api.refused_evictions.add(pod.workload.name)
+        release = await coordinator.decide(signal, Verdict.COMMITTED)
+        assert not await coordinator.try_release_call(release)
+        assert stage.evicted() == []
+        stage.api.refused_evictions.clear()
+        await coordinator.deliver_release(release)
+    assert stage.evicted() == [pod.workload.name]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.KEEP_RUNNING, Verdict.NOT_NEEDED])
+async def test_pods_that_are_kept_are_not_evicted(verdict: Verdict) -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        (pod,) = await stage.start()
+        stage.announce()
+        await coordinator.release(await coordinator.wait_for_signal(pod), verdict)
+    assert stage.evicted() == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"source":"aws"}', "x" * 5_000])
+async def test_an_annotation_of_another_writer_is_no_notice(text: str) -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        await stage.start()
+        stage.change_node({"metadata": {"annotations": {names.NODE_INTERRUPTION: text}}})
+        await stage.wait_until_reported()
+        assert coordinator.heard == []
+        assert not stage.is_cordoned

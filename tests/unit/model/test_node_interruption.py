@@ -1,0 +1,107 @@
+"""The annotation of a node that is about to be interrupted: written by agents, and read as input."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedana_sched.model.objects.names import NODE_INTERRUPTION
+from cedana_sched.model.objects.node_interruption import (
+    InterruptionKind,
+    InterruptionSource,
+    NodeInterruption,
+    most_urgent,
+    read_interruption,
+    serialized_interruption,
+)
+
+NOW = datetime(2026, 11, 28, 10, tzinfo=UTC)
+TEXT = (
+    '{"source":"aws","kind":"Termination",'
+    '"notBefore":"2026-11-28T10:02:00.000+00:00","observed":"2026-11-28T10:00:00.000+00:00"}'
+)
+
+
+def notice(kind: InterruptionKind, seconds: float | None, *, observed: float = 0) -> NodeInterruption:
+    ends_at = None if seconds is None else NOW + timedelta(seconds=seconds)
+    return NodeInterruption.from_times(InterruptionSource.AWS, kind, ends_at, NOW + timedelta(seconds=observed))
+
+
+TIMES = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=30))]))
+
+
+@given(
+    source=st.sampled_from(InterruptionSource),
+    kind=st.sampled_from(InterruptionKind),
+    ends_at=st.none() | TIMES.filter(lambda time: 2 < time.year < 9998),
+    observed=TIMES.filter(lambda time: 2 < time.year < 9998),
+)
+def test_what_is_written_is_read(
+    source: InterruptionSource, kind: InterruptionKind, ends_at: datetime | None, observed: datetime
+) -> None:
+    written = NodeInterruption.from_times(source, kind, ends_at, observed)
+    assert read_interruption({NODE_INTERRUPTION: serialized_interruption(written)}) == written
+
+
+def test_the_annotation() -> None:
+    written = notice(InterruptionKind.TERMINATION, 120)
+    assert serialized_interruption(written) == TEXT
+    assert written.ends_at == NOW.timestamp() + 120
+    unknown = notice(InterruptionKind.RISK, None)
+    assert unknown.ends_at is None
+    assert '"notBefore":null' in serialized_interruption(unknown)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "null",
+        "[" * 600,
+        TEXT[:-1],
+        TEXT.replace("aws", "moon"),
+        TEXT.replace("Termination", "Party"),
+        TEXT.replace("10:02:00.000+00:00", "10:02:00Z"),
+        TEXT.replace("10:02:00.000+00:00", "10:02:00.000+01:00"),
+        TEXT.replace("10:02:00.000+00:00", "10:02:00.000"),
+        TEXT.replace("2026-11-28T10:02", "2026-13-28T10:02"),
+        TEXT.replace("observed", "seen"),
+        TEXT.replace('"2026-11-28T10:02:00.000+00:00"', "1764324120"),
+        TEXT + " " * 600,
+    ],
+)
+def test_other_texts_are_no_notice(text: str) -> None:
+    assert read_interruption({NODE_INTERRUPTION: text}) is None
+    assert read_interruption({}) is None
+
+
+def test_fields_of_newer_versions_are_ignored() -> None:
+    assert read_interruption({NODE_INTERRUPTION: TEXT[:-1] + ',"zone":"b"}'}) == notice(
+        InterruptionKind.TERMINATION, 120
+    )
+
+
+def test_the_most_urgent_notice() -> None:
+    assert most_urgent([]) is None
+    ends, restarts, risk = InterruptionKind.TERMINATION, InterruptionKind.MAINTENANCE, InterruptionKind.RISK
+    by_urgency = [
+        notice(restarts, None, observed=-5),
+        notice(ends, 30),
+        notice(ends, None, observed=60),
+        notice(restarts, 900),
+        notice(risk, None, observed=-60),
+    ]
+    for number, expected in enumerate(by_urgency):
+        assert most_urgent(by_urgency[number:]) == most_urgent(reversed(by_urgency[number:])) == expected
+
+
+def test_a_notice_that_is_read_again() -> None:
+    first = notice(InterruptionKind.TERMINATION, 30)
+    assert msgspec.structs.replace(first, observed="2026-11-28T10:00:05.000+00:00").is_same_notice(first)
+    assert not notice(InterruptionKind.TERMINATION, 31).is_same_notice(first)
+    assert not first.is_same_notice(None)
