@@ -20,6 +20,7 @@ from cedana_sched.cluster.coordinator.adapter_notes import ConfigMapNotes
 from cedana_sched.cluster.coordinator.adapter_supervision import AdapterMetrics, OwnDeployment, keep_running
 from cedana_sched.cluster.coordinator.checkpoint_finalizer import CheckpointFinalizer
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById, CheckpointsBySnapshot
+from cedana_sched.cluster.coordinator.checkpointable_events import CheckpointableEvents
 from cedana_sched.cluster.coordinator.checkpoints_in_use import CheckpointsInUse
 from cedana_sched.cluster.coordinator.container_restarts import ContainerRestarts
 from cedana_sched.cluster.coordinator.event_publisher import EventListeners, EventPublisher
@@ -135,6 +136,7 @@ class LeadingCoordinator:
         incarnations = IncarnationNumbers(self._agents.restores)
         self._restarts = ContainerRestarts(self._events, by_id, incarnations)
         self.pods.subscribe(self._restarts.on_pod_changed)
+        self.pods.subscribe(CheckpointableEvents(self._events).on_pod_changed)
 
         def access(adapter: str) -> ClusterAccess:
             notes = ConfigMapNotes(api, namespace, adapter, identity)
