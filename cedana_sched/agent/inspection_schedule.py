@@ -1,8 +1,8 @@
-"""When running workloads are looked at: soon after their start, and when somebody asks. Pure: the caller has the clock.
+"""When running workloads are looked at: soon after their start, and on request. Pure: the caller has the clock.
 
 Programs open what cannot be saved after their start, as Node.js does at its first access to a file. So a workload is
-looked at three times, and then no more unless it is asked for. Tenants may ask as often as they write an annotation, so
-requests of one workload have a least distance; those that come earlier become one.
+looked at three times, and then only on request. Tenants request it by an annotation, as often as they like, so requests
+of one workload have a least distance; those that come earlier become one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Look(msgspec.Struct, frozen=True):
     is_last: bool
     """Whether no further look at this workload is due."""
     is_requested: bool
-    """Whether somebody waits for its result."""
+    """Whether a user waits for its result."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class _Watched:
     after_start: list[float] = field(default_factory=list)
     """Ascending."""
     extra: float | None = None
-    """When the look is due that somebody asks for, or that is repeated."""
+    """When the look is due that a user requests, or that is repeated."""
     requested: bool = False
     looked_at: float = -math.inf
     failures: int = 0
@@ -78,7 +78,7 @@ class InspectionSchedule:
         watched.add_extra(max(now, watched.looked_at + REQUEST_DISTANCE_SECONDS))
 
     def drop(self, uid: str) -> None:
-        """Forget a workload."""
+        """Drop a workload."""
         self._watched.pop(uid, None)
 
     def next_due(self) -> float | None:

@@ -97,13 +97,15 @@ class LeadingCoordinator:
         self._checkpoints = Informer(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
         by_snapshot, by_id = CheckpointsBySnapshot(self._checkpoints), CheckpointsById(self._checkpoints)
         self._retention = RetentionCleanup(api, self._checkpoints, by_snapshot)
+        owners = OwnerReferences(self._everywhere)
         self._projection = Projection(
             api,
             namespace,
             self._retention.has_removed_snapshot,
-            OwnerReferences(self._everywhere).owner_references_for,
+            owners.owner_references_for,
             RejectedWrites(self._events, count_rejected_write).on_write_rejected,
             lambda uid, namespace_uid: self.coordinator.post(NamespaceCorrected(uid, namespace_uid)),
+            owners.marks_for,
         )
         self._alive = PodNodeDependencies()
         self._agents = ObjectAgents(

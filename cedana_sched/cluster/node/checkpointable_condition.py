@@ -1,6 +1,6 @@
 """The pod condition that says whether a checkpoint of the pod would fail, and what its owner can do about it.
 
-The agent writes it on the pods of its own node, soon after all their containers run, and again when somebody writes
+The agent writes it on the pods of its own node, soon after all their containers run, and again when a user writes
 another value into the annotation that requests it. A ValidatingAdmissionPolicy leaves an agent nothing else of a pod to
 write (`agent/admission-policy.yaml` of the chart). The coordinator publishes the Event.
 """
@@ -44,7 +44,7 @@ class CheckpointableConditions:
         self._now = now
 
     async def publish(self, look: Look, inspection: Inspection) -> None:
-        """Write what a look has found, if that is new, or somebody waits for it.
+        """Write what a look has found, if that is new, or a user waits for it.
 
         Raises:
             ApiError: it was not written.
@@ -107,7 +107,7 @@ class InspectedPods:
     Args:
         inspections: makes the looks.
         is_served: whether the suite acts on a pod.
-        now: seconds since the epoch, by the clock of the node, which dates the start of its containers.
+        now: seconds since the epoch.
     """
 
     def __init__(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -54,6 +53,7 @@ from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError, UnreadableError
 from cedana_sched.kube.events import COMPONENT, EventRecorder
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.kube.watching import first_unsynced_reason
 from cedana_sched.model.compatibility import NodeDescription
@@ -181,7 +181,7 @@ class _Agent:
         )
         conditions = CheckpointableConditions(api, self._pods.pod)
         self._inspections = StartInspections(self._agent.inspect, conditions.publish)
-        self._inspected_pods = InspectedPods(self._inspections, self._pods.is_served, time.time)
+        self._inspected_pods = InspectedPods(self._inspections, self._pods.is_served, SERVER_TIME.seconds)
         self.busy: tuple[DrainablePart, ...] = (self._feed,)
         self._hold_socket = configuration.hold_socket
         self._events = EventRecorder(api, COMPONENT)

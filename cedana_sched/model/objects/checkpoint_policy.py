@@ -51,6 +51,21 @@ class AllowedNamespaces(UserWritten):
         return self.from_ is FromNamespaces.ALL or namespace in self.names
 
 
+class PodDefaults(UserWritten):
+    """What protected pods get at their creation where they leave it unset, so that they can be saved.
+
+    No protection against a pod's author, who may set both.
+    """
+
+    disable_libuv_io_uring: Annotated[bool, Field(alias="disableLibuvIoUring")] = True
+    """Whether containers get the variable `UV_USE_IO_URING=0`, by which libuv, and so Node.js, does without io_uring,
+    which cannot be saved."""
+    seccomp_default: Annotated[bool, Field(alias="seccompDefault")] = False
+    """Whether pods get the seccomp profile `RuntimeDefault`, as by the kubelet's setting of this name: it denies
+    io_uring, and programs fall back to other calls. A pod that restores a snapshot gets it only if the saved pod had
+    got it, too."""
+
+
 class CheckpointPolicySpec(CheckpointPolicy):
     """The fields of an inline policy, and the namespaces that may use it."""
 
@@ -58,6 +73,7 @@ class CheckpointPolicySpec(CheckpointPolicy):
     pods_may_choose: Annotated[bool | None, Field(alias="podsMayChoose")] = None
     """Whether pods of a queue that names this policy may name another one that their namespace may use. Absent: true
     only for the policy `default`, which is not an explicit choice."""
+    pod_defaults: Annotated[PodDefaults, Field(alias="podDefaults")] = PodDefaults()
 
 
 _WHERE: Final = f"metadata.annotations[{names.POLICY}]"
