@@ -188,13 +188,13 @@ def _write_pod_defaults(
     """Write what the policy sets where the pod sets nothing; return what the pod's author should know of it."""
     if choice.pod_defaults.disable_libuv_io_uring:
         pod_defaults.disable_libuv_io_uring(pod)
-    pod_defaults.forget_seccomp_default(pod)
-    if not choice.pod_defaults.seccomp_default:
+    pod_defaults.remove_stray_mark(pod)
+    if (profile := choice.pod_defaults.seccomp_profile) is None:
         return ()
-    if pod_defaults.may_have_seccomp_default(namespace, continuation, caches):
-        pod_defaults.write_seccomp_default(pod)
+    if pod_defaults.may_have_profile(profile, namespace, continuation, caches):
+        pod_defaults.write_seccomp_profile(pod, profile)
         return ()
-    return ("cedana: the pod gets no seccomp profile by default: the pod of its snapshot had got none",)
+    return (f"cedana: the pod does not get the seccomp profile {profile}: the pod of its snapshot had not got it",)
 
 
 def _choose_continuation(

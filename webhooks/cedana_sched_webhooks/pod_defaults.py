@@ -5,15 +5,14 @@ The same rules as for `pod_mutations`: each function changes the given pod in pl
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.checkpoint_policy import SeccompProfile
 from cedana_sched_webhooks.caches import AdmissionCaches
 from cedana_sched_webhooks.identity import IO_URING_VARIABLE
 from cedana_sched_webhooks.snapshot_choice import Continuation
-
-RUNTIME_DEFAULT: Final = {"type": "RuntimeDefault"}
 
 
 def disable_libuv_io_uring(pod: Object) -> None:
@@ -35,24 +34,27 @@ def _with_variable(container: dict[str, Any]) -> dict[str, Any]:
     return {**container, "env": [*variables, {"name": IO_URING_VARIABLE, "value": "0"}]}
 
 
-def write_seccomp_default(pod: Object) -> None:
-    """Give the pod the runtime's seccomp profile unless it names one, and mark that; its containers may name others."""
+def write_seccomp_profile(pod: Object, profile: SeccompProfile) -> None:
+    """Give the pod the profile unless it names one, and mark that; its containers may name others."""
     spec, annotations = pod["spec"], pod["metadata"]["annotations"]
     security = spec.get("securityContext") or {}
     if security.get("seccompProfile") or (spec.get("os") or {}).get("name") == "windows":
         return
-    spec["securityContext"] = {**security, "seccompProfile": RUNTIME_DEFAULT}
-    annotations[names.SECCOMP_DEFAULTED] = "true"
+    written = profile.model_dump(mode="json", by_alias=True, exclude_none=True)
+    spec["securityContext"] = {**security, "seccompProfile": written}
+    annotations[names.SECCOMP_DEFAULTED] = str(profile)
 
 
-def forget_seccomp_default(pod: Object) -> None:
+def remove_stray_mark(pod: Object) -> None:
     """Remove the mark from a pod without a profile: the manifest of another pod may contain it."""
     if not (pod["spec"].get("securityContext") or {}).get("seccompProfile"):
         pod["metadata"]["annotations"].pop(names.SECCOMP_DEFAULTED, None)
 
 
-def may_have_seccomp_default(namespace: str, continuation: Continuation | None, caches: AdmissionCaches) -> bool:
-    """Return whether the snapshot that the pod restores, if any, was taken of a pod with the profile.
+def may_have_profile(
+    profile: SeccompProfile, namespace: str, continuation: Continuation | None, caches: AdmissionCaches
+) -> bool:
+    """Return whether the snapshot that the pod restores, if any, was taken of a pod that had got the same profile.
 
     A snapshot without it is not restored in a pod with it: its processes would have more rights than their container.
     """
@@ -63,4 +65,5 @@ def may_have_seccomp_default(namespace: str, continuation: Continuation | None, 
         saved = [one for one in known if one.in_flight or one.restorable_generation is not None]
     else:
         saved = [continuation.source] if continuation.source is not None else []
-    return bool(saved) and all(one.metadata.annotations.get(names.SECCOMP_DEFAULTED) == "true" for one in saved)
+    marks = {one.metadata.annotations.get(names.SECCOMP_DEFAULTED) for one in saved}
+    return marks == {str(profile)}

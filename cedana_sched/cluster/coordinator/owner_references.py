@@ -10,6 +10,9 @@ from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 
+LONGEST_MARK = 512
+"""Characters; a pod's author may have written another mark than our webhook."""
+
 
 class OwnerReferences:
     """Resolves ownerReferences and annotations of Checkpoints; `pods` must have synced."""
@@ -30,8 +33,8 @@ class OwnerReferences:
     def marks_for(self, workload: WorkloadRef) -> dict[str, str]:
         """Return the annotations for snapshot objects of this pod, by which the webhook prepares its successor."""
         pod = self._find_pod(workload)
-        is_defaulted = pod is not None and pod.metadata.annotations.get(names.SECCOMP_DEFAULTED) == "true"
-        return {names.SECCOMP_DEFAULTED: "true"} if is_defaulted else {}
+        mark = pod.metadata.annotations.get(names.SECCOMP_DEFAULTED) if pod is not None else None
+        return {names.SECCOMP_DEFAULTED: mark[:LONGEST_MARK]} if mark else {}
 
     def _find_pod(self, workload: WorkloadRef) -> Pod | None:
         pod = self._pods.get(workload.name, workload.namespace)

@@ -58,8 +58,9 @@ product's init container and runtime class."""
 ANY_INDEX: Final = "*"
 """The index in `RESTORE_IDENTITY` of a pod without a stable index: the coordinator assigns one."""
 SECCOMP_DEFAULTED: Final = f"{GROUP}/seccomp-defaulted"
-"""Annotation of a pod: `true` if a policy's `podDefaults` gave it its seccomp profile; of a Checkpoint: if its pod had
-this annotation. A snapshot of a pod without the profile is not restored in a pod that has it."""
+"""Annotation of a pod: the seccomp profile that a policy's `podDefaults` gave it, as `RuntimeDefault` or
+`Localhost/PATH`; of a Checkpoint: that of its pod. A snapshot of a pod without the profile is not restored in a pod
+that has it."""
 PRESTOP_TOKEN: Final = f"{GROUP}/prestop-token"
 """Annotation of a pod: the secret part of its preStop hook's path, so that no other caller can end its hold."""
 ORIGINAL_GRACE_PERIOD: Final = f"{GROUP}/original-grace-period-seconds"

@@ -328,11 +328,9 @@ async def test_job_owns_the_checkpoints_of_its_own_id_and_no_others(derived: str
 
 
 @pytest.mark.parametrize(
-    ("marked", "uid"), [("true", pod_uid(1)), (None, pod_uid(1)), ("yes", pod_uid(1)), ("true", "its successor")]
+    ("marked", "uid"), [("RuntimeDefault", pod_uid(1)), (None, pod_uid(1)), ("RuntimeDefault", "its successor")]
 )
-async def test_a_checkpoint_says_whether_its_pod_got_its_seccomp_profile_by_default(
-    marked: str | None, uid: str
-) -> None:
+async def test_a_checkpoint_says_which_seccomp_profile_its_pod_got_by_default(marked: str | None, uid: str) -> None:
     """By that the webhook decides whether a pod that restores the snapshot gets it, too."""
     annotations = {names.SECCOMP_DEFAULTED: marked} if marked else {}
     server = purged_server()
@@ -344,7 +342,7 @@ async def test_a_checkpoint_says_whether_its_pod_got_its_seccomp_profile_by_defa
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     metadata = server.objects[CHECKPOINTS, *object_key_of(checkpoint(1), SYSTEM)]["metadata"]
-    expected = {names.SECCOMP_DEFAULTED: "true"} if (marked, uid) == ("true", POD_UID) else None
+    expected = {names.SECCOMP_DEFAULTED: marked} if marked and uid == POD_UID else None
     assert metadata.get("annotations") == expected
 
 
