@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.cluster.api.waiting import is_gone
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.images.catalog import REPOSITORY
 from tests.cluster.patience import patient
 from tests.e2e.product.counting import ALL, BEGUN, COUNTS, begun, counting
 from tests.e2e.product.events import wait_for_messages
@@ -127,6 +129,10 @@ async def test_what_a_checkpoint_would_fail_for_is_known_before_and_a_policy_kee
     assert (await wait_for_messages(namespace, "ring", "NotCheckpointable", kind="Warning")) == [
         f"{condition['message']} (UsesIoUring)"
     ]
+    shown = re.search(r"-o custom-columns='([^']+)'", (REPOSITORY / "docs/kubernetes.md").read_text())
+    assert shown is not None
+    table = await namespace.kubectl("get", "pods", "--no-headers", f"--output=custom-columns={shown[1]}")
+    assert table.split() == ["ring", "False", "UsesIoUring"]
     annotations = {"annotations": {PREFLIGHT_REQUESTED: "after the fix"}}
     await namespace.api.patch("v1", "Pod", "ring", {"metadata": annotations}, namespace.name)
     probed = condition["lastProbeTime"]
