@@ -1,19 +1,24 @@
-"""Preflight checks that a workload can be dumped and restored, so that it is not frozen in vain.
+"""Preflight checks that a workload can be dumped and restored: before a freeze, and soon after the workload's start.
 
-The checks must not delay the freeze: they have a few seconds, and threads of their own. Inspecting a workload may take
-long, or for ever. An unfinished check counts as passed: the dump decides.
+Before a freeze they keep a workload from being frozen in vain, and must not delay it: they have a few seconds, and
+threads of their own. Inspecting a workload may take long, or for ever. An unfinished check counts as passed: the dump
+decides. Inspections of running workloads have other threads, and leave out a workload whose last one has not returned:
+whatever tenants make them wait for, no freeze waits with them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from typing import Final
 
+import msgspec
 import structlog
 
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.agent.workload_runtime import RunningWorkload, WorkloadRuntime
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.texts import printable_text, truncate_text
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.preflight import LOOK_SECONDS, CutShortError, Obstacle, find_obstacles
 from cedana_sched.snapshot.tcp_table import remote_addresses
@@ -21,16 +26,37 @@ from cedana_sched.snapshot.tcp_table import remote_addresses
 log = structlog.get_logger(__name__)
 
 LOOKS_AT_ONCE = 8
+INSPECTIONS_AT_ONCE = 4
+"""Threads of inspections, which are begun one at a time: the others are for those that do not return."""
 GRACE_SECONDS = 1.0
 """Grace for a check to end by its own timeout."""
+LONGEST_MESSAGE: Final = 512
+"""Characters of an obstacle's message in an `Inspection`; programs choose their names."""
 
 FindPeer = Callable[[WorkloadRef, Collection[str]], Awaitable[str | None]]
 """Returns the name of another workload of the same owner at one of these addresses; None if there is none. Raises
 CedanaSchedError if that cannot be determined now."""
 
 
+class FoundObstacle(msgspec.Struct, frozen=True):
+    """One reason why a checkpoint would fail, for people."""
+
+    reason: str
+    """In CamelCase."""
+    message: str
+    """The sentence and its remedy: printable, `LONGEST_MESSAGE` characters at most."""
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    """What one look at a running workload has found."""
+
+    obstacle: FoundObstacle | None = None
+    unfinished: str | None = None
+    """Why nothing is known: the look found nothing and did not end. None: it ended."""
+
+
 class Preflight:
-    """Checks workloads before they are frozen; `find_peer` is None if workloads have no addresses of their own."""
+    """Checks workloads; `find_peer` is None if workloads have no addresses of their own."""
 
     def __init__(
         self, runtime: WorkloadRuntime, find_peer: FindPeer | None = None, seconds: float = LOOK_SECONDS
@@ -39,6 +65,9 @@ class Preflight:
         self._find_peer = find_peer
         self._seconds = seconds
         self._threads = StoreThreads(LOOKS_AT_ONCE, name="look")
+        self._inspection_threads = StoreThreads(INSPECTIONS_AT_ONCE, name="inspection")
+        self._inspected: set[str] = set()
+        """Uids of workloads at which a thread is looking."""
 
     async def find_freeze_obstacle(self, workload: WorkloadRef) -> str | None:
         """Return why a freeze would be in vain; None if no obstacle was found within the time limit."""
@@ -47,32 +76,69 @@ class Preflight:
             return None
         try:
             async with asyncio.timeout(self._seconds + GRACE_SECONDS):
-                return await self._find_obstacle(workload, running)
+                found = await self._threads.run(_find_process_obstacles, running, self._seconds)
+                if found:
+                    return str(found[0])
+                peer = await self._find_peer_connection(workload, running, self._threads)
         except (CutShortError, TimeoutError) as error:
             why = str(error) or "the look does not end"
             log.warning("not looked at all of a workload before its freeze", workload=workload.name, reason=why)
             return None
+        return _peer_message(peer) if peer is not None else None
 
-    async def _find_obstacle(self, workload: WorkloadRef, running: RunningWorkload) -> str | None:
-        found = await self._threads.run(_find_process_obstacles, running, self._seconds)
-        return str(found[0]) if found else await self._find_peer_connection(workload, running)
+    async def inspect(self, workload: WorkloadRef, *, peers: bool) -> Inspection | None:
+        """Look at a running workload without freezing it; None if it does not run.
 
-    async def _find_peer_connection(self, workload: WorkloadRef, running: RunningWorkload) -> str | None:
-        """Return an obstacle if the workload is connected to another one of its owner.
+        `peers`: whether to look for connections to other workloads of its owner, which costs a request for each.
+
+        Raises:
+            CedanaSchedError: a transient failure.
+        """
+        running = await self._runtime.find_running(workload)
+        if running is None:
+            return None
+        if workload.uid in self._inspected:
+            return Inspection(unfinished="an earlier look has not returned")
+        try:
+            async with asyncio.timeout(self._seconds + GRACE_SECONDS):
+                found = await self._inspection_threads.run(self._find_in_thread, workload.uid, running)
+                if found:
+                    return Inspection(_found_obstacle(found[0].reason, str(found[0])))
+                peer = await self._find_peer_connection(workload, running, self._inspection_threads) if peers else None
+        except (CutShortError, TimeoutError) as error:
+            return Inspection(unfinished=str(error) or "the look does not end")
+        return Inspection(_found_obstacle("ConnectedToPeer", _peer_message(peer)) if peer is not None else None)
+
+    def _find_in_thread(self, uid: str, running: RunningWorkload) -> list[Obstacle]:
+        self._inspected.add(uid)
+        try:
+            return _find_process_obstacles(running, self._seconds)
+        finally:
+            self._inspected.discard(uid)
+
+    async def _find_peer_connection(
+        self, workload: WorkloadRef, running: RunningWorkload, threads: StoreThreads
+    ) -> str | None:
+        """Return another workload of the same owner to which this one is connected.
 
         A restore cuts that connection, which breaks their program.
         """
         if self._find_peer is None:
             return None
         roots = [container.root_pid for container in running.containers]
-        addresses = await self._threads.run(remote_addresses, roots)
-        peer = await self._find_peer(workload, addresses) if addresses else None
-        if peer is None:
-            return None
-        return (
-            f"it is connected to {peer}, and connections between pods of one job cannot be continued:"
-            " run all processes that talk to each other in one pod"
-        )
+        addresses = await threads.run(remote_addresses, roots)
+        return await self._find_peer(workload, addresses) if addresses else None
+
+
+def _peer_message(peer: str) -> str:
+    return (
+        f"it is connected to {peer}, and connections between pods of one job cannot be continued:"
+        " run all processes that talk to each other in one pod"
+    )
+
+
+def _found_obstacle(reason: str, message: str) -> FoundObstacle:
+    return FoundObstacle(reason, truncate_text(printable_text(message), LONGEST_MESSAGE))
 
 
 def _find_process_obstacles(running: RunningWorkload, seconds: float) -> list[Obstacle]:

@@ -21,7 +21,7 @@ from cedana_sched.agent.capture_processes import CaptureDetacher, CaptureProcess
 from cedana_sched.agent.deadline_thaws import DeadlineThaws
 from cedana_sched.agent.dump_budget import DumpBudget
 from cedana_sched.agent.dump_prefetching import DumpPrefetching
-from cedana_sched.agent.freeze_preflight import FindPeer, Preflight
+from cedana_sched.agent.freeze_preflight import FindPeer, Inspection, Preflight
 from cedana_sched.agent.frozen_workloads import FrozenWorkloads, resident_bytes_of
 from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.restart_aware_lineage import adjust_lineage_to_run
@@ -148,6 +148,10 @@ class NodeAgent:
     async def remove_stale_staging(self, restore_uids: Collection[str]) -> None:
         """Remove what a killed agent had staged, except for these restores."""
         await self._restores.remove_all_but(restore_uids)
+
+    async def inspect(self, workload: WorkloadRef, *, peers: bool) -> Inspection | None:
+        """See `Preflight.inspect`."""
+        return await self._preflight.inspect(workload, peers=peers)
 
     async def perform(self, order: orders.Order) -> AsyncIterator[orders.Outcome]:
         """Perform an order; yields `Progress` during a dump, and last the outcome named at the order.

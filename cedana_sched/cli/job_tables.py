@@ -40,8 +40,16 @@ def _job_row(job: JobView, now: float) -> tuple[str, ...]:
         units.format_age(job.submitted_at, now),
         str(job.preemptions),
         units.format_duration(job.work_saved_seconds) if job.work_saved_seconds else units.ABSENT,
-        progress_text(job.checkpoint) if job.phase == "Preempting" and job.checkpoint else job.why,
+        _why_text(job),
     )
+
+
+def _why_text(job: JobView) -> str:
+    if job.phase == "Preempting" and job.checkpoint:
+        return progress_text(job.checkpoint)
+    if job.phase == "Running" and job.obstacle:
+        return f"cannot be saved: {job.obstacle}"
+    return job.why
 
 
 def job_line(job: JobView) -> str:
@@ -80,6 +88,7 @@ def job_text(job: JobView, now: float) -> str:
         ("Replicas", str(job.replicas)),
         ("Submitted", f"{units.format_age(job.submitted_at, now)} ago"),
         ("Ended", f"signal {job.signal}" if job.signal else ended),
+        ("Checkpointable", f"no: {job.obstacle}" if job.obstacle else units.ABSENT),
         ("Preempted", f"{job.preemptions} times, {units.format_duration(job.work_saved_seconds)} of work saved"),
         ("Stdout", job.stdout),
         ("Stderr", job.stderr),

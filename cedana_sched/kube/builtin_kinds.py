@@ -16,6 +16,7 @@ import msgspec
 
 from cedana_sched.kube.cached_metadata_keys import only_cached_keys
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
+from cedana_sched.model.objects.names import CHECKPOINTABLE
 
 PREEMPTION = "PreemptionByScheduler"
 """Reason of the condition `DisruptionTarget`."""
@@ -222,6 +223,11 @@ class Pod(_KubernetesStruct, frozen=True):
         """Return whether the scheduler has marked the pod as preempted."""
         conditions = (one for one in self.status.conditions if one.type == "DisruptionTarget" and one.status == "True")
         return any(one.reason == PREEMPTION for one in conditions)
+
+    @property
+    def checkpointable(self) -> Condition | None:
+        """Return the condition that says whether the pod can be saved; None until it was looked at."""
+        return next((one for one in self.status.conditions if one.type == CHECKPOINTABLE), None)
 
 
 class Taint(_KubernetesStruct, frozen=True):

@@ -8,12 +8,15 @@ from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, ConflictE
 from cedana_sched.kube.resources import Resource
 
 
+def same_object_test(seen: Metadata) -> Object:
+    """Return the test that makes a JSON patch apply to the object of this uid only: else the API server returns 422."""
+    return {"op": "test", "path": "/metadata/uid", "value": seen.uid}
+
+
 def same_version_tests(seen: Metadata) -> list[Object]:
     """Return the tests that make a JSON patch apply to this version only: else the API server returns 422."""
-    return [
-        {"op": "test", "path": "/metadata/uid", "value": seen.uid},
-        {"op": "test", "path": "/metadata/resourceVersion", "value": seen.resource_version},
-    ]
+    version = {"op": "test", "path": "/metadata/resourceVersion", "value": seen.resource_version}
+    return [same_object_test(seen), version]
 
 
 async def patch_same(api: Api, resource: Resource, seen: Metadata, patch: Object) -> bool:

@@ -32,6 +32,7 @@ from cedana_sched.local.api_service import EngineFacts, EngineService, terminal_
 from cedana_sched.local.client import socket_path
 from cedana_sched.local.configuration import Configuration, machine_capacity
 from cedana_sched.local.hub import Hub
+from cedana_sched.local.job_inspections import JobInspections
 from cedana_sched.local.jobs.journal import SqliteJournal
 from cedana_sched.local.jobs.loop import SchedulingLoop
 from cedana_sched.local.local_node import NODE, BackgroundRunControl, LocalAgents, forward_run_events
@@ -171,6 +172,7 @@ class _Engine:
             state_directory=state,
             stall_seconds=configuration.stall_seconds,
         )
+        self._inspections = JobInspections(self._agent.inspect, self._loop, NODE, clock.now)
         self._coordinator = Coordinator(
             journal=self._records,
             adapters={EmbeddedAdapter.name: EmbeddedAdapter(self._loop)},
@@ -192,9 +194,10 @@ class _Engine:
                     self._records.all()
                 )  # the previous engine may have died before it processed them
                 self._start_background_task(
-                    forward_run_events(self._runtime, self._loop, self._records.newest_restore_of),
+                    forward_run_events(self._runtime, self._loop, self._records.newest_restore_of, self._inspections),
                     "what happens to runs",
                 )
+                self._start_background_task(self._inspections.run(), "looks at runs that have begun")
                 self._start_background_task(self._loop.run(), "scheduling loop")
                 await self._loop.resume_after_restart()
                 async with serve(self._service, self._state) as socket:

@@ -9,6 +9,7 @@ import structlog
 
 from cedana_sched.agent.node_agent import NodeAgent
 from cedana_sched.coordinator.core import NodeLost
+from cedana_sched.local.job_inspections import JobInspections
 from cedana_sched.local.jobs.job_event_rules import RunEndDetails, RunStartDetails
 from cedana_sched.local.jobs.loop import SchedulingLoop
 from cedana_sched.local.runs.runtime import LocalRuntime, RunBegan, RunEnded
@@ -97,7 +98,10 @@ class BackgroundRunControl:
 
 
 async def forward_run_events(
-    runtime: LocalRuntime, loop: SchedulingLoop, restore_of: Callable[[str], Restore | None]
+    runtime: LocalRuntime,
+    loop: SchedulingLoop,
+    restore_of: Callable[[str], Restore | None],
+    inspections: JobInspections,
 ) -> None:
     """Forward the runtime's events to the scheduling loop, forever; a run is discarded once its end is persisted.
 
@@ -107,7 +111,9 @@ async def forward_run_events(
         try:
             if isinstance(change, RunBegan):
                 await loop.on_run_began(change.run, _run_start_details(change, restore_of(change.run)))
+                inspections.on_run_began(change.run, change.at)
             else:
+                inspections.on_run_ended(change.run)
                 await loop.on_run_ended(change.run, _run_end_details(change))
                 await runtime.discard_run(change.run)
         except Exception:

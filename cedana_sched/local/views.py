@@ -85,6 +85,9 @@ class JobView(msgspec.Struct, frozen=True):
     runs: tuple[RunView, ...] = ()
     checkpoint: CheckpointView | None = None
     restore: RestoreView | None = None
+    obstacle: str | None = None
+    """In words, what a checkpoint would fail for, with the remedy; None: nothing was found. Looked at soon after each
+    start of the job's processes."""
 
 
 class GroupView(msgspec.Struct, frozen=True):

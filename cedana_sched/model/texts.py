@@ -19,3 +19,8 @@ def truncate_text(text: str, longest: int = LONGEST_TEXT) -> str:
     if len(text) > longest:
         text = text[: longest - len(_ELLIPSIS)] + _ELLIPSIS
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def printable_text(text: str) -> str:
+    """Replace characters that would reach a terminal as anything but text, such as those of a process's name."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)

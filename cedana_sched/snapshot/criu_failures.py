@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
+
+IO_URING_REMEDY: Final = (
+    "switch it off in the program (for libuv, as of Node.js: UV_USE_IO_URING=0), or deny it: in a cluster"
+    " podDefaults of a CheckpointPolicy does either"
+)
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ FAILURES = (
     _compile_failure(
         r"io_uring|send_fds failed \(-22\)",  # the kernel refuses to pass io_uring descriptors, and no others
         "the processes use io_uring, which cannot be saved",
-        "switch it off in the program (for libuv: UV_USE_IO_URING=0)",
+        IO_URING_REMEDY,
     ),
     _compile_failure(
         r"/dev/nvidia|/dev/kfd|/dev/dri",

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from cedana_sched.model.errors import SnapshotError
+from cedana_sched.snapshot.criu_failures import IO_URING_REMEDY
 
 LOOK_SECONDS = 5.0
 LOOK_PROCESSES = 4096
@@ -38,6 +39,8 @@ class Obstacle(msgspec.Struct, frozen=True):
     command: str
     problem: str
     remedy: str
+    reason: str = "NotCheckpointable"
+    """The kind of problem, in CamelCase as in the conditions of Kubernetes."""
 
     def __str__(self) -> str:
         return f"process {self.pid} ({self.command}) {self.problem}: {self.remedy}"
@@ -45,12 +48,22 @@ class Obstacle(msgspec.Struct, frozen=True):
 
 _TRACER = re.compile(rb"^TracerPid:\s*([1-9]\d*)", re.MULTILINE)
 _DESCRIPTORS = (
-    (r"anon_inode:\[?io_uring", "uses io_uring", "switch it off in the program (for libuv: UV_USE_IO_URING=0)"),
-    (r"anon_inode:\[?perf_event", "counts hardware events", "end the profiler"),
-    (r"anon_inode:kvm", "runs a virtual machine", "snapshot the machine from within its hypervisor"),
-    (r"anon_inode:\[?(?:userfaultfd|seccomp)", "handles another process's faults", "run the program without it"),
-    (r"/dev/(?:nvidia|kfd|dri/)", "holds a GPU", "GPU state cannot be saved by this version"),
-    (r"/dev/(?:fuse|infiniband/)", "drives a device", "run the program without it"),
+    (r"anon_inode:\[?io_uring", "UsesIoUring", "uses io_uring", IO_URING_REMEDY),
+    (r"anon_inode:\[?perf_event", "CountsHardwareEvents", "counts hardware events", "end the profiler"),
+    (
+        r"anon_inode:kvm",
+        "RunsVirtualMachine",
+        "runs a virtual machine",
+        "snapshot the machine from within its hypervisor",
+    ),
+    (
+        r"anon_inode:\[?(?:userfaultfd|seccomp)",
+        "HandlesFaults",
+        "handles another process's faults",
+        "run the program without it",
+    ),
+    (r"/dev/(?:nvidia|kfd|dri/)", "HoldsGPU", "holds a GPU", "GPU state cannot be saved by this version"),
+    (r"/dev/(?:fuse|infiniband/)", "DrivesDevice", "drives a device", "run the program without it"),
 )
 
 
@@ -125,7 +138,8 @@ def _tracer_obstacles_of(pid: int, look: _CheckBudget) -> Iterator[Obstacle]:
             if tracer:
                 number = tracer.group(1).decode()
                 by = f"process {number} ({_command_name_of(Path('/proc', number))})"
-                yield Obstacle(pid, _command_name_of(folder), f"is traced by {by}", "end the debugger (gdb, strace)")
+                command = _command_name_of(folder)
+                yield Obstacle(pid, command, f"is traced by {by}", "end the debugger (gdb, strace)", "IsTraced")
 
 
 def _folder_entries(folder: Path, look: _CheckBudget) -> Iterator[Path]:
@@ -155,11 +169,12 @@ def _obstacles_of(pid: int, look: _CheckBudget) -> Iterator[Obstacle]:
                 leases |= _leased_files(folder / "fdinfo" / path.name)
         except (FileNotFoundError, ProcessLookupError):
             continue  # closed meanwhile
-        for pattern, problem, remedy in _DESCRIPTORS:
+        for pattern, reason, problem, remedy in _DESCRIPTORS:
             if re.match(pattern, target):
-                yield Obstacle(pid, command, problem, remedy)
+                yield Obstacle(pid, command, problem, remedy, reason)
     if leases and (mapped := _find_mapped_file(folder, leases, look)):
-        yield Obstacle(pid, command, f"has a lease on a file that it has mapped ({mapped})", "give one of them up")
+        problem = f"has a lease on a file that it has mapped ({mapped})"
+        yield Obstacle(pid, command, problem, "give one of them up", "MapsLeasedFile")
 
 
 def _leased_files(fdinfo: Path) -> set[bytes]:

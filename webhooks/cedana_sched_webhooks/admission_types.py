@@ -74,12 +74,18 @@ class Affinity(TypedDict, total=False):
     nodeAffinity: NodeAffinity | None
 
 
+class OperatingSystem(TypedDict, total=False):
+    name: str | None
+
+
 class PodSpec(TypedDict, total=False):
     containers: list[Container] | None
     initContainers: list[dict[str, Any]] | None
     ephemeralContainers: list[EphemeralContainer] | None
     volumes: list[dict[str, Any]] | None
     schedulingGates: list[dict[str, Any]] | None
+    securityContext: dict[str, Any] | None
+    os: OperatingSystem | None
     hostUsers: bool | None
     affinity: Affinity | None
     nodeSelector: dict[str, str] | None

@@ -24,6 +24,7 @@ from cedana_sched.model.objects.checkpoint_policy import (
     DEFAULT,
     CheckpointPolicySpec,
     EffectivePolicy,
+    PodDefaults,
     effective_policy,
     read_spec,
 )
@@ -71,6 +72,16 @@ class AdmissionCaches(PreemptionIndex):
             return EffectivePolicy(cap_deadlines(CheckpointPolicy(), self.longest_seconds))
         found = effective_policy(name or DEFAULT, self.policy_spec(name or DEFAULT), namespace)
         return EffectivePolicy(cap_deadlines(found.policy, self.longest_seconds), found.withheld)
+
+    def pod_defaults_for_pods(self, name: str | None) -> PodDefaults:
+        """Return the `podDefaults` of the policy of that name; without a name as `policy_for_pods`.
+
+        Raises:
+            UsageError: the policy does not exist, or cannot be read.
+        """
+        if not name and self.policies.get(DEFAULT) is None:
+            return PodDefaults()
+        return self.policy_spec(name or DEFAULT).pod_defaults
 
     def policy_spec(self, name: str) -> CheckpointPolicySpec:
         """Return the spec of the policy of that name.

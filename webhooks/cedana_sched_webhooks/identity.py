@@ -17,6 +17,9 @@ ALIKE: Final = frozenset({("apps/v1", "ReplicaSet"), ("v1", "ReplicationControll
 """Controllers whose pods are interchangeable, and of which two can always run at a time: even with one replica, while
 it is being replaced."""
 
+IO_URING_VARIABLE: Final = "UV_USE_IO_URING"
+"""The variable of libuv; see `PodDefaults`."""
+
 
 class Replica(msgspec.Struct, frozen=True):
     """One of the pods that share an id; `namespace / id / index` names its snapshots."""
@@ -119,15 +122,20 @@ def asks_for_protection(pod: Object) -> bool:
         return True
 
 
-def keep_checkpoint_variables(pod: Object) -> Object:
-    """Return the pod with all variables of its containers removed except those that name a workload."""
+def keep_read_variables(pod: Object) -> Object:
+    """Return the pod with all variables of its containers removed except those that we read.
+
+    A container that had others keeps a nameless one in their place: what is added to its variables must not replace
+    them.
+    """
     containers = [
-        {**one, "env": [variable for variable in one["env"] if variable.get("name") == CHECKPOINT_VARIABLE]}
-        if one.get("env")
-        else one
-        for one in _regular_containers_of(pod)
+        {**one, "env": _read_variables(one["env"])} if one.get("env") else one for one in _regular_containers_of(pod)
     ]
     return {**pod, "spec": {**pod["spec"], "containers": containers}} if containers else pod
+
+
+def _read_variables(variables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in variables if one.get("name") in {CHECKPOINT_VARIABLE, IO_URING_VARIABLE}] or [{}]
 
 
 def is_numbered(pod: Object) -> bool:

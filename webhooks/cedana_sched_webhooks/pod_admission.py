@@ -17,14 +17,14 @@ from cedana_sched.kube.restore_node_affinity import cpus_that_can_continue, requ
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import is_keyed_by_name
 from cedana_sched.model.objects import names
-from cedana_sched_webhooks import pod_mutations
+from cedana_sched_webhooks import pod_defaults, pod_mutations
 from cedana_sched_webhooks.admission import LARGEST_BYTES, Answer, Request
 from cedana_sched_webhooks.admission_types import MIRROR
 from cedana_sched_webhooks.caches import AdmissionCaches
 from cedana_sched_webhooks.configuration import Configuration
-from cedana_sched_webhooks.identity import Replica, keep_checkpoint_variables, replica_of
+from cedana_sched_webhooks.identity import Replica, keep_read_variables, replica_of
 from cedana_sched_webhooks.json_patch import patch_operations
-from cedana_sched_webhooks.policy_choice import choose_policy, choose_policy_for_restore
+from cedana_sched_webhooks.policy_choice import Choice, choose_policy, choose_policy_for_restore
 from cedana_sched_webhooks.replica_numbers import Distinction, ReplicaNumbers
 from cedana_sched_webhooks.restore_container import put_restore_container, refuse_foreign_use, remove_restore_container
 from cedana_sched_webhooks.snapshot_choice import (
@@ -61,7 +61,7 @@ class PodAdmission:
         if pod is None or not is_ours or _is_large(request, pod) or not _is_protected(pod):
             return admit_pod(request, self._caches, self._configuration)
         # kept encoded during the API call: decoded it is many times larger, and many requests may wait
-        parked = msgspec.json.encode(msgspec.structs.replace(request, object=keep_checkpoint_variables(pod)))
+        parked = msgspec.json.encode(msgspec.structs.replace(request, object=keep_read_variables(pod)))
         asking = self._siblings.distinguish(pod, namespace)
         del pod, request
         apart = await asking
@@ -160,6 +160,7 @@ def _protect_pod(
     if not _is_host_access_forbidden(namespace, caches):
         pod_mutations.add_prestop_hook(pod, choice.policy, configuration.agent_port)
         pod_mutations.write_confirm_deletion(pod, configuration.asking)
+    unset = _write_pod_defaults(pod, namespace, choice, continuation, caches)
     decision = "identified"
     warnings: tuple[str, ...] = ()
     if runtime_class := _foreign_runtime_class(pod["spec"]):
@@ -174,7 +175,24 @@ def _protect_pod(
     else:
         remove_restore_container(pod)
     patch = tuple(patch_operations(before, pod))
-    return Answer(decision if patch else "unchanged", patch=patch, warnings=(*choice.warnings, *unclear, *warnings))
+    return Answer(
+        decision if patch else "unchanged", patch=patch, warnings=(*choice.warnings, *unclear, *unset, *warnings)
+    )
+
+
+def _write_pod_defaults(
+    pod: Object, namespace: str, choice: Choice, continuation: Continuation | None, caches: AdmissionCaches
+) -> tuple[str, ...]:
+    """Write what the policy sets where the pod sets nothing; return what the pod's author should know of it."""
+    if choice.pod_defaults.disable_libuv_io_uring:
+        pod_defaults.disable_libuv_io_uring(pod)
+    pod_defaults.remove_stray_mark(pod)
+    if (profile := choice.pod_defaults.seccomp_profile) is None:
+        return ()
+    if pod_defaults.may_have_profile(profile, namespace, continuation, caches):
+        pod_defaults.write_seccomp_profile(pod, profile)
+        return ()
+    return (f"cedana: the pod does not get the seccomp profile {profile}: the pod of its snapshot had not got it",)
 
 
 def _choose_continuation(

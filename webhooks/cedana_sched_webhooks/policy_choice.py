@@ -9,7 +9,7 @@ import msgspec
 from cedana_sched.model.deadline_cap import cap_deadlines
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.checkpoint_policy import DEFAULT, chosen_policy_name
+from cedana_sched.model.objects.checkpoint_policy import DEFAULT, PodDefaults, chosen_policy_name
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched_webhooks.caches import AdmissionCaches
 
@@ -20,6 +20,7 @@ class Choice(msgspec.Struct, frozen=True):
     name: str | None
     policy: CheckpointPolicy
     warnings: tuple[str, ...] = ()
+    pod_defaults: PodDefaults = PodDefaults()
 
 
 def choose_policy(annotations: Mapping[str, str], namespace: str, caches: AdmissionCaches) -> Choice:
@@ -33,7 +34,7 @@ def choose_policy(annotations: Mapping[str, str], namespace: str, caches: Admiss
     warnings = [_overruled_warning(own, name)] if own and name and own != name else []
     if name and withheld:
         warnings.append(_withheld_fields_warning(name, withheld))
-    return Choice(name, policy, tuple(warnings))
+    return Choice(name, policy, tuple(warnings), caches.pod_defaults_for_pods(name))
 
 
 def choose_policy_for_restore(annotations: Mapping[str, str], namespace: str, caches: AdmissionCaches) -> Choice:
@@ -46,7 +47,8 @@ def choose_policy_for_restore(annotations: Mapping[str, str], namespace: str, ca
         return choose_policy(annotations, namespace, caches)
     except UsageError as error:
         warning = f"cedana: the policy {DEFAULT!r} counts: {error}"
-        return Choice(_policy_name_to_write(annotations, caches), _default_policy(namespace, caches), (warning,))
+        name, policy = _policy_name_to_write(annotations, caches), _default_policy(namespace, caches)
+        return Choice(name, policy, (warning,), _default_pod_defaults(caches))
 
 
 def _policy_name_to_write(annotations: Mapping[str, str], caches: AdmissionCaches) -> str | None:
@@ -62,6 +64,13 @@ def _default_policy(namespace: str, caches: AdmissionCaches) -> CheckpointPolicy
         return caches.policy_for_pods(None, namespace).policy
     except UsageError:  # the policy `default` cannot be read
         return cap_deadlines(CheckpointPolicy(), caches.longest_seconds)
+
+
+def _default_pod_defaults(caches: AdmissionCaches) -> PodDefaults:
+    try:
+        return caches.pod_defaults_for_pods(None)
+    except UsageError:  # as above
+        return PodDefaults()
 
 
 def _overruled_warning(own: str, of_queue: str) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, RefusedByServerError
+from cedana_sched.kube.patch_preconditions import same_object_test
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 
@@ -32,7 +33,7 @@ async def write_disruption_condition(api: Api, pod: Pod, reason: str, message: s
         "lastTransitionTime": _format_time(SERVER_TIME.now()),
     }
     patch: list[Object] = [
-        {"op": "test", "path": "/metadata/uid", "value": metadata.uid},
+        same_object_test(metadata),
         {"op": "add", "path": "/status/conditions/-", "value": condition},
     ]
     try:

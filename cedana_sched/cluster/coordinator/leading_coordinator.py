@@ -20,6 +20,7 @@ from cedana_sched.cluster.coordinator.adapter_notes import ConfigMapNotes
 from cedana_sched.cluster.coordinator.adapter_supervision import AdapterMetrics, OwnDeployment, keep_running
 from cedana_sched.cluster.coordinator.checkpoint_finalizer import CheckpointFinalizer
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById, CheckpointsBySnapshot
+from cedana_sched.cluster.coordinator.checkpointable_events import CheckpointableEvents
 from cedana_sched.cluster.coordinator.checkpoints_in_use import CheckpointsInUse
 from cedana_sched.cluster.coordinator.container_restarts import ContainerRestarts
 from cedana_sched.cluster.coordinator.event_publisher import EventListeners, EventPublisher
@@ -96,13 +97,15 @@ class LeadingCoordinator:
         self._checkpoints = Informer(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
         by_snapshot, by_id = CheckpointsBySnapshot(self._checkpoints), CheckpointsById(self._checkpoints)
         self._retention = RetentionCleanup(api, self._checkpoints, by_snapshot)
+        owners = OwnerReferences(self._everywhere)
         self._projection = Projection(
             api,
             namespace,
             self._retention.has_removed_snapshot,
-            OwnerReferences(self._everywhere).owner_references_for,
+            owners.owner_references_for,
             RejectedWrites(self._events, count_rejected_write).on_write_rejected,
             lambda uid, namespace_uid: self.coordinator.post(NamespaceCorrected(uid, namespace_uid)),
+            owners.marks_for,
         )
         self._alive = PodNodeDependencies()
         self._agents = ObjectAgents(
@@ -135,6 +138,7 @@ class LeadingCoordinator:
         incarnations = IncarnationNumbers(self._agents.restores)
         self._restarts = ContainerRestarts(self._events, by_id, incarnations)
         self.pods.subscribe(self._restarts.on_pod_changed)
+        self.pods.subscribe(CheckpointableEvents(self._events).on_pod_changed)
 
         def access(adapter: str) -> ClusterAccess:
             notes = ConfigMapNotes(api, namespace, adapter, identity)

@@ -1,4 +1,4 @@
-"""Owner references of pods: for their Checkpoints if the id is a Job's own, and for Events."""
+"""What Checkpoints get from their pods: owner references if the id is a Job's own, and marks. References for Events."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 
+LONGEST_MARK = 512
+"""Characters; a pod's author may have written another mark than our webhook."""
+
 
 class OwnerReferences:
-    """Resolves ownerReferences; `pods` must have synced."""
+    """Resolves ownerReferences and annotations of Checkpoints; `pods` must have synced."""
 
     def __init__(self, pods: Informer[Pod]) -> None:
         self._pods = pods
@@ -22,10 +25,20 @@ class OwnerReferences:
 
         They do not block the owner's deletion: that would require permissions on every kind of pod controller.
         """
-        pod = self._pods.get(workload.name, workload.namespace)
-        if pod is None or pod.metadata.uid != workload.uid or pod.metadata.annotations.get(names.DERIVED_ID) != "true":
+        pod = self._find_pod(workload)
+        if pod is None or pod.metadata.annotations.get(names.DERIVED_ID) != "true":
             return []
         return [_reference_fields(owner)] if (owner := pod.metadata.controller_reference) is not None else []
+
+    def marks_for(self, workload: WorkloadRef) -> dict[str, str]:
+        """Return the annotations for snapshot objects of this pod, by which the webhook prepares its successor."""
+        pod = self._find_pod(workload)
+        mark = pod.metadata.annotations.get(names.SECCOMP_DEFAULTED) if pod is not None else None
+        return {names.SECCOMP_DEFAULTED: mark[:LONGEST_MARK]} if mark else {}
+
+    def _find_pod(self, workload: WorkloadRef) -> Pod | None:
+        pod = self._pods.get(workload.name, workload.namespace)
+        return pod if pod is not None and pod.metadata.uid == workload.uid else None
 
 
 def owner_reference(metadata: Metadata) -> dict[str, str] | None:

@@ -111,6 +111,7 @@ class Projection:
         owners: Callable[[WorkloadRef], list[Object]] = lambda _: [],
         on_write_rejected: OnWriteRejected = lambda *_: None,
         on_namespace_corrected: Callable[[str, str], None] = lambda uid, namespace_uid: None,  # noqa: ARG005
+        marks: Callable[[WorkloadRef], dict[str, str]] = lambda _: {},
     ) -> None:
         """Construct; writes use the permissions of `api`.
 
@@ -120,6 +121,7 @@ class Projection:
             is_removed: whether a checkpoint's snapshot has been removed.
             owners: `ownerReferences` of a Checkpoint of this pod.
             on_write_rejected: called for each refused write.
+            marks: annotations of a Checkpoint of this pod.
             on_namespace_corrected: called with the uid of a record and its actual namespace uid, if it has another one.
         """
         self._api = api
@@ -128,6 +130,7 @@ class Projection:
         self._on_namespace_corrected = on_namespace_corrected
         self._is_removed = is_removed
         self._owners = owners
+        self._marks = marks
         self._system_namespace = system_namespace
         self._targets: dict[str, _ObjectState] = {}
         self._let_go: set[str] = set()
@@ -384,6 +387,8 @@ class Projection:
         if isinstance(target.record, Checkpoint):
             if owners := self._owners(target.record.workload):
                 body["metadata"]["ownerReferences"] = owners
+            if marks := self._marks(target.record.workload):
+                body["metadata"]["annotations"] = marks
             if target.order is not None:
                 body["spec"][_FIRST_ORDER] = encode_numbered_order(target.order_number, target.order)
                 gives_order = True

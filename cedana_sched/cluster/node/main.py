@@ -16,8 +16,10 @@ from cedana_sched.agent.compatibility_facts import compatibility_of_node
 from cedana_sched.agent.dump_budget import DumpBudget, DumpMetrics
 from cedana_sched.agent.node_agent import NodeAgent
 from cedana_sched.agent.staging import Reserve
+from cedana_sched.agent.start_inspections import StartInspections
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.capture_detacher import HostCgroupDetacher
+from cedana_sched.cluster.node.checkpointable_condition import CheckpointableConditions, InspectedPods
 from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.cluster.node.containers.containerd_wait import wait_for_containerd
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
@@ -53,6 +55,7 @@ from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError, UnreadableError
 from cedana_sched.kube.events import COMPONENT, EventRecorder
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.token_access import TokenAccess
 from cedana_sched.kube.watching import first_unsynced_reason
 from cedana_sched.model.compatibility import NodeDescription
@@ -181,6 +184,9 @@ class _Agent:
         self._own_grace = OriginalGraceEnforcer(
             self._pods.wait_released, self._pods.is_deleted, containers, self._pods.is_served
         )
+        conditions = CheckpointableConditions(api, self._pods.pod)
+        self._inspections = StartInspections(self._agent.inspect, conditions.publish)
+        self._inspected_pods = InspectedPods(self._inspections, self._pods.is_served, SERVER_TIME.seconds)
         self.busy: tuple[DrainablePart, ...] = (self._feed,)
         self._hold_socket = configuration.hold_socket
         self._events = EventRecorder(api, COMPONENT)
@@ -203,6 +209,7 @@ class _Agent:
             group = await stack.enter_async_context(asyncio.TaskGroup())
             self._deletions = group
             self._pods.subscribe(self._on_pod_change)
+            self._pods.subscribe(self._inspected_pods.on_pod_change)
             group.create_task(self._pods.run(), name="pods")
             await self._pods.informer.synced.wait()
             group.create_task(self._feed.run(), name="orders")
@@ -213,6 +220,7 @@ class _Agent:
             group.create_task(self._incarnation_reports.run(), name="new incarnations")
             group.create_task(self._hold_port.run(), name="foreign sockets")
             group.create_task(self._events.run(), name="events")
+            group.create_task(self._inspections.run(), name="looks at pods that have started")
             if self._collector is not None:
                 group.create_task(self._collector.run(), name="turns to collect garbage")
             await stack.enter_async_context(self._pre_stop.serve(self._hold_socket))

@@ -121,6 +121,13 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
         return (f"{self.stdout}.{index}", f"{self.stderr}.{index}")
 
 
+class RunObstacle(msgspec.Struct, frozen=True):
+    """What a checkpoint of a run would fail for; `reason` is a CamelCase constant, `message` is for users."""
+
+    reason: str
+    message: str
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One incarnation of one replica's processes."""
 
@@ -139,6 +146,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """In words, how the run ended if not by itself: preempted, lost, never started."""
     preserved_seconds: float = 0.0
     """Running time that is in a snapshot and has not been restored yet."""
+    obstacle: RunObstacle | None = None
+    """As the last look at its processes found; None: none was found."""
 
     @property
     def has_ended(self) -> bool:

@@ -19,6 +19,7 @@ from cedana_sched.local.jobs.job import (
     JobDescription,
     JobPhase,
     Run,
+    RunObstacle,
     TransitionCause,
     apply_transition,
 )
@@ -294,8 +295,26 @@ def _count_saved_work(job: Job, run: Run) -> Job:
     return job
 
 
+def on_run_inspected(draft: Draft, uid: str, obstacle: RunObstacle | None) -> None:
+    """Record what a checkpoint of a run would fail for; None: nothing was found. Each new reason is an event."""
+    found = draft.find_run(uid)
+    if found is None or found[1].has_ended or found[1].obstacle == obstacle:
+        return
+    job, run = found
+    job = draft.put(job.with_run(replace(run, obstacle=obstacle)))
+    name = _name_of_run(job, run)
+    if obstacle is None:
+        draft.add_event(job, "Checkpointable", f"{name}: what a checkpoint would have failed for is gone")
+    elif run.obstacle is None or run.obstacle.reason != obstacle.reason:
+        draft.add_event(job, "NotCheckpointable", f"{name}: a checkpoint would fail: {obstacle.message}", warning=True)
+
+
+def _name_of_run(job: Job, run: Run) -> str:
+    return job.description.name if job.description.replicas == 1 else f"{job.description.name}-{run.index}"
+
+
 def _add_start_events(draft: Draft, job: Job, run: Run, beginning: RunStartDetails) -> None:
-    name = job.description.name if job.description.replicas == 1 else f"{job.description.name}-{run.index}"
+    name = _name_of_run(job, run)
     if beginning.restored:
         draft.add_event(job, "Restored", f"{name} continues from {beginning.snapshot or 'its snapshot'}")
     elif beginning.cold_because is not None:

@@ -21,7 +21,7 @@ import structlog
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.local.configuration import Configuration
 from cedana_sched.local.jobs import evictions, job_event_rules, requests
-from cedana_sched.local.jobs.job import Job, JobPhase, Run
+from cedana_sched.local.jobs.job import Job, JobPhase, Run, RunObstacle
 from cedana_sched.local.jobs.job_event_rules import RunEndDetails, RunStartDetails
 from cedana_sched.local.jobs.journal import StateChanges
 from cedana_sched.local.jobs.loop_state import Draft, LoopState, StartRun, TerminateRun
@@ -207,6 +207,14 @@ class SchedulingLoop:
     async def on_run_ended(self, uid: str, ending: RunEndDetails) -> None:
         """Record that nothing of a run is left; afterwards the runtime may discard the run."""
         await self._process_event_with_retries(lambda draft: job_event_rules.on_run_ended(draft, uid, ending))
+
+    async def on_run_inspected(self, uid: str, obstacle: RunObstacle | None) -> None:
+        """Record what a checkpoint of a run would fail for; None: nothing was found.
+
+        Raises:
+            RetryableError: the journal cannot be written now.
+        """
+        await self._process_event(lambda draft: job_event_rules.on_run_inspected(draft, uid, obstacle))
 
     async def on_snapshot_terminal(self, signal_uid: str, *, committed: bool) -> None:
         """Record that the snapshot of a job that keeps running is terminal (such a signal is never released)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Annotated, Final, NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -51,6 +51,46 @@ class AllowedNamespaces(UserWritten):
         return self.from_ is FromNamespaces.ALL or namespace in self.names
 
 
+class SeccompProfile(UserWritten):
+    """As `seccompProfile` of a pod's `securityContext`."""
+
+    type: Literal["RuntimeDefault", "Localhost"]
+    """The runtime's profile, or a file below the kubelet's folder `seccomp`."""
+    localhost_profile: Annotated[
+        str | None,
+        Field(
+            alias="localhostProfile",
+            max_length=253,
+            pattern=r"^[A-Za-z0-9_][-A-Za-z0-9_.]*(/[A-Za-z0-9_][-A-Za-z0-9_.]*)*$",
+        ),
+    ] = None
+    """Path of the profile, of type `Localhost`; every node must have it."""
+
+    @model_validator(mode="after")
+    def _validate_path(self) -> Self:
+        if (self.type == "Localhost") != (self.localhost_profile is not None):
+            raise ValueError("write localhostProfile with 'type: Localhost', and with no other")
+        return self
+
+    def __str__(self) -> str:
+        return "/".join((self.type, *([self.localhost_profile] if self.localhost_profile else [])))
+
+
+class PodDefaults(UserWritten):
+    """What protected pods get at their creation where they leave it unset, so that they can be saved.
+
+    No protection against a pod's author, who may set everything.
+    """
+
+    disable_libuv_io_uring: Annotated[bool, Field(alias="disableLibuvIoUring")] = True
+    """Whether containers get the variable `UV_USE_IO_URING=0`, by which libuv, and so Node.js, does without io_uring,
+    which cannot be saved."""
+    seccomp_profile: Annotated[SeccompProfile | None, Field(alias="seccompProfile")] = None
+    """The seccomp profile of pods that name none; absent: none is written. One that denies io_uring, as RuntimeDefault
+    of containerd 2.0 and newer does, makes programs fall back to other calls. A pod that restores a snapshot gets it
+    only if the saved pod had got the same."""
+
+
 class CheckpointPolicySpec(CheckpointPolicy):
     """The fields of an inline policy, and the namespaces that may use it."""
 
@@ -58,6 +98,7 @@ class CheckpointPolicySpec(CheckpointPolicy):
     pods_may_choose: Annotated[bool | None, Field(alias="podsMayChoose")] = None
     """Whether pods of a queue that names this policy may name another one that their namespace may use. Absent: true
     only for the policy `default`, which is not an explicit choice."""
+    pod_defaults: Annotated[PodDefaults, Field(alias="podDefaults")] = PodDefaults()
 
 
 _WHERE: Final = f"metadata.annotations[{names.POLICY}]"

@@ -38,6 +38,10 @@ QUEUE_POLICY: Final = f"{GROUP}/queue-policy"
 """Annotation of a pod or pod template, written by an adapter: name of the CheckpointPolicy of the pod's queue. Takes
 precedence over `POLICY`, unless that policy sets `podsMayChoose`."""
 
+PREFLIGHT_REQUESTED: Final = f"{GROUP}/preflight-requested"
+"""Annotation of a running pod: with each new value, the agent looks once whether the pod can be saved. Any user who may
+change the pod writes it; requests within some seconds become one."""
+
 # Written by the pod webhook.
 NAMESPACE_UID: Final = f"{GROUP}/namespace-uid"
 """Annotation of a pod: the uid of its namespace, unless `storage.sharedNamespaces` has the namespace's name."""
@@ -53,6 +57,10 @@ RESTORE_IDENTITY: Final = f"{GROUP}/restore-identity"
 product's init container and runtime class."""
 ANY_INDEX: Final = "*"
 """The index in `RESTORE_IDENTITY` of a pod without a stable index: the coordinator assigns one."""
+SECCOMP_DEFAULTED: Final = f"{GROUP}/seccomp-defaulted"
+"""Annotation of a pod: the seccomp profile that a policy's `podDefaults` gave it, as `RuntimeDefault` or
+`Localhost/PATH`; of a Checkpoint: that of its pod. A snapshot of a pod without the profile is not restored in a pod
+that has it."""
 PRESTOP_TOKEN: Final = f"{GROUP}/prestop-token"
 """Annotation of a pod: the secret part of its preStop hook's path, so that no other caller can end its hold."""
 ORIGINAL_GRACE_PERIOD: Final = f"{GROUP}/original-grace-period-seconds"
@@ -99,6 +107,10 @@ NOT_PREEMPTED: Final = f"{GROUP}/not-preempted"
 
 WRITER: Final = f"{GROUP}/writer"
 """Annotation of a ConfigMap of the coordinator: the coordinator that wrote it."""
+
+# Written by the agent on the pods of its node.
+CHECKPOINTABLE: Final = f"{GROUP}/Checkpointable"
+"""Type of the pod condition that says whether a checkpoint of the pod would fail, and why."""
 
 # Written by the agent on its node.
 NODE_PREPARED: Final = f"{GROUP}/node-prepared"

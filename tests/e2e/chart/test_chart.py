@@ -531,7 +531,7 @@ async def test_everybody_has_the_least_rights(helm: Binaries) -> None:
              for resource in rule["resources"] for verb in rule["verbs"]}  # fmt: skip
     writes = {(resource, verb) for resource, verb in agent if verb not in {"get", "list", "watch"}}
     assert writes == {
-        ("checkpoints/status", "patch"), ("restores/status", "patch"), ("nodes", "patch"),
+        ("checkpoints/status", "patch"), ("restores/status", "patch"), ("nodes", "patch"), ("pods/status", "patch"),
         ("events", "create"), ("events", "patch"), *ASKS,
     }  # fmt: skip
     extender = {triple for rule in rules_of(objects, EXTENDER) for triple in triples(rule)}

@@ -15,7 +15,7 @@ import pytest_asyncio
 from kubernetes_asyncio.client import ApiException
 
 from cedana_sched.kube.events import COMPONENT
-from cedana_sched.model.objects.names import API_VERSION, NODE, NODE_PREPARED
+from cedana_sched.model.objects.names import API_VERSION, CHECKPOINTABLE, NODE, NODE_PREPARED
 from tests.cluster.api.admission import wait_until_allowed, wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
@@ -232,6 +232,43 @@ async def test_it_says_of_its_own_node_what_it_can_do(
     finally:
         gone = {kind: {f"{NODE_PREPARED}-test": None} for kind in ("labels", "annotations")}
         await api.patch("v1", "Node", node, {"metadata": gone})
+
+
+async def test_it_writes_one_condition_of_the_pods_of_its_own_node(
+    namespace: Namespace, cluster: Cluster, account: str, toolbox: str
+) -> None:
+    main = container(toolbox, "sleep", "60")
+    node, other = sorted(cluster.nodes)[:2]
+    await namespace.apply(pod("theirs", main, nodeName=other, tolerations=[{"operator": "Exists"}]))
+    await namespace.apply(pod("ours", main, nodeName=node, tolerations=[{"operator": "Exists"}]))
+    found = await namespace.ready("ours")
+    agent, status = Agent(namespace, account, node), ("--subresource=status",)
+    condition = {"type": CHECKPOINTABLE, "status": "False", "reason": "UsesIoUring", "message": "it uses io_uring"}
+    conditions = found["status"]["conditions"]
+    await agent.patches("pod/ours", *status, status={"conditions": [*conditions, condition]})
+    written = (await namespace.get("v1", "Pod", "ours"))["status"]["conditions"]
+    assert [one["reason"] for one in written if one["type"] == CHECKPOINTABLE] == ["UsesIoUring"]
+    assert [one for one in written if one["type"] != CHECKPOINTABLE] == conditions
+    ready = [{**one, "status": "False"} if one["type"] == "Ready" else one for one in conditions]
+    for wrong in (
+        {"status": {"conditions": [*ready, condition]}},
+        {"status": {"conditions": [condition]}},
+        {"status": {"conditions": conditions}},
+        {"status": {"conditions": [*conditions, {**condition, "type": "DisruptionTarget", "status": "True"}]}},
+        {"status": {"conditions": [*conditions, {**condition, "message": "x" * 2000}]}},
+        {"status": {"phase": "Failed"}},
+        {"status": {"reason": "Evicted", "message": "me"}},
+        {"status": {"containerStatuses": None}},
+        {"metadata": {"annotations": {"sched.cedana.ai/id": "other"}}},
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"finalizers": ["a.b/c"]}},
+    ):
+        said = await agent.is_refused("pod/ours", *status, DRY, **wrong)
+        assert f"an agent writes the condition {CHECKPOINTABLE} of pods of its node only" in said
+    theirs = (await namespace.get("v1", "Pod", "theirs"))["status"]["conditions"]
+    said = await agent.is_refused("pod/theirs", *status, DRY, status={"conditions": [*theirs, condition]})
+    assert f"the agent of node {node} has nothing to write about node {other}" in said
+    assert "cannot patch resource" in await agent.is_refused("pod/ours", DRY, metadata={"labels": {"a": "b"}})
 
 
 def _event(kind: str, name: str, **fields: object) -> Object:

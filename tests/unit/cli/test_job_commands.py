@@ -48,6 +48,12 @@ def test_describe_tells_the_story_of_a_job(engine: FakeEngine, cli: Cli) -> None
     assert "from default/md-run/0/main@1" in text
 
 
+def test_a_job_shows_what_a_checkpoint_would_fail_for(engine: FakeEngine, cli: Cli) -> None:
+    engine.jobs = {"4f6c1d2e9a7b": a_job(obstacle="process 7 (node) uses io_uring: switch it off", checkpoint=None)}
+    assert "cannot be saved: process 7 (node) uses io_uring: switch it off" in " ".join(cli("ps").stdout.split())
+    assert "Checkpointable:  no: process 7 (node) uses io_uring: switch it off" in cli("describe", "md").stdout
+
+
 def test_an_unknown_job_ends_with_not_found(engine: FakeEngine, cli: Cli) -> None:
     for command in ("describe", "logs", "preempt", "checkpoint", "restore", "cancel", "wait"):
         result = cli(command, "a/b c?")

@@ -26,6 +26,10 @@ THEIRS = frozenset({"apiVersion", "completionTime", "lastTransitionTime", "nodeN
 """Fields that Kubernetes' kinds have as well."""
 NOT_FIELDS = {
     ("cedana_sched.store.storage_config", "allowHttp"): "a setting of the store's file",
+    ("cedana_sched.cluster.node.checkpointable_condition", "lastProbeTime"): "a field of a pod's condition",
+    ("cedana_sched.cli.doctor.cluster.webhook_calls", "seccompProfile"): "a field of a pod",
+    ("cedana_sched_webhooks.pod_defaults", "seccompProfile"): "the same",
+    ("cedana_sched_webhooks.restore_container", "seccompProfile"): "the same",
     ("cedana_sched.adapter.conformance.cluster_stage", "creationTime"): "a fake of the coordinator for adapters' tests",
     ("cedana_sched.adapter.conformance.cluster_stage", "heldObjectRef"): "the same",
     ("cedana_sched.adapter.conformance.cluster_stage", "podUID"): "the same",

@@ -30,7 +30,7 @@ ROOMS = (
     "adapters",
 )
 WRITES = frozenset({"apply", "delete", "patch", "update"})
-PRECONDITIONS = ('"resourceVersion"', '"uid":', "uid=", "same_version_tests(", '"path": "/metadata/uid"')
+PRECONDITIONS = ('"resourceVersion"', '"uid":', "uid=", "same_version_tests(", "same_object_test(")
 """How the code says that one is given."""
 
 NOTES, REDO_LOG = "cedana_sched/cluster/coordinator/adapter_notes.py", "cedana_sched/cluster/coordinator/redo_log.py"
@@ -42,6 +42,9 @@ MADE_BY = {
         f"{CHECKS} {name}": f"{CHECK_STATES} _build_workload_status"
         for name in ("_apply_ready_status", "_write_pending_status")
     },
+    "cedana_sched/cluster/node/checkpointable_condition.py publish": (
+        "cedana_sched/cluster/node/checkpointable_condition.py _patch_of"
+    ),
     f"{CHECKS} _write_check_condition": f"{CHECK_STATES} build_active_condition",
     f"{KUEUE}/admission_check_removal.py withdraw_checks": f"{KUEUE}/admission_check_removal.py removal_patch",
     **{f"{NOTES} {name}": f"{NOTES} _config_map_body" for name in ("read", "write")},

@@ -86,6 +86,10 @@ async def test_one_run_that_cannot_be_taken_in_does_not_silence_the_others() -> 
                 raise RuntimeError("a defect")
             taken.append(uid)
 
+    class Inspections:
+        def on_run_ended(self, uid: str) -> None: ...
+
     loop: Any = Loop()
-    await forward_run_events(runtime, loop, lambda _: None)
+    inspections: Any = Inspections()
+    await forward_run_events(runtime, loop, lambda _: None, inspections)
     assert (taken, runtime.forgotten) == (["good"], ["good"])

@@ -18,6 +18,7 @@ from cedana_sched.cli.doctor.cluster import (
     runtimes,
     sealing,
     storage,
+    unsavable_pods,
     webhook_calls,
     webhooks,
 )
@@ -47,6 +48,7 @@ OF_CLUSTER: Final[tuple[tuple[str, Callable[[ClusterReader], Awaitable[list[Find
     (checkpoint_policies.CHECK, checkpoint_policies.examine),
     (runtimes.CHECK, runtimes.examine),
     (pod_security.CHECK, pod_security.check_tenant_namespaces),
+    (unsavable_pods.CHECK, unsavable_pods.examine),
 )
 """Checks of the cluster around it."""
 

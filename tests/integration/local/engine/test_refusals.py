@@ -86,6 +86,16 @@ async def test_a_job_with_an_io_uring_is_not_dumped_and_runs_on(engine: Engine) 
     await prints_on(engine, job.uid)
 
 
+@pytest.mark.skipif(
+    Path("/proc/sys/kernel/io_uring_disabled").read_text().strip() == "2", reason="this machine allows no io_uring"
+)
+async def test_a_job_shows_what_a_checkpoint_would_fail_for_before_there_is_one(engine: Engine) -> None:
+    job = await engine.submit(sys.executable, "-c", IO_URING, id="ring")
+    shown = await engine.until(job.uid, lambda job: job.obstacle is not None)
+    assert "uses io_uring: switch it off" in (shown.obstacle or "")
+    assert shown.phase == "Running"
+
+
 async def test_a_program_that_was_replaced_since_is_named(engine: Engine) -> None:
     program = engine.home / "program"
     shutil.copy("/bin/bash", program)

@@ -327,6 +327,25 @@ async def test_job_owns_the_checkpoints_of_its_own_id_and_no_others(derived: str
     assert owned["finalizers"] == other["finalizers"] == [names.SNAPSHOT_CLEANUP]
 
 
+@pytest.mark.parametrize(
+    ("marked", "uid"), [("RuntimeDefault", pod_uid(1)), (None, pod_uid(1)), ("RuntimeDefault", "its successor")]
+)
+async def test_a_checkpoint_says_which_seccomp_profile_its_pod_got_by_default(marked: str | None, uid: str) -> None:
+    """By that the webhook decides whether a pod that restores the snapshot gets it, too."""
+    annotations = {names.SECCOMP_DEFAULTED: marked} if marked else {}
+    server = purged_server()
+    marks = OwnerReferences(filled(Pod(Metadata("md-1", "bio", uid, annotations=annotations)))).marks_for
+    projection = Projection(server, SYSTEM, marks=marks)
+    task = asyncio.create_task(projection.run())
+    projection.write((checkpoint(1),), ())
+    await projection.wait_flushed()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    metadata = server.objects[CHECKPOINTS, *object_key_of(checkpoint(1), SYSTEM)]["metadata"]
+    expected = {names.SECCOMP_DEFAULTED: marked} if marked and uid == POD_UID else None
+    assert metadata.get("annotations") == expected
+
+
 async def test_what_others_write_among_our_objects_is_passed_over() -> None:
     server = purged_server()
     body = to_object(checkpoint(1), SYSTEM)
