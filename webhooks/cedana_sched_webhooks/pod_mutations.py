@@ -25,6 +25,9 @@ GRACE_MARGIN_SECONDS: Final = 30
 DEFAULT_GRACE_SECONDS: Final = 30
 """Kubernetes' default."""
 
+LOCAL_VOLUMES: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+"""Annotation of a pod: names of its emptyDir volumes, separated by commas (Cluster Autoscaler, FAQ)."""
+
 LONGEST_REASON: Final = 1_024
 """Characters, as for an Event; the reason may quote fields of the pod."""
 SAID_LATER: Final = (
@@ -141,10 +144,19 @@ def prepare_restore(
     spec["runtimeClassName"] = names.RUNTIME_CLASS
     require_label(spec, names.NODE_PREPARED, "true")
     put_restore_container(pod, configuration.restore, may_have_rules=may_have_rules)
+    _allow_scale_down(pod["metadata"])
     gates = spec.get("schedulingGates") or []
     waits = continuation.generation is None and not spec.get("nodeName")  # a pod with a node can no longer be gated
     if waits and not _has_named_object(gates, names.RESTORE_GATE):
         spec["schedulingGates"] = [*gates, {"name": names.RESTORE_GATE}]
+
+
+def _allow_scale_down(metadata: dict[str, Any]) -> None:
+    """Add our volume to those that do not keep the Cluster Autoscaler from evicting the pod: it has no data."""
+    annotations = metadata["annotations"]
+    volumes = [one for one in annotations.get(LOCAL_VOLUMES, "").split(",") if one]
+    if names.RESTORE_VOLUME not in volumes:
+        annotations[LOCAL_VOLUMES] = ",".join([*volumes, names.RESTORE_VOLUME])
 
 
 def _has_named_object(objects: list[dict[str, Any]], name: str) -> bool:

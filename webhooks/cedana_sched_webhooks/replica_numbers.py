@@ -71,8 +71,9 @@ class ReplicaNumbers:
         """
         owner, labels = controlling_owner_of(pod), (pod.get("metadata") or {}).get("labels") or {}
         selector = next((f"{key}={labels[key]}" for key in _SIBLING_LABELS if key in labels), None)
-        distinction = await self._number(pod, namespace)
-        del pod
+        numbering = self._number(pod, namespace)
+        del pod  # free it: it may be large, and the calls slow
+        distinction = await numbering
         if not self._looks_for_replaced or selector is None:
             return distinction
         replaces = await self._has_terminating_sibling(namespace, str(owner.get("uid")), selector)
