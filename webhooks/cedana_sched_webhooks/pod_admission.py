@@ -210,7 +210,8 @@ def _choose_continuation(
         return continuation_from_snapshot(wanted, caches), ()
     alone = apart.by_chance is None
     if apart.replaces:  # the coordinator decides, once it is known whether that pod is saved
-        return Continuation(replica, None, any_of_id=not alone), ()
+        of_any = names.any_snapshot_restore_identity(replica.id)  # a first call may have written it
+        return Continuation(replica, None, any_of_id=not alone or annotations.get(names.RESTORE_IDENTITY) == of_any), ()
     return _newest_continuation(annotations, namespace, replica, caches, alone=alone), ()
 
 

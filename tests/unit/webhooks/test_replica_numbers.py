@@ -184,3 +184,14 @@ async def test_siblings_are_not_read_where_no_adapter_explains_deletions() -> No
 
 async def test_pod_whose_siblings_cannot_be_read_begins_at_once() -> None:
     assert (await _answer_beside(_sibling(**_DELETED), unreachable=True)).decision == "identified"
+
+
+async def test_a_second_call_leaves_the_choice_for_a_replacement_to_the_coordinator() -> None:
+    server = _Server()
+    server.siblings = [_sibling(**_DELETED)]
+    numbers = ReplicaNumbers(cast("Api", server), looks_for_replaced=True)
+    admission = pod_admission.PodAdmission(knowledge(), configuration(), numbers)
+    body = _owned("ReplicaSet", "apps/v1", **{"pod-template-hash": "a"})
+    once = apply_json_patch(body, (await admission.answer(creation(body))).patch)
+    assert once["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/*"
+    assert (await admission.answer(creation(once))).patch == ()
