@@ -1,4 +1,4 @@
-"""Kueue's part of the webhooks: the hold of the suspensions by which it evicts Jobs.
+"""Kueue's part of the webhooks: the hold of the suspensions by which it evicts Jobs, and objects of other kinds.
 
 A refusal has no `retryAfterSeconds`: Kueue's worker would sleep in the call.
 """
@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import ClassVar, Final, Self, TypedDict
 
+import msgspec
+
 from cedana_sched.adapter.settings import read_section
+from cedana_sched.eviction_holds.decision import Decision
 from cedana_sched.eviction_holds.first_requests import FirstRequests
 from cedana_sched.kube.client import Object
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import UserWritten
+from cedana_sched_kueue.managed_kinds import has_identity, read_suspended
 from cedana_sched_kueue.suspension_decision import Suspension, decide_suspension
 from cedana_sched_webhooks.admission import Answer, Refusal, Request, Shape
 from cedana_sched_webhooks.admission_types import Metadata, Template
@@ -24,6 +29,8 @@ from cedana_sched_webhooks.schedulers import Endpoint, Handler, ReplicaAccess, S
 
 JOBS: Final = "/mutate/jobs"
 """Without the adapter's name: the webhook's name follows from it, and is `jobs` in installed configurations."""
+OBJECTS: Final = "/kueue/objects"
+"""Objects of the other kinds that Kueue suspends."""
 
 
 class _JobSpec(TypedDict, total=False):
@@ -55,11 +62,23 @@ JOB: Final = Shape(_Job, _JobBefore, large=(_Job, _JobBefore))
 """A Job at UPDATE, by its own controller only, so that no tenant can cause such reviews."""
 
 
+class _Object(TypedDict, total=False):
+    metadata: Metadata | None
+    spec: msgspec.Raw
+
+
+OBJECT: Final = Shape(_Object, _Object, large=(_Object, _Object))
+"""An object of any kind at UPDATE, by Kueue only. Its spec stays text: where its templates are, its kind knows."""
+
+
+_NO_SPEC: Final = msgspec.Raw(b"{}")
+
+
 class Settings(UserWritten):
     """The section `kueue` of the adapters' settings in the webhooks' file."""
 
     users: frozenset[str] = frozenset({"system:serviceaccount:kueue-system:kueue-controller-manager"})
-    """Users whose suspensions of Jobs are held; suspensions by others never are."""
+    """Users whose suspensions are held; suspensions by others never are."""
 
 
 class KueueWebhooks(SchedulerWebhooks):
@@ -83,7 +102,10 @@ class KueueWebhooks(SchedulerWebhooks):
 
     def handlers(self) -> Mapping[str, Handler]:
         """See `SchedulerWebhooks`."""
-        return {JOBS: Endpoint(self._answer_job_admission, JOB)}
+        return {
+            JOBS: Endpoint(self._answer_job_admission, JOB),
+            OBJECTS: Endpoint(self._answer_object_admission, OBJECT),
+        }
 
     async def _answer_job_admission(self, request: Request) -> Answer:
         """Decide whether the Job may change; if so, remove the annotation that released it."""
@@ -91,17 +113,46 @@ class KueueWebhooks(SchedulerWebhooks):
         if job is None or not self._is_holdable_suspension(request, job):
             return Answer("not-ours")
         metadata, status = job["metadata"], (request.old_object or {}).get("status") or {}
+        decision = self._decide(request, metadata, status.get("startTime"))
+        if decision.refused is not None:
+            return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused))
+        return Answer(decision.word, patch=_removal_of_release(metadata))
+
+    async def _answer_object_admission(self, request: Request) -> Answer:
+        """Decide whether an object may be suspended; if so, remove the annotation that released it, and note when.
+
+        Kinds other than Job say variously, or not at all, since when their object runs.
+        """
+        now, before = request.object, request.old_object
+        if now is None or before is None or not self._is_holdable_object_suspension(request, now, before):
+            return Answer("not-ours")
+        metadata = now["metadata"]
+        decision = self._decide(request, metadata, (metadata.get("annotations") or {}).get(names.SUSPENDED_AT))
+        if decision.refused is not None:
+            return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused))
+        return Answer(
+            decision.word, patch=(*_removal_of_release(metadata), *_note_of_suspension(metadata, self._replica.now()))
+        )
+
+    def _decide(self, request: Request, metadata: Object, started_at: str | None) -> Decision:
         released = (metadata.get("annotations") or {}).get(names.RELEASED_HOLD)
-        suspension = Suspension(metadata.get("uid", ""), released, status.get("startTime"))
+        suspension = Suspension(metadata.get("uid", ""), released, started_at)
         holds = self._replica.preemptions.holds_of(request.namespace, suspension.uid)
         taken_back = frozenset(hold.metadata.name for hold in holds if hold.status.is_cancelled)
         key = (suspension.uid, suspension.started_at, taken_back)
         waited = self._first_requests.seconds_since_first(key, remember=not request.dry_run)
-        decision = decide_suspension(suspension, holds, waited_seconds=waited, now=self._replica.now())
-        if decision.refused is not None:
-            return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused))
-        path = f"/metadata/annotations/{escape_pointer_segment(names.RELEASED_HOLD)}"
-        return Answer(decision.word, patch=({"op": "remove", "path": path},) if released is not None else ())
+        return decide_suspension(suspension, holds, waited_seconds=waited, now=self._replica.now())
+
+    def _is_holdable_object_suspension(self, request: Request, now: Object, before: Object) -> bool:
+        """Whether it may be held: Kueue takes the ids that it has put into the templates out again as it suspends."""
+        specs = [one.get("spec") or _NO_SPEC for one in (now, before)]
+        return (
+            request.user_info.username in self._users
+            and self._replica.served.includes(request.namespace)
+            and read_suspended(specs[0])
+            and not read_suspended(specs[1])
+            and any(map(has_identity, specs))
+        )
 
     def _is_holdable_suspension(self, request: Request, job: Object) -> bool:
         """Whether it may be held: suspensions by users never are, nor are Jobs without active pods."""
@@ -114,6 +165,24 @@ class KueueWebhooks(SchedulerWebhooks):
             and bool((before.get("status") or {}).get("active"))
             and _is_protected(job)
         )
+
+
+def _removal_of_release(metadata: Object) -> tuple[Object, ...]:
+    if names.RELEASED_HOLD not in (metadata.get("annotations") or {}):
+        return ()
+    return ({"op": "remove", "path": _annotation_path(names.RELEASED_HOLD)},)
+
+
+def _note_of_suspension(metadata: Object, now: datetime) -> tuple[Object, ...]:
+    """Return a patch that says when; rounded up, so that all earlier holds are from before."""
+    said = (now + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if metadata.get("annotations") is None:
+        return ({"op": "add", "path": "/metadata/annotations", "value": {names.SUSPENDED_AT: said}},)
+    return ({"op": "add", "path": _annotation_path(names.SUSPENDED_AT), "value": said},)
+
+
+def _annotation_path(key: str) -> str:
+    return f"/metadata/annotations/{escape_pointer_segment(key)}"
 
 
 def _is_protected(job: Object) -> bool:

@@ -1,0 +1,99 @@
+"""Whatever kind Kueue evicts, and whoever makes its pods, their work goes on: one path for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+
+from cedana_sched.model.objects.names import API_VERSION
+from tests.cluster.api.client import Object
+from tests.cluster.api.waiting import has_condition
+from tests.cluster.fixtures.audit import Audit, Write
+from tests.cluster.fixtures.namespace import Namespace, container
+from tests.cluster.patience import patient
+from tests.e2e.product.counting import ALL, begun, counting
+from tests.e2e.product.following import Following
+from tests.e2e.product.installation import Product
+from tests.e2e.product.queues import KUEUE, PRIORITY_LABEL, QUEUE_LABEL, groups, indexed_job, priorities
+
+pytestmark = pytest.mark.any_shape
+
+_JOBSET: Final = "jobset.x-k8s.io/v1alpha2"
+_ROLE: Final = "jobset.sigs.k8s.io/replicatedjob-name"
+
+
+@asynccontextmanager
+async def one_queue(namespace: Namespace) -> AsyncIterator[None]:
+    """A queue that holds four of the small pods, or one urgent Job."""
+    async with priorities(namespace, low=1, high=1000), groups(namespace, {"bio": "800m"}):
+        yield
+
+
+def of_priority(namespace: Namespace, name: str) -> dict[str, str]:
+    return {QUEUE_LABEL: "bio", PRIORITY_LABEL: f"{namespace.name}-{name}"}
+
+
+async def preempt(namespace: Namespace, image: str, name: str = "urgent") -> None:
+    """Run an urgent Job that needs the whole queue; returns when it is complete."""
+    command = ("python3", "-c", "print('done')")
+    urgent = indexed_job(name, "bio", image, *command, pods=4, labels=of_priority(namespace, "high"))
+    await namespace.apply(urgent)
+    await namespace.wait("batch/v1", "Job", name, has_condition("Complete"), within=150)
+
+
+def suspensions(audit: Audit, namespace: Namespace, resource: str) -> tuple[list[Write], list[Write]]:
+    """Kueue's suspensions of objects: those that were refused for a hold, and those that went through."""
+    writes = [one for one in audit.writes(namespace=namespace.name) if (one.resource, one.user) == (resource, KUEUE)]
+    suspending = [one for one in writes if '"suspend":true' in str(one.body).replace(" ", "").replace("True", "true").replace("'", '"')]
+    return [one for one in suspending if one.code == 429], [one for one in suspending if one.code < 300]
+
+
+async def assert_saved(namespace: Namespace, identities: set[tuple[str, int]]) -> None:
+    """Each pod has its own identity; the first part of its id is the object's."""
+    checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
+    found = {(one["spec"]["identity"]["id"].split("-", 2)[-1], one["spec"]["identity"]["index"]) for one in checkpoints}
+    assert found == identities
+    assert {one["status"]["phase"] for one in checkpoints} == {"Ready"}
+
+
+def jobset(name: str, image: str, labels: Mapping[str, str], *command: str) -> Object:
+    """Two replicated jobs of two indexed pods each."""
+    pods = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container(image, *command, resources={"requests": {"cpu": "200m"}})],
+    }
+    job = {"spec": {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": {"spec": pods}}}
+    jobs = [{"name": role, "replicas": 1, "template": job} for role in ("actor", "learner")]
+    spec = {"suspend": True, "replicatedJobs": jobs, "failurePolicy": {"maxRestarts": 0}}
+    return {"apiVersion": _JOBSET, "kind": "JobSet", "metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
+
+
+async def test_jobset_gives_way_and_all_its_jobs_continue(
+    namespace: Namespace, toolbox: str, jobset_beside_kueue: None, installed_with_kueue: Product, audit: Audit
+) -> None:
+    async with (
+        one_queue(namespace),
+        Following.of(namespace, "actor", label=_ROLE) as actors,
+        Following.of(namespace, "learner", label=_ROLE) as learners,
+    ):
+        await namespace.apply(jobset("rl", toolbox, of_priority(namespace, "low"), *counting()))
+        await begun(actors, 0, 1)
+        await begun(learners, 0, 1)
+
+        await preempt(namespace, toolbox)
+
+        await namespace.wait(_JOBSET, "JobSet", "rl", has_condition("Completed"), within=180)
+        for following in (actors, learners):
+            await asyncio.wait_for(following.read(), patient(60))
+            assert [following.lines(index) for index in (0, 1)] == [ALL, ALL]
+            assert [len(following.pods[index]) for index in (0, 1)] == [2, 2]
+    refused, suspended = suspensions(audit, namespace, "jobsets")
+    assert refused
+    assert all("Held for checkpoint by cedana" in one.message for one in refused)
+    assert len(suspended) == 1
+    await assert_saved(namespace, {(f"{role}-0", index) for role in ("actor", "learner") for index in (0, 1)})
