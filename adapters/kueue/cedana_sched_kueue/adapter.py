@@ -23,7 +23,7 @@ from cedana_sched.adapter.settings import read_section
 from cedana_sched.kube.builtin_kinds import Metadata, Pod
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.resources import PODS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import HasMetadata, Informer, Watch
 from cedana_sched.kube.work_queue import WorkQueue
@@ -38,6 +38,7 @@ from cedana_sched_kueue.kind_informers import KindInformers
 from cedana_sched_kueue.managed_kinds import ManagedKinds, Settings
 from cedana_sched_kueue.managed_objects import ManagedObject, ManagedObjects, own_uid, owner_uid
 from cedana_sched_kueue.objects import WORKLOADS, Workload
+from cedana_sched_kueue.pod_workloads import PodWorkloads
 from cedana_sched_kueue.preemptions import ADAPTER, EvictionDetector, KueueReport, target_uid_of_signal
 from cedana_sched_kueue.unheld_evictions import awaits_confirmation, is_evicted, is_suspended
 from cedana_sched_kueue.workload_choice import workloads_of_object
@@ -69,6 +70,7 @@ class KueueAdapter:
         )
         self._preemptions = EvictionDetector(
             objects=self._objects,
+            pod_workloads=PodWorkloads(self._workloads, Index(owner_uid, self._workloads), cluster.pods),
             workloads=Index(own_uid, self._workloads),
             workloads_of=Index(self._followed_owner_uid, self._workloads),
             pods_of=Index(owner_uid, cluster.pods),
@@ -76,9 +78,7 @@ class KueueAdapter:
             clock=SERVER_TIME.seconds,
         )
         self._informers.subscribe(lambda before, now: self._publish_reports_of_changed(own_uid, before, now))
-        self._workloads.subscribe(
-            lambda before, now: self._publish_reports_of_changed(self._followed_owner_uid, before, now)
-        )
+        self._workloads.subscribe(lambda before, now: self._publish_reports_of_changed(self._stopped_uid, before, now))
         self._pods.subscribe(self._on_pod_change)
 
     @classmethod
@@ -104,8 +104,8 @@ class KueueAdapter:
             await self._pods.synced.wait()
             await self._load_earlier_victims()
             self._synced.set()
-            for one in self._objects:
-                self._publish_object_reports(one.metadata.uid)
+            for uid in (*map(own_uid, self._objects), *map(self._stopped_uid, self._workloads)):
+                self._publish_object_reports(uid)
             for pod in self._pods:
                 self._on_pod_change(None, pod)
             group.create_task(self._annotating.run(), name="annotations of suspended objects")
@@ -130,8 +130,8 @@ class KueueAdapter:
         """
         await self._synced.wait()
         uid, name = target_uid_of_signal(release.signal_uid), hold_name(release.signal_uid)
-        target, resource = self._objects.find(uid), self._objects.resource_of(uid)
-        if target is None or resource is None:
+        target = self._preemptions.find_object(uid)
+        if target is None:
             await self._release_unserved(uid, name)
         else:
             taken_back = set(release.verdicts.values()) == {Verdict.NOT_NEEDED} and not (
@@ -139,8 +139,8 @@ class KueueAdapter:
             )
             is_written = target.metadata.annotations.get(names.RELEASED_HOLD) == name
             if not (target.suspended or target.ended or taken_back or is_written):
-                await self._write_hold_annotation(resource, target.metadata, name)
-                log.info("released", preemption=release.signal_uid, **_log_fields(resource, target.metadata))
+                await self._write_annotation_of(target, name)
+                log.info("released", preemption=release.signal_uid, **_log_fields(target.metadata))
         self._preemptions.on_released(release.signal_uid)
 
     def queue_policy(self, pod: Pod) -> str | None:
@@ -162,6 +162,10 @@ class KueueAdapter:
         """Return the uid of the Workload's object; None if its kind is not followed."""
         owner = workload.metadata.controller_reference
         return owner.uid if owner is not None and self._kinds.resource_of(owner) is not None else None
+
+    def _stopped_uid(self, workload: Workload) -> str:
+        """Return the uid of the object that Kueue suspends to stop the Workload, or of the Workload of pods."""
+        return self._followed_owner_uid(workload) or workload.metadata.uid
 
     def _publish_object_reports(self, uid: str) -> None:
         if not self._synced.is_set():
@@ -220,11 +224,11 @@ class KueueAdapter:
 
     async def _correct_hold_annotation(self, uid: str) -> None:
         needed, name = self._preemptions.annotation_correction(uid)
-        target, resource = self._objects.find(uid), self._objects.resource_of(uid)
-        if needed and target is not None and resource is not None:
-            await self._write_hold_annotation(resource, target.metadata, name)
+        target = self._preemptions.find_object(uid)
+        if needed and target is not None:
+            await self._write_annotation_of(target, name)
             what = "nothing to hold" if name else "release of an earlier hold removed"
-            log.info(what, **_log_fields(resource, target.metadata))
+            log.info(what, **_log_fields(target.metadata))
 
     async def _release_unserved(self, uid: str, name: str) -> None:
         """Release an object in a namespace excluded meanwhile: without a change of it, Kueue's backoff grows."""
@@ -234,6 +238,14 @@ class KueueAdapter:
             if owner is None or resource is None or self._served.includes(namespace) or not is_evicted(workload):
                 continue
             await self._write_hold_annotation(resource, Metadata(owner.name, namespace, uid), name)
+
+    async def _write_annotation_of(self, target: ManagedObject, name: str | None) -> None:
+        """Set or remove the annotation on what Kueue stops: an object, or each of its pods. Kueue then tries again."""
+        uid = target.metadata.uid
+        if (resource := self._objects.resource_of(uid)) is not None:
+            await self._write_hold_annotation(resource, target.metadata, name)
+        for pod in self._preemptions.pods_to_stop(uid):
+            await self._write_hold_annotation(PODS, pod.metadata, name)
 
     async def _write_hold_annotation(self, resource: Resource, metadata: Metadata, name: str | None) -> None:
         """Set or remove the annotation on this very object; a deleted one needs none."""
@@ -267,7 +279,7 @@ class KueueAdapter:
 
     def _is_stale(self, signal_uid: str) -> bool:
         uid = target_uid_of_signal(signal_uid)
-        target, eviction = self._objects.find(uid), self._preemptions.pending_eviction(uid)
+        target, eviction = self._preemptions.find_object(uid), self._preemptions.pending_eviction(uid)
         if eviction is not None:
             return eviction.uid != signal_uid
         if target is None:
@@ -277,8 +289,8 @@ class KueueAdapter:
         return not target.suspended and bool(self._preemptions.workloads_of(uid, target.metadata.namespace))
 
 
-def _log_fields(resource: Resource, metadata: Metadata) -> dict[str, str]:
-    return {"namespace": metadata.namespace, "kind": resource.kind, "name": metadata.name}
+def _log_fields(metadata: Metadata) -> dict[str, str]:
+    return {"namespace": metadata.namespace, "name": metadata.name}
 
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import msgspec
 
 from cedana_sched.kube.builtin_kinds import LONGEST_MESSAGE, Condition
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.resources import CHECKPOINT_POLICIES, JOBS
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES, JOBS, PODS
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -34,6 +34,11 @@ from cedana_sched_kueue.template_identity import annotations_of, has_user_id, us
 MESSAGE_LIMIT = 32_768
 CONTINUES_BY_ROLE = "each pod that has a snapshot continues from it; `kubectl get checkpoints` shows them"
 """Message for kinds whose pods have roles: their ids show at their creation only."""
+PODS_NAME_THEIR_ID = (
+    "starts as it would without this check: its pods are there already, and are protected if their template has the"
+    f" annotation {names.ID}"
+)
+"""Message for pods that Kueue gates: an update would reach them after their creation."""
 _SHOWN = 253
 """Characters; the maximum length of a policy's name."""
 
@@ -91,10 +96,11 @@ def decide_check_answer(
         is_saved: whether an id has snapshots in the Workload's namespace.
     """
     owner = workload.metadata.controller_reference
-    if owner is None or kinds.resource_of(owner) is None:
-        kind = owner.kind if owner else "Workload without an owner"
+    if owner is None or is_of_kind(owner, PODS):
+        return Answer(note=PODS_NAME_THEIR_ID)
+    if kinds.resource_of(owner) is None:
         remedy = "name the kind in the chart's value kueue.kinds, if Kueue suspends its objects"
-        return Answer(note=f"starts as it would without this check, which does not protect a {kind}: {remedy}")
+        return Answer(note=f"starts as it would without this check, which does not protect a {owner.kind}: {remedy}")
     if workload.find_true_condition(ADMITTED) is not None:  # the check is new to its queue
         return Answer(note="runs already, and is saved from its next admission on")
     derived, is_job = derived_id(owner.name, owner.uid), is_of_kind(owner, JOBS)

@@ -1,4 +1,4 @@
-"""Kinds of objects that Kueue stops by one field, whatever they are made of: `spec.suspend`, or `spec.runPolicy.suspend`.
+"""Kinds of objects that Kueue stops by one field: `spec.suspend`, or `spec.runPolicy.suspend`.
 
 Kueue evicts an object of such a kind by setting the field (`GenericJob.Suspend`, pkg/controller/jobframework). The
 object's controller then deletes the pods. Nothing else about a kind matters here, so an admin can name any.
@@ -101,7 +101,7 @@ def read_suspended(spec: msgspec.Raw) -> bool:
 
 
 def has_identity(spec: msgspec.Raw) -> bool:
-    """Return whether a spec names an id for pods anywhere, as annotation or variable: kinds nest templates variously."""
+    """Return whether a spec names an id for pods anywhere, as annotation or variable: templates nest variously."""
     text = bytes(spec)
     return any(mark in text for mark in _IDENTITY_MARKS)
 

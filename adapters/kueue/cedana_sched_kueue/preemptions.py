@@ -1,4 +1,4 @@
-"""Detects Kueue's pending evictions of the objects that it suspends from caches, without I/O.
+"""Detects Kueue's pending evictions from caches, without I/O.
 
 Kueue sets `Evicted=True` on a Workload, whatever the cause, and then suspends its object, a Job for one; the admission
 webhook refuses that suspension until the release. So an eviction is pending while its Workload is evicted and its
@@ -15,6 +15,7 @@ import structlog
 
 from cedana_sched.adapter.cluster_contract import Policies
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
+from cedana_sched.adapter.mark_removal import is_running
 from cedana_sched.adapter.protected_pods import identity_of, workload_of
 from cedana_sched.kube.builtin_kinds import Metadata, Pod
 from cedana_sched.kube.index import Index
@@ -23,7 +24,8 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.objects.object_names import hold_name
 from cedana_sched.model.preemption import HeldObject, Signal, Victim
 from cedana_sched_kueue.managed_objects import ManagedObject, ManagedObjects
-from cedana_sched_kueue.objects import EVICTED, FINISHED, PREEMPTED, Workload
+from cedana_sched_kueue.objects import EVICTED, FINISHED, PREEMPTED, WORKLOADS, Workload
+from cedana_sched_kueue.pod_workloads import PodWorkloads
 from cedana_sched_kueue.unheld_evictions import is_evicted, is_prestop_waiting, is_suspended
 from cedana_sched_kueue.workload_choice import workloads_of_object
 
@@ -77,6 +79,7 @@ class EvictionDetector:
         objects: those that Kueue suspends, and those between them and their pods.
         workloads: by their uid.
         workloads_of: the same Workloads by the uid of their controller, if its kind is followed.
+        pod_workloads: the Workloads of pods that Kueue stops one by one.
         pods_of: protected pods by the uid of their controller.
         policies: of the cluster.
         clock: seconds since the epoch.
@@ -85,6 +88,7 @@ class EvictionDetector:
     def __init__(
         self,
         objects: ManagedObjects,
+        pod_workloads: PodWorkloads,
         workloads: Index[str, Workload],
         workloads_of: Index[str, Workload],
         pods_of: Index[str, Pod],
@@ -92,6 +96,7 @@ class EvictionDetector:
         clock: Callable[[], float],
     ) -> None:
         self._objects = objects
+        self._pod_workloads = pod_workloads
         self._workloads = workloads
         self._by_owner = workloads_of
         self._pods_of = pods_of
@@ -117,18 +122,30 @@ class EvictionDetector:
         return tuple(map(Preempted, self._told.values()))
 
     def find_object(self, uid: str) -> ManagedObject | None:
-        """Return the object of this uid while it exists."""
+        """Return the object of this uid while it exists; see `PodWorkloads` for pods that Kueue stops one by one."""
+        if (workload := self._pod_workloads.find(uid)) is not None:
+            return self._pod_workloads.as_object(workload)
         return self._objects.find(uid)
 
+    def pods_to_stop(self, uid: str) -> list[Pod]:
+        """Return the running pods that Kueue stops one by one; empty if it suspends an object."""
+        workload = self._pod_workloads.find(uid)
+        return [] if workload is None else list(filter(is_running, self._pod_workloads.pods_of(workload)))
+
     def suspended_owner_of(self, pod: Pod) -> str | None:
-        """Return the uid of the object that Kueue suspends to stop the pod; else of its controller; None without one."""
+        """Return the uid of the object that Kueue suspends to stop the pod, else of its controller, if there is one."""
         owners = tuple(self._objects.owners_of(pod))
         namespace = pod.metadata.namespace
-        return next((uid for uid in owners if self.workloads_of(uid, namespace)), next(iter(owners), None))
+        if (found := next((uid for uid in owners if self.workloads_of(uid, namespace)), None)) is not None:
+            return found
+        workload = self._pod_workloads.workload_of(pod)
+        return next(iter(owners), None) if workload is None else workload.metadata.uid
 
     def workloads_of(self, uid: str, namespace: str) -> list[Workload]:
         """See `workloads_of_object`; works for an uncached object, too."""
-        found = self.find_object(uid)
+        if (workload := self._pod_workloads.find(uid)) is not None:
+            return [workload] if workload.metadata.namespace == namespace else []
+        found = self._objects.find(uid)
         metadata = Metadata("", namespace, uid) if found is None else found.metadata
         if metadata.namespace != namespace:
             return []
@@ -145,6 +162,8 @@ class EvictionDetector:
 
     def _list_pods_of(self, target: ManagedObject) -> list[Pod]:
         """Return its pods, excluding those of other namespaces, which may claim any owner."""
+        if (workload := self._pod_workloads.find(target.metadata.uid)) is not None:
+            return self._pod_workloads.pods_of(workload)
         owned = (pod for uid in self._objects.owned_by(target) for pod in self._pods_of.objects_of(uid))
         return [pod for pod in owned if pod.metadata.namespace == target.metadata.namespace]
 
@@ -281,10 +300,11 @@ class EvictionDetector:
             held=self._held_object(workload, target),
         )
 
-    def _held_object(self, workload: Workload, target: ManagedObject) -> HeldObject | None:
+    def _held_object(self, workload: Workload, target: ManagedObject) -> HeldObject:
         metadata, owner = target.metadata, workload.metadata.controller_reference
-        if owner is None:
-            return None
+        if owner is None or metadata.uid == workload.metadata.uid:
+            kind = WORKLOADS
+            return HeldObject(kind.group_version, kind.kind, metadata.namespace, metadata.name, metadata.uid)
         return HeldObject(owner.api_version, owner.kind, metadata.namespace, metadata.name, metadata.uid)
 
     def _preemptor_name(self, preemptor_uid: str, to_namespace: str) -> str:

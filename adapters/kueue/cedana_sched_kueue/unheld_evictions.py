@@ -11,14 +11,14 @@ from typing import Final
 from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.model.objects import names
+from cedana_sched.model.pod_indexing import POD_SET
 from cedana_sched_kueue.managed_objects import ManagedObject
 from cedana_sched_kueue.objects import EVICTED, FINISHED, Workload
 
 ASKS_FOR_SECONDS: Final = 15.0
 """How long an agent waits before SIGTERM; a program that already terminates is not worth saving."""
 
-POD_SET: Final = register_cached_key("kueue.x-k8s.io/podset")
-"""Label of every pod that Kueue admitted."""
+register_cached_key(POD_SET)
 _WITHOUT_A_HOLD: Final = frozenset({"", "default-scheduler"})
 
 

@@ -18,7 +18,9 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.steps import Steps
 from tests.cluster.together import together
 
-ADDONS: dict[str, Addon] = {addon.name: addon for addon in (CoreDns(), Kwok(), JobSet(), MpiOperator(), Volcano(), Kueue())}
+ADDONS: dict[str, Addon] = {
+    addon.name: addon for addon in (CoreDns(), Kwok(), JobSet(), MpiOperator(), Volcano(), Kueue())
+}
 
 _IN_KUBE_SYSTEM = frozenset({"coredns", "kwok"})
 """Kueue's webhooks see every pod but those there: from when they are written until they answer, no other is created."""

@@ -13,6 +13,7 @@ from cedana_sched.kube.index import Index
 from cedana_sched.kube.resources import JOBS
 from cedana_sched.kube.watching import Change, HasMetadata, Informer, Watch
 from cedana_sched.model.objects import names
+from cedana_sched.model.pod_indexing import POD_SET
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched_kueue.managed_objects import ManagedObject, ManagedObjects, ObjectStatus, own_uid, owner_uid
 from cedana_sched_kueue.objects import (
@@ -26,8 +27,8 @@ from cedana_sched_kueue.objects import (
     WorkloadSpec,
     WorkloadStatus,
 )
+from cedana_sched_kueue.pod_workloads import PodWorkloads
 from cedana_sched_kueue.preemptions import EvictionDetector, KueueReport
-from cedana_sched_kueue.unheld_evictions import POD_SET
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -178,6 +179,7 @@ class World:
     def _watched(self) -> EvictionDetector:
         return EvictionDetector(
             objects=ManagedObjects({JOBS: self.jobs}),
+            pod_workloads=PodWorkloads(self.workloads, Index(owner_uid, self.workloads), self.pods),
             workloads=Index(own_uid, self.workloads),
             workloads_of=Index(owner_uid, self.workloads),
             pods_of=Index(owner_uid, self.pods),

@@ -147,7 +147,10 @@ def test_a_long_name_of_a_policy_is_not_said_again_and_again() -> None:
     assert build_pending_status(workload(checks=(CheckState("save", message=why),)), "save", why, _NOW) is None
 
 
-@pytest.mark.parametrize("kind", [owner(kind="JobSet", api_version="jobset.x-k8s.io/v1alpha2"), owner(kind="Pod")])
+@pytest.mark.parametrize(
+    "kind",
+    [owner(kind="JobSet", api_version="jobset.x-k8s.io/v1alpha2"), owner(kind="Foo", api_version="x.example/v1")],
+)
 def test_a_kind_that_is_not_followed_passes_without_updates_and_says_so(kind: object) -> None:
     found = answer(workload(owned_by=kind), "hourly")  # type: ignore[arg-type]  # parametrized
     assert found.pod_set_updates == ()

@@ -187,7 +187,9 @@ def test_another_eviction_of_the_same_job_is_another_signal(world: World) -> Non
         ((changed(job(), deletion_timestamp="now"),), "its Job has ended"),
     ],
 )
-def test_a_preemption_that_is_called_off_is_taken_back(world: World, now: tuple[ManagedObject | Workload, ...], why: str) -> None:
+def test_a_preemption_that_is_called_off_is_taken_back(
+    world: World, now: tuple[ManagedObject | Workload, ...], why: str
+) -> None:
     world.put(preempted())
     signal = _signal(world.review())
     world.put(*now)
