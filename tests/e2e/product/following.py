@@ -20,6 +20,7 @@ _AGAIN = 1.0
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 TASK_INDEX = "volcano.sh/task-index"
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
+POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
 class Following:
@@ -150,7 +151,9 @@ def _said(output: bytearray) -> str:
 def _index_of(pod: Object) -> int:
     """As its controller numbers it."""
     texts = {**pod["metadata"].get("labels", {}), **pod["metadata"].get("annotations", {})}
-    return int(next((texts[key] for key in (COMPLETION_INDEX, TASK_INDEX, REPLICA_INDEX) if key in texts), "0"))
+    return int(
+        next((texts[key] for key in (COMPLETION_INDEX, TASK_INDEX, REPLICA_INDEX, POD_INDEX) if key in texts), "0")
+    )
 
 
 def _status_of(pod: Object, container: str) -> Object | None:

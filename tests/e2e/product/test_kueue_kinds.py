@@ -16,7 +16,7 @@ from tests.cluster.api.waiting import has_condition
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace, container
 from tests.cluster.patience import patient
-from tests.e2e.product.counting import ALL, begun, by_name, counting, counting_under_a_name
+from tests.e2e.product.counting import ALL, BEGUN, begun, by_name, counting, counting_under_a_name
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import KUEUE, PRIORITY_LABEL, QUEUE_LABEL, groups, indexed_job, priorities
@@ -76,7 +76,7 @@ def jobset(name: str, image: str, labels: Mapping[str, str], *command: str) -> O
     return {"apiVersion": _JOBSET, "kind": "JobSet", "metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
 
 
-async def test_jobset_gives_way_and_all_its_jobs_continue(
+async def test_jobset_gives_way_twice_and_all_its_jobs_continue(
     namespace: Namespace, toolbox: str, jobset_beside_kueue: None, installed_with_kueue: Product, audit: Audit
 ) -> None:
     async with (
@@ -89,16 +89,19 @@ async def test_jobset_gives_way_and_all_its_jobs_continue(
         await begun(learners, 0, 1)
 
         await preempt(namespace, toolbox)
+        for following in (actors, learners):
+            await begun(following, 0, 1, counts=2 * BEGUN)
+        await preempt(namespace, toolbox, "more-urgent")
 
         await namespace.wait(_JOBSET, "JobSet", "rl", has_condition("Completed"), within=180)
         for following in (actors, learners):
             await asyncio.wait_for(following.read(), patient(60))
             assert [following.lines(index) for index in (0, 1)] == [ALL, ALL]
-            assert [len(following.pods[index]) for index in (0, 1)] == [2, 2]
+            assert [len(following.pods[index]) for index in (0, 1)] == [3, 3]
     refused, suspended = suspensions(audit, namespace, "jobsets")
     assert refused
     assert all("Held for checkpoint by cedana" in one.message for one in refused)
-    assert len(suspended) == 1
+    assert len(suspended) == 2
     await assert_saved(namespace, {(f"{role}-0", index) for role in ("actor", "learner") for index in (0, 1)})
 
 
@@ -177,3 +180,33 @@ async def test_pods_of_a_deployment_give_way_and_continue(
         if (one.resource, one.user) == ("pods/status", KUEUE) and "WorkloadEvicted" in json.dumps(one.body)
     ]
     assert {one.code for one in stopped} == {200, 429}
+
+
+def stateful_set(name: str, image: str, labels: Mapping[str, str], *command: str) -> Object:
+    """Two numbered pods, which are one group for Kueue."""
+    main = container(image, *command, resources={"requests": {"cpu": "200m"}})
+    template = {
+        "metadata": {"labels": {"app": name}, "annotations": {ID: name}},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [main]},
+    }
+    spec = {"replicas": 2, "serviceName": name, "selector": {"matchLabels": {"app": name}}, "template": template}
+    metadata = {"name": name, "labels": dict(labels)}
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": spec}
+
+
+async def test_group_of_pods_gives_way_as_a_whole_and_continues(
+    namespace: Namespace, toolbox: str, installed_with_kueue: Product
+) -> None:
+    async with one_queue(namespace), Following.of(namespace, "db", label="app") as pods:
+        await namespace.apply(stateful_set("db", toolbox, of_priority(namespace, "low"), *counting(counts=None)))
+        await begun(pods, 0, 1)
+
+        await preempt(namespace, toolbox)
+
+        for index in (0, 1):
+            await asyncio.wait_for(pods.said(index, len(pods.lines(index)) + BEGUN), patient(120))
+            lines = pods.lines(index)
+            assert lines == [str(number) for number in range(len(lines))], f"pod {index}"
+            assert len(pods.pods[index]) == 2
+    holds = await namespace.api.objects(API_VERSION, "PreemptionHold", namespace.name)
+    assert [len(one["status"]["victims"]) for one in holds] == [2], "both by one hold"
