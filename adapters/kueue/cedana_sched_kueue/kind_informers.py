@@ -10,7 +10,7 @@ import structlog
 
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import AbsentError
-from cedana_sched.kube.resources import JOBS, Resource
+from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.response_decoding import UnreadableSink
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.served_namespaces import ServedNamespaces
@@ -73,18 +73,12 @@ class KindInformers:
                 one.cancel()
 
     async def _follow(self, resource: Resource, informer: Informer[ManagedObject]) -> None:
-        """Follow one kind; an admin may install it at any time.
-
-        Raises:
-            AbsentError: Jobs are not served.
-        """
+        """Follow one kind; an admin may install it at any time."""
         backoff = Backoff(WATCHES)
         while True:
             try:
                 await informer.run()
             except AbsentError as error:
-                if resource == JOBS:
-                    raise
                 if not self._absent[resource].is_set():
                     log.info("kind is not served, and waited for", kind=resource.kind, error=error.message)
                 self._absent[resource].set()
