@@ -159,6 +159,7 @@ def deployment(name: str, image: str, labels: Mapping[str, str], *command: str) 
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
+@pytest.mark.exhaustive  # a group shows the same hold, for several pods at a time
 async def test_pods_of_a_deployment_give_way_and_continue(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product, audit: Audit
 ) -> None:

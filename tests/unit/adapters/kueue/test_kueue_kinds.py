@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -10,13 +13,14 @@ import pytest
 from cedana_sched.adapter.contract import Preempted
 from cedana_sched.adapter.settings import read_section
 from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, Pod
+from cedana_sched.kube.client import Object
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.resources import JOBS, Resource
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.object_names import hold_name
 from cedana_sched.model.pod_indexing import POD_SET, pod_place_of
-from cedana_sched.model.preemption import HeldObject, Signal
+from cedana_sched.model.preemption import HeldObject, Release, Signal, Verdict
 from cedana_sched_kueue.admission_check_decisions import CONTINUES_BY_ROLE, PODS_NAME_THEIR_ID, decide_check_answer
 from cedana_sched_kueue.managed_kinds import ManagedKind, ManagedKinds, Settings
 from cedana_sched_kueue.managed_objects import LONGEST_CHAIN, ManagedObject, ManagedObjects, own_uid, owner_uid
@@ -36,6 +40,7 @@ from tests.unit.adapters.kueue.kueue_builders import (
     template,
     workload,
 )
+from tests.unit.adapters.kueue.kueue_stage import PodGroupStage
 
 _CREW = Resource("x.example/v1", "Crew", "crews")
 _KIND = ManagedKind(api_version="x.example/v1", kind="Crew", resource="crews")
@@ -199,6 +204,7 @@ def test_a_workload_that_an_object_controls_is_no_groups_whatever_its_name() -> 
     world.pods.put(grouped(0, "job-md-12345"))
     world.workloads.put(evicted(owner()))
     assert world.preemptions.reports_due("workload-1") == ()
+    assert world.preemptions.suspended_owner_of(grouped(0, "job-md-12345")) is None
 
 
 def test_a_release_is_over_once_no_pod_of_the_group_runs() -> None:
@@ -212,6 +218,26 @@ def test_a_release_is_over_once_no_pod_of_the_group_runs() -> None:
     assert world.preemptions.reports_due("workload-1") == ()
     world.pods.put(changed(grouped(0), deletion_timestamp=EVICTED_AT))
     assert world.preemptions.pending_eviction("workload-1") is None
+
+
+class _Patient(PodGroupStage):
+    """Kueue has heard of no release yet."""
+
+    def _may_be_suspended(self, job: Object) -> bool:
+        return False
+
+
+async def test_each_pod_of_a_group_is_told_of_the_release() -> None:
+    """The change makes Kueue try again, which would otherwise wait longer and longer."""
+    stage = _Patient()
+    async with asyncio.timeout(20), stage.adapter() as adapter:
+        members = await stage.start(members=2)
+        await stage.preempt(members[0])
+        async with aclosing(cast("AsyncGenerator[Preempted]", adapter.reports())) as reports:
+            signal = (await anext(reports)).signal
+        await adapter.release(Release(signal.uid, {one.uid: Verdict.COMMITTED for one in members}))
+        said = [(stage.pod_of(one) or {})["metadata"]["annotations"].get(names.RELEASED_HOLD) for one in members]
+    assert said == [hold_name(signal.uid)] * 2
 
 
 # -- the check
