@@ -33,7 +33,7 @@ async def test_an_absent_kind_is_waited_for_and_then_followed() -> None:
     api = PoorApi(crews)
     informers = KindInformers(api, ManagedKinds((_CREW,)), lambda *_: None, EVERYWHERE)
     assert [*informers.present] == [*informers.by_resource.values()], "nothing is known to be absent yet"
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         running = group.create_task(informers.run())
         await informers.wait_settled()
         assert [*informers.present] == [informers.by_resource[JOBS]]

@@ -230,7 +230,7 @@ class _Patient(PodGroupStage):
 async def test_each_pod_of_a_group_is_told_of_the_release() -> None:
     """The change makes Kueue try again, which would otherwise wait longer and longer."""
     stage = _Patient()
-    async with asyncio.timeout(20), stage.adapter() as adapter:
+    async with asyncio.timeout(60), stage.adapter() as adapter:
         members = await stage.start(members=2)
         await stage.preempt(members[0])
         async with aclosing(cast("AsyncGenerator[Preempted]", adapter.reports())) as reports:
