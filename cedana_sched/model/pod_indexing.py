@@ -25,6 +25,11 @@ KUBEFLOW: Final = "training.kubeflow.org"
 LEADER_WORKER_SET: Final = "leaderworkerset.sigs.k8s.io"
 RAY: Final = "ray.io"
 VOLCANO: Final = "volcano.sh"
+KUEUE: Final = "kueue.x-k8s.io"
+POD_SET: Final = f"{KUEUE}/podset"
+"""Label of every pod that Kueue admitted: the pods of one template, whatever their kind."""
+ONLY_POD_SET: Final = "main"
+"""Its value for kinds with one template."""
 
 LONGEST_ID: Final = 63
 DIGEST_DIGITS: Final = 8
@@ -94,6 +99,11 @@ SCHEMES: Final[tuple[Scheme, ...]] = (
         index=(f"{VOLCANO}/task-index",),
     ),
     Scheme(
+        "Kueue's pod groups",
+        "kubernetes-sigs/kueue v0.19.2, apis/kueue/v1beta2/topology_types.go",
+        index=(f"{KUEUE}/pod-group-pod-index",),
+    ),
+    Scheme(
         "Armada; nothing numbers the pod of a job",
         "armadaproject/armada v0.22.7, internal/server/submit/conversion",
         pods="armada_job_id",
@@ -116,7 +126,7 @@ def pod_place_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> P
     Raises:
         UsageError: an index is not a number.
     """
-    role = tuple(value for scheme in SCHEMES for value in _role_values_of(scheme, labels))
+    role = tuple(value for scheme in SCHEMES for value in _role_values_of(scheme, labels)) or _pod_set_of(labels)
     only = any(scheme.only is not None and labels.get(scheme.only[0]) == scheme.only[1] for scheme in SCHEMES)
     for field, key, text in _indexes_on_pod(labels, annotations):
         return PodPlace(role, read_index(f"metadata.{field}[{key}]", text), only)
@@ -139,6 +149,12 @@ def _role_values_of(scheme: Scheme, labels: Mapping[str, str]) -> tuple[str, ...
     """Return the values of the first alternative whose labels are all present."""
     found = (tuple(labels.get(key, "") for key in keys) for keys in scheme.role)
     return next((values for values in found if all(values)), ())
+
+
+def _pod_set_of(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the pod's template among those of its object, as Kueue names it, for kinds without a scheme."""
+    pod_set = labels.get(POD_SET, ONLY_POD_SET)
+    return () if pod_set == ONLY_POD_SET else (pod_set,)
 
 
 def _indexes_on_pod(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from cedana_sched.adapter.conformance import RunningWorkload, SchedulerCapability
+from cedana_sched.kube.resources import JOBS
 from cedana_sched_kueue.adapter import KueueAdapter
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import has_condition, wait_for_all
@@ -34,7 +35,7 @@ class RealKueueStage(JobStage):
     }
 
     async def working(self, adapter: KueueAdapter) -> tuple[Mirrored, ...]:
-        jobs, workloads = adapter._jobs, adapter._workloads
+        jobs, workloads = adapter._informers.by_resource[JOBS], adapter._workloads
         await jobs.synced.wait()
         await workloads.synced.wait()
         return (("batch/v1", "Job", jobs), (API, "Workload", workloads))

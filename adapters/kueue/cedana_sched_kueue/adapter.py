@@ -1,10 +1,10 @@
 """Kueue's implementation of the adapter contract: pending evictions as signals, and their release.
 
-The admission webhook holds Kueue's suspension of a Job by the PreemptionHold; the release is an annotation on the Job,
-which the webhook checks, and whose write makes Kueue retry at once.
+The admission webhook holds Kueue's suspension of an object, such as a Job, by the PreemptionHold; the release is an
+annotation on the object, which the webhook checks, and whose write makes Kueue retry at once.
 
-A terminating pod waits in its preStop hook until its Job's eviction is signalled, or until this adapter releases the
-pod because it is not evicted.
+A terminating pod waits in its preStop hook until the eviction of its object is signalled, or until this adapter
+releases the pod because it is not evicted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter,
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.adapter.protected_pods import mark_not_preempted
 from cedana_sched.adapter.report_fanout import ReportFanout
+from cedana_sched.adapter.settings import read_section
 from cedana_sched.kube.builtin_kinds import Metadata, Pod
 from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.index import Index
-from cedana_sched.kube.resources import JOBS
+from cedana_sched.kube.resources import PODS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import HasMetadata, Informer, Watch
 from cedana_sched.kube.work_queue import WorkQueue
@@ -33,17 +34,21 @@ from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched_kueue.admission_check_controller import AdmissionCheckController
 from cedana_sched_kueue.admission_check_removal import withdraw_checks
 from cedana_sched_kueue.holds_before_restart import released_victims_by_signal, unreleased_signal_uids
-from cedana_sched_kueue.job_workloads import own_uid, owner_uid, owning_job_uid, workloads_of_job
-from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
-from cedana_sched_kueue.preemptions import ADAPTER, EvictionDetector, KueueReport, job_uid_of_signal
+from cedana_sched_kueue.kind_informers import KindInformers
+from cedana_sched_kueue.managed_kinds import ManagedKinds, Settings
+from cedana_sched_kueue.managed_objects import ManagedObject, ManagedObjects, own_uid, owner_uid
+from cedana_sched_kueue.objects import WORKLOADS, Workload
+from cedana_sched_kueue.pod_workloads import PodWorkloads
+from cedana_sched_kueue.preemptions import ADAPTER, EvictionDetector, KueueReport, target_uid_of_signal
 from cedana_sched_kueue.unheld_evictions import awaits_confirmation, is_evicted, is_suspended
+from cedana_sched_kueue.workload_choice import workloads_of_object
 
 T = TypeVar("T", bound=HasMetadata)
 log = structlog.get_logger(__name__)
 
 
 class KueueAdapter:
-    """Adapter for Jobs that Kueue manages."""
+    """Adapter for the objects that Kueue suspends: Jobs, and those of the kinds that the admin names."""
 
     name: ClassVar[str] = ADAPTER
 
@@ -51,26 +56,29 @@ class KueueAdapter:
         self._api = cluster.api
         self._pods = cluster.pods
         self._served = cluster.served
-        self._jobs = Informer(Watch(cluster.api, JOBS, Job, within=cluster.served), cluster.record_unreadable)
+        self._kinds = ManagedKinds.of(read_section(ADAPTER, Settings, cluster.settings))
+        self._informers = KindInformers(cluster.api, self._kinds, cluster.record_unreadable, cluster.served)
+        self._objects = ManagedObjects(self._informers.by_resource)
         # includes Workloads in unserved namespaces, which wait for our AdmissionCheck all the same
         self._workloads = Informer(Watch(cluster.api, WORKLOADS, Workload), cluster.record_unreadable)
         self._synced = asyncio.Event()
         self._readers: ReportFanout[KueueReport] = ReportFanout()
-        self._annotating = WorkQueue("annotation of a Job", self._correct_hold_annotation)
+        self._annotating = WorkQueue("annotation of a suspended object", self._correct_hold_annotation)
         self._answering = WorkQueue("answer to a pod that is being deleted", self._release_unevicted_pod)
         self._admission = AdmissionCheckController(
-            cluster.api, self._workloads, cluster.snapshots, cluster.record_unreadable, cluster.served
+            cluster.api, self._workloads, cluster.snapshots, self._kinds, cluster.record_unreadable, cluster.served
         )
         self._preemptions = EvictionDetector(
-            jobs=Index(own_uid, self._jobs),
+            objects=self._objects,
+            pod_workloads=PodWorkloads(self._workloads, Index(owner_uid, self._workloads), cluster.pods),
             workloads=Index(own_uid, self._workloads),
-            workloads_of=Index(owning_job_uid, self._workloads),
+            workloads_of=Index(self._followed_owner_uid, self._workloads),
             pods_of=Index(owner_uid, cluster.pods),
             policies=cluster.policies,
             clock=SERVER_TIME.seconds,
         )
-        self._jobs.subscribe(lambda before, now: self._publish_reports_of_changed(own_uid, before, now))
-        self._workloads.subscribe(lambda before, now: self._publish_reports_of_changed(owning_job_uid, before, now))
+        self._informers.subscribe(lambda before, now: self._publish_reports_of_changed(own_uid, before, now))
+        self._workloads.subscribe(lambda before, now: self._publish_reports_of_changed(self._stopped_uid, before, now))
         self._pods.subscribe(self._on_pod_change)
 
     @classmethod
@@ -81,13 +89,13 @@ class KueueAdapter:
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
         """See `adapter.cluster_contract.Watching`."""
-        return (self._jobs, self._workloads, *self._admission.informers)
+        return (*self._informers.present, self._workloads, *self._admission.informers)
 
     async def run(self) -> None:
         """Run the informers and reconcile AdmissionChecks, forever."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._jobs.run(), name="Jobs")
-            await self._jobs.synced.wait()  # first: an older Workload beside a newer Job looks like an eviction
+            group.create_task(self._informers.run(), name="objects that Kueue suspends")
+            await self._informers.wait_settled()  # first: an older Workload beside a newer Job looks like an eviction
             group.create_task(self._workloads.run(), name="Workloads")
             await self._workloads.synced.wait()
             group.create_task(self._admission.run(), name="admission checks")
@@ -96,11 +104,11 @@ class KueueAdapter:
             await self._pods.synced.wait()
             await self._load_earlier_victims()
             self._synced.set()
-            for job in self._jobs:
-                self._publish_job_reports(job.metadata.uid)
+            for uid in (*map(own_uid, self._objects), *map(self._stopped_uid, self._workloads)):
+                self._publish_object_reports(uid)
             for pod in self._pods:
                 self._on_pod_change(None, pod)
-            group.create_task(self._annotating.run(), name="annotations of Jobs")
+            group.create_task(self._annotating.run(), name="annotations of suspended objects")
             group.create_task(self._answering.run(), name="answers to pods")
 
     async def reports(self) -> AsyncIterator[KueueReport]:
@@ -113,7 +121,7 @@ class KueueAdapter:
                 yield await queue.get()
 
     async def release(self, release: Release) -> None:
-        """Allow Kueue to suspend the Job, whatever the verdicts: Kueue cannot choose another victim.
+        """Allow Kueue to suspend the object, whatever the verdicts: Kueue cannot choose another victim.
 
         A cancelled eviction gets no annotation: it would release the next eviction.
 
@@ -121,27 +129,24 @@ class KueueAdapter:
             RetryableError: the API server was unavailable.
         """
         await self._synced.wait()
-        job_uid = job_uid_of_signal(release.signal_uid)
-        job, name = self._preemptions.find_job(job_uid), hold_name(release.signal_uid)
-        if job is None:
-            await self._release_unserved(job_uid, name)
-        still_to_stop = job is not None and not job.spec.suspend and not job.ended
-        taken_back = set(release.verdicts.values()) == {Verdict.NOT_NEEDED} and not self._preemptions.pending_eviction(
-            job_uid
-        )
-        if (
-            job is not None
-            and still_to_stop
-            and not taken_back
-            and job.metadata.annotations.get(names.RELEASED_HOLD) != name
-        ):
-            await self._write_hold_annotation(job.metadata, name)
-            log.info("released", preemption=release.signal_uid, namespace=job.metadata.namespace, job=job.metadata.name)
+        uid, name = target_uid_of_signal(release.signal_uid), hold_name(release.signal_uid)
+        target = self._preemptions.find_object(uid)
+        if target is None:
+            await self._release_unserved(uid, name)
+        else:
+            taken_back = set(release.verdicts.values()) == {Verdict.NOT_NEEDED} and not (
+                self._preemptions.pending_eviction(uid)
+            )
+            is_written = target.metadata.annotations.get(names.RELEASED_HOLD) == name
+            if not (target.suspended or target.ended or taken_back or is_written):
+                await self._write_annotation_of(target, name)
+                log.info("released", preemption=release.signal_uid, **_log_fields(target.metadata))
         self._preemptions.on_released(release.signal_uid)
 
     def queue_policy(self, pod: Pod) -> str | None:
-        """See `QueuePolicies`: by the current check, through which Kueue admitted the pod's Job."""
-        workloads = self._preemptions.workloads_of(owner_uid(pod) or "", pod.metadata.namespace)
+        """See `QueuePolicies`: by the current check, through which Kueue admitted the pod's object."""
+        owner = self._preemptions.suspended_owner_of(pod) or ""
+        workloads = self._preemptions.workloads_of(owner, pod.metadata.namespace)
         return self._admission.policy_of(workloads[0]) if workloads else None
 
     async def withdraw(self) -> None:
@@ -151,86 +156,110 @@ class KueueAdapter:
     def _publish_reports_of_changed(self, uid_of: Callable[[T], str | None], *changed: T | None) -> None:
         for uid in {uid_of(one) for one in changed if one is not None}:
             if uid is not None:
-                self._publish_job_reports(uid)
+                self._publish_object_reports(uid)
 
-    def _publish_job_reports(self, job_uid: str) -> None:
+    def _followed_owner_uid(self, workload: Workload) -> str | None:
+        """Return the uid of the Workload's object; None if its kind is not followed."""
+        owner = workload.metadata.controller_reference
+        return owner.uid if owner is not None and self._kinds.resource_of(owner) is not None else None
+
+    def _stopped_uid(self, workload: Workload) -> str:
+        """Return the uid of the object that Kueue suspends to stop the Workload, or of the Workload of pods."""
+        return self._followed_owner_uid(workload) or workload.metadata.uid
+
+    def _publish_object_reports(self, uid: str) -> None:
         if not self._synced.is_set():
             return
-        for report in self._preemptions.reports_due(job_uid):
+        for report in self._preemptions.reports_due(uid):
             self._readers.publish(report)
-        if self._preemptions.annotation_correction(job_uid)[0]:
-            self._annotating.add(job_uid)
+        if self._preemptions.annotation_correction(uid)[0]:
+            self._annotating.add(uid)
 
     def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
         """Process a terminating pod, which may indicate an eviction that was not held."""
         if now is None or not awaits_confirmation(now) or (before is not None and awaits_confirmation(before)):
             return
-        if (job_uid := owner_uid(now)) is not None:
-            self._publish_job_reports(job_uid)
+        if (uid := self._preemptions.suspended_owner_of(now)) is not None:
+            self._publish_object_reports(uid)
             self._answering.add(f"{now.metadata.namespace}/{now.metadata.name}")
 
     async def _release_unevicted_pod(self, pod_key: str) -> None:
         """Release a pod that Kueue does not evict; based on current objects, because the caches may be stale."""
         namespace, _, name = pod_key.partition("/")
         pod = self._pods.get(name, namespace)
-        if pod is None or not awaits_confirmation(pod) or (job_uid := owner_uid(pod)) is None:
+        if pod is None or not awaits_confirmation(pod):
+            return
+        if (uid := self._preemptions.suspended_owner_of(pod)) is None:
             return
         if pod.status.phase == "Running" and (
-            self._preemptions.is_evicted(job_uid, namespace) or await self._is_evicted(pod, job_uid)
+            self._preemptions.is_evicted(uid, namespace) or await self._is_evicted(pod, uid)
         ):
             return
         await mark_not_preempted(self._api, pod)
 
-    async def _is_evicted(self, pod: Pod, job_uid: str) -> bool:
-        """Whether the pod's Job is evicted; Kueue sets the Workload's condition, then suspends, then pods are deleted.
+    async def _is_evicted(self, pod: Pod, uid: str) -> bool:
+        """Whether the pod's object is evicted; Kueue sets the Workload's condition, then suspends, then pods go.
 
         Raises:
             ApiError: the API server cannot answer now.
         """
-        owner = pod.metadata.controller_reference
-        job = await self._api.find(JOBS, owner.name if owner is not None else "", pod.metadata.namespace, into=Job)
-        if job is None or job.metadata.uid != job_uid or not is_suspended(job):
+        known, owner = self._objects.find(uid), pod.metadata.controller_reference
+        resource = self._objects.resource_of(uid) or self._kinds.resource_of(owner)
+        if resource is None or owner is None:
             return False
-        return any(map(is_evicted, (await self._fetch_current_workloads(job))[:1]))
+        name = owner.name if known is None else known.metadata.name
+        target = await self._api.find(resource, name, pod.metadata.namespace, into=ManagedObject)
+        if target is None or target.metadata.uid != uid or not is_suspended(target):
+            return False
+        return any(map(is_evicted, (await self._fetch_current_workloads(resource, target.metadata))[:1]))
 
-    async def _fetch_current_workloads(self, job: Job) -> list[Workload]:
-        """Return Kueue's current Workloads of a Job: the cached ones if any still exist."""
-        same = self._preemptions.workloads_of(job.metadata.uid, job.metadata.namespace)
-        known = [one.metadata for one in same]
+    async def _fetch_current_workloads(self, resource: Resource, owner: Metadata) -> list[Workload]:
+        """Return Kueue's current Workloads of an object: the cached ones if any still exist."""
+        known = [one.metadata for one in self._preemptions.workloads_of(owner.uid, owner.namespace)]
         found = [await self._api.find(WORKLOADS, one.name, one.namespace, into=Workload) for one in known]
-        if left := workloads_of_job(job.metadata, filter(None, found)):
+        if left := workloads_of_object(owner, filter(None, found), resource):
             return left
-        listed, _ = await self._api.list_all(WORKLOADS, job.metadata.namespace, into=Workload)
-        return workloads_of_job(job.metadata, listed)
+        listed, _ = await self._api.list_all(WORKLOADS, owner.namespace, into=Workload)
+        return workloads_of_object(owner, listed, resource)
 
-    async def _correct_hold_annotation(self, job_uid: str) -> None:
-        needed, name = self._preemptions.annotation_correction(job_uid)
-        job = self._preemptions.find_job(job_uid)
-        if needed and job is not None:
-            await self._write_hold_annotation(job.metadata, name)
+    async def _correct_hold_annotation(self, uid: str) -> None:
+        needed, name = self._preemptions.annotation_correction(uid)
+        target = self._preemptions.find_object(uid)
+        if needed and target is not None:
+            await self._write_annotation_of(target, name)
             what = "nothing to hold" if name else "release of an earlier hold removed"
-            log.info(what, namespace=job.metadata.namespace, job=job.metadata.name)
+            log.info(what, **_log_fields(target.metadata))
 
-    async def _release_unserved(self, job_uid: str, name: str) -> None:
-        """Release a Job in a namespace excluded meanwhile: without a change of the Job, Kueue's backoff grows."""
-        for workload in self._preemptions.workloads_owned_by(job_uid):
+    async def _release_unserved(self, uid: str, name: str) -> None:
+        """Release an object in a namespace excluded meanwhile: without a change of it, Kueue's backoff grows."""
+        for workload in self._preemptions.workloads_owned_by(uid):
             namespace, owner = workload.metadata.namespace, workload.metadata.controller_reference
-            if owner is not None and not self._served.includes(namespace) and is_evicted(workload):
-                await self._write_hold_annotation(Metadata(owner.name, namespace, job_uid), name)
+            resource = self._kinds.resource_of(owner)
+            if owner is None or resource is None or self._served.includes(namespace) or not is_evicted(workload):
+                continue
+            await self._write_hold_annotation(resource, Metadata(owner.name, namespace, uid), name)
 
-    async def _write_hold_annotation(self, metadata: Metadata, name: str | None) -> None:
-        """Set or remove the annotation on this very Job; a deleted Job needs none."""
+    async def _write_annotation_of(self, target: ManagedObject, name: str | None) -> None:
+        """Set or remove the annotation on what Kueue stops: an object, or each of its pods. Kueue then tries again."""
+        uid = target.metadata.uid
+        if (resource := self._objects.resource_of(uid)) is not None:
+            await self._write_hold_annotation(resource, target.metadata, name)
+        for pod in self._preemptions.pods_to_stop(uid):
+            await self._write_hold_annotation(PODS, pod.metadata, name)
+
+    async def _write_hold_annotation(self, resource: Resource, metadata: Metadata, name: str | None) -> None:
+        """Set or remove the annotation on this very object; a deleted one needs none."""
         patch = {"metadata": {"uid": metadata.uid, "annotations": {names.RELEASED_HOLD: name}}}
         try:
-            await self._api.patch(JOBS, metadata.name, metadata.namespace, patch)
+            await self._api.patch(resource, metadata.name, metadata.namespace, patch)
         except AbsentError:
             return
         except ConflictError as error:
-            message = f"Job {metadata.namespace}/{metadata.name} is another one, or was changed meanwhile"
+            message = f"{resource.kind} {metadata.namespace}/{metadata.name} is another one, or was changed meanwhile"
             raise RetryableError(message, remedy="it is tried again") from error
 
     async def _load_earlier_victims(self) -> None:
-        """Load victims signalled before this run: other pods of the same Job may still need a signal."""
+        """Load victims signalled before this run: other pods of the same object may still need a signal."""
         try:
             told = await released_victims_by_signal(self._api, ADAPTER)
         except ApiError as error:
@@ -240,7 +269,7 @@ class KueueAdapter:
             self._preemptions.record_earlier_signal(signal_uid, victims)
 
     async def _find_missed_cancellations(self) -> list[PreemptionCancelled]:
-        """Return cancellations of holds whose Jobs Kueue stopped evicting while no coordinator led."""
+        """Return cancellations of holds whose objects Kueue stopped evicting while no coordinator led."""
         try:
             standing = await unreleased_signal_uids(self._api, ADAPTER)
         except ApiError as error:
@@ -249,15 +278,19 @@ class KueueAdapter:
         return [PreemptionCancelled(uid, "Kueue no longer evicts it") for uid in standing if self._is_stale(uid)]
 
     def _is_stale(self, signal_uid: str) -> bool:
-        job_uid = job_uid_of_signal(signal_uid)
-        job, eviction = self._preemptions.find_job(job_uid), self._preemptions.pending_eviction(job_uid)
+        uid = target_uid_of_signal(signal_uid)
+        target, eviction = self._preemptions.find_object(uid), self._preemptions.pending_eviction(uid)
         if eviction is not None:
             return eviction.uid != signal_uid
-        if job is None:
+        if target is None:
             return True
-        # suspended: the eviction went through, and other reports cover its pods' ends. Kueue also stops a Job without a
-        # Workload, and an unreadable Workload proves nothing
-        return not job.spec.suspend and bool(self._preemptions.workloads_of(job_uid, job.metadata.namespace))
+        # suspended: the eviction went through, and other reports cover its pods' ends. Kueue also stops an object
+        # without a Workload, and an unreadable Workload proves nothing
+        return not target.suspended and bool(self._preemptions.workloads_of(uid, target.metadata.namespace))
+
+
+def _log_fields(metadata: Metadata) -> dict[str, str]:
+    return {"namespace": metadata.namespace, "name": metadata.name}
 
 
 if TYPE_CHECKING:

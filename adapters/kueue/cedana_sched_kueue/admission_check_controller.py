@@ -35,6 +35,7 @@ from cedana_sched_kueue.admission_check_decisions import (
     pending_checks,
     policy_of,
 )
+from cedana_sched_kueue.managed_kinds import ManagedKinds
 from cedana_sched_kueue.objects import ADMISSION_CHECKS, WORKLOADS, AdmissionCheck, Workload
 
 log = structlog.get_logger(__name__)
@@ -50,6 +51,7 @@ class AdmissionCheckController:
         api: with the permissions of `rbac.yaml`.
         workloads: all of the cluster; not run here.
         snapshots: restorable ones.
+        kinds: those whose Workloads' pods get an identity.
         unreadable: called for objects that cannot be read.
         served: namespaces whose Workloads get the identity of their pods; others pass without updates.
     """
@@ -59,12 +61,14 @@ class AdmissionCheckController:
         api: Api,
         workloads: Informer[Workload],
         snapshots: Snapshots,
+        kinds: ManagedKinds,
         unreadable: UnreadableSink | None = None,
         served: ServedNamespaces = EVERYWHERE,
     ) -> None:
         self._served = served
         self._api = api
         self._snapshots = snapshots
+        self._kinds = kinds
         self._workloads = workloads
         self._checks = Informer(Watch(api, ADMISSION_CHECKS, AdmissionCheck), unreadable)
         self._policies = Informer(Watch(api, CHECKPOINT_POLICIES, PartialObject), unreadable)
@@ -151,7 +155,9 @@ class AdmissionCheckController:
         try:
             known = self._checks.get(check)
             policy = policy_of(known, self._policy_names()) if known else None
-            answer = decide_check_answer(workload, policy, lambda one: any(self._snapshots_of(workload, (one,))))
+            answer = decide_check_answer(
+                workload, policy, self._kinds, lambda one: any(self._snapshots_of(workload, (one,)))
+            )
             return answer, answer.note or describe_snapshots(self._snapshots_of(workload, answer.ids))
         except Exception as error:  # a defect of ours must not block a Workload
             log.exception("workload passes unprotected", namespace=workload.metadata.namespace, check=check)

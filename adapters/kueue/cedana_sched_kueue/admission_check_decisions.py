@@ -9,11 +9,12 @@ import msgspec
 
 from cedana_sched.kube.builtin_kinds import LONGEST_MESSAGE, Condition
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.resources import CHECKPOINT_POLICIES, JOBS
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES, JOBS, PODS
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.object_names import derived_id
+from cedana_sched_kueue.managed_kinds import ManagedKinds, is_of_kind
 from cedana_sched_kueue.objects import (
     ACTIVE,
     ADMITTED,
@@ -31,6 +32,13 @@ from cedana_sched_kueue.objects import (
 from cedana_sched_kueue.template_identity import annotations_of, has_user_id, user_chosen_checkpoint_id
 
 MESSAGE_LIMIT = 32_768
+CONTINUES_BY_ROLE = "each pod that has a snapshot continues from it; `kubectl get checkpoints` shows them"
+"""Message for kinds whose pods have roles: their ids show at their creation only."""
+PODS_NAME_THEIR_ID = (
+    "starts as it would without this check: its pods are there already, and are protected if their template has the"
+    f" annotation {names.ID}"
+)
+"""Message for pods that Kueue gates: an update would reach them after their creation."""
 _SHOWN = 253
 """Characters; the maximum length of a policy's name."""
 
@@ -70,35 +78,42 @@ def pending_checks(workload: Workload, ours: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(one.name for one in states if one.name in known and one.state == PENDING))
 
 
-def decide_check_answer(workload: Workload, policy: str | None, is_saved: Callable[[str], bool]) -> Answer:
+def decide_check_answer(
+    workload: Workload, policy: str | None, kinds: ManagedKinds, is_saved: Callable[[str], bool]
+) -> Answer:
     """Compute updates: identities for pods without one, the queue's policy, also as the pods' own if these name none.
 
     Existing keys of a template are kept: Kueue ends a Workload permanently if an update changes one. If the template
     has another queue policy than the check, the Workload waits, unless the template's value is from an earlier
     admission.
 
+    Pods that Kueue itself gates are there before their Workload is admitted, and an update would reach them too late.
+
     Args:
         workload: waits for the check.
         policy: the check's; None if it names none.
+        kinds: those whose objects Kueue suspends.
         is_saved: whether an id has snapshots in the Workload's namespace.
     """
     owner = workload.metadata.controller_reference
-    if owner is None or (owner.api_version, owner.kind) != (JOBS.group_version, JOBS.kind):
-        kind = owner.kind if owner else "Workload without an owner"
-        return Answer(note=f"starts as it would without this check, which protects Jobs only, not a {kind}")
+    if owner is None or is_of_kind(owner, PODS):
+        return Answer(note=PODS_NAME_THEIR_ID)
+    if kinds.resource_of(owner) is None:
+        remedy = "name the kind in the chart's value kueue.kinds, if Kueue suspends its objects"
+        return Answer(note=f"starts as it would without this check, which does not protect a {owner.kind}: {remedy}")
     if workload.find_true_condition(ADMITTED) is not None:  # the check is new to its queue
         return Answer(note="runs already, and is saved from its next admission on")
-    derived = derived_id(owner.name, owner.uid)
+    derived, is_job = derived_id(owner.name, owner.uid), is_of_kind(owner, JOBS)
     updates: list[Object] = []
     ids: list[str] = []
     for pod_set in workload.spec.pod_sets:
         template, annotations = pod_set.template, {}
         other = _conflicting_policy(template, policy)
-        if other is not None and not (_is_named_by_us(template, derived) and is_saved(derived)):
+        if other is not None and not (_is_named_by_us(template, derived, is_job=is_job) and is_saved(derived)):
             return Answer(obstacle=_policy_conflict_message(pod_set, other, policy))
         if not has_user_id(template):
             annotations[names.ID] = derived
-            if names.DERIVED_ID not in annotations_of(template):
+            if is_job and names.DERIVED_ID not in annotations_of(template):
                 annotations[names.DERIVED_ID] = "true"
         if other is None and policy is not None:
             annotations[names.QUEUE_POLICY] = policy
@@ -107,7 +122,7 @@ def decide_check_answer(workload: Workload, policy: str | None, is_saved: Callab
         if annotations:
             updates.append({"name": pod_set.name, "annotations": annotations})
         ids += [one for one in (annotations.get(names.ID, user_chosen_checkpoint_id(template)),) if one]
-    return Answer(tuple(updates), tuple(ids))
+    return Answer(tuple(updates), tuple(ids), note=None if is_job else CONTINUES_BY_ROLE)
 
 
 def _conflicting_policy(template: PodTemplate, policy: str | None) -> str | None:
@@ -116,9 +131,10 @@ def _conflicting_policy(template: PodTemplate, policy: str | None) -> str | None
     return None if policy is None or written == policy else written
 
 
-def _is_named_by_us(template: PodTemplate, derived: str) -> bool:
+def _is_named_by_us(template: PodTemplate, derived: str, *, is_job: bool) -> bool:
     """Whether the template has our updates' values; its author can write these, but create no snapshots of that id."""
-    return annotations_of(template).get(names.DERIVED_ID) == "true" and user_chosen_checkpoint_id(template) == derived
+    is_marked = not is_job or annotations_of(template).get(names.DERIVED_ID) == "true"
+    return is_marked and user_chosen_checkpoint_id(template) == derived
 
 
 def _policy_conflict_message(pod_set: PodSet, written: str, policy: str | None) -> str:

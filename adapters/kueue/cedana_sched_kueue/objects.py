@@ -1,6 +1,6 @@
-"""Kueue's kinds and the Job, reduced to the fields read here; msgspec skips all others.
+"""Kueue's kinds, reduced to the fields read here; msgspec skips all others.
 
-Field names and conditions are those of `kueue.x-k8s.io/v1beta2` (Kueue 0.19, apis/kueue/v1beta2) and `batch/v1`.
+Field names and conditions are those of `kueue.x-k8s.io/v1beta2` (Kueue 0.19, apis/kueue/v1beta2).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class WorkloadStatus(_Kube, frozen=True):
 
 
 class Workload(_Kube, frozen=True):
-    """Kueue's record of a Job: queued, admitted, evicted, and admitted again, under one name."""
+    """Kueue's record of what runs: queued, admitted, evicted, and admitted again, under one name."""
 
     metadata: Metadata
     spec: WorkloadSpec = WorkloadSpec()
@@ -129,25 +129,3 @@ class AdmissionCheck(_Kube, frozen=True):
     metadata: Metadata
     spec: AdmissionCheckSpec = AdmissionCheckSpec()
     status: AdmissionCheckStatus = AdmissionCheckStatus()
-
-
-class JobSpec(_Kube, frozen=True):
-    suspend: bool = False
-    template: PodTemplate = PodTemplate()
-
-
-class JobStatus(_Kube, frozen=True):
-    conditions: tuple[Condition, ...] = ()
-
-
-class Job(_Kube, frozen=True):
-    metadata: Metadata
-    spec: JobSpec = JobSpec()
-    status: JobStatus = JobStatus()
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is being deleted, or has completed or failed."""
-        return self.metadata.deletion_timestamp is not None or any(
-            one.type in {"Complete", "Failed"} and one.status == "True" for one in self.status.conditions
-        )

@@ -1,6 +1,6 @@
-"""Unheld evictions, usually because no webhook answered when Kueue suspended the Job.
+"""Unheld evictions, usually because no webhook answered when Kueue suspended the object.
 
-The Job's controller deletes the pods of such a Job, and only their preStop hooks still wait: the hook of a pod with
+The controller of such an object deletes its pods, and only their preStop hooks still wait: the hook of a pod with
 `names.CONFIRM_DELETION` waits until the adapter either publishes a signal or marks the pod as not preempted.
 """
 
@@ -11,24 +11,25 @@ from typing import Final
 from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.model.objects import names
-from cedana_sched_kueue.objects import EVICTED, FINISHED, Job, Workload
+from cedana_sched.model.pod_indexing import POD_SET
+from cedana_sched_kueue.managed_objects import ManagedObject
+from cedana_sched_kueue.objects import EVICTED, FINISHED, Workload
 
 ASKS_FOR_SECONDS: Final = 15.0
 """How long an agent waits before SIGTERM; a program that already terminates is not worth saving."""
 
-POD_SET: Final = register_cached_key("kueue.x-k8s.io/podset")
-"""Label of every pod that Kueue admitted."""
+register_cached_key(POD_SET)
 _WITHOUT_A_HOLD: Final = frozenset({"", "default-scheduler"})
 
 
 def is_evicted(workload: Workload) -> bool:
-    """Whether Kueue evicts its Job; Kueue sets the condition before it suspends the Job."""
+    """Whether Kueue evicts its object; Kueue sets the condition before it suspends the object."""
     return workload.find_true_condition(EVICTED) is not None and workload.find_true_condition(FINISHED) is None
 
 
-def is_suspended(job: Job | None) -> bool:
-    """Whether the Job's controller deletes its pods."""
-    return job is not None and job.spec.suspend and not job.ended
+def is_suspended(target: ManagedObject | None) -> bool:
+    """Whether the object's controller deletes its pods."""
+    return target is not None and target.suspended and not target.ended
 
 
 def awaits_confirmation(pod: Pod) -> bool:

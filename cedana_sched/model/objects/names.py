@@ -102,6 +102,9 @@ SNAPSHOT_CLEANUP: Final = f"{GROUP}/snapshot-cleanup"
 """Finalizer of a Checkpoint whose snapshot is in the store and is removed before it."""
 RELEASED_HOLD: Final = f"{GROUP}/released-hold"
 """Annotation of a held object: name of the PreemptionHold that was released, so that the next attempt is allowed."""
+SUSPENDED_AT: Final = f"{GROUP}/suspended-at"
+"""Annotation of a held object, written by the webhook that allows an eviction by its update: when (RFC 3339), so that
+PreemptionHolds from before are known as those of an earlier run."""
 NOT_PREEMPTED: Final = f"{GROUP}/not-preempted"
 """Annotation of a pod with `CONFIRM_DELETION`: `true`, its deletion is no preemption."""
 

@@ -255,6 +255,19 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- dict "otherSchedulers" $schedulers "otherLabels" $labels | toJson -}}
 {{- end }}
 
+{{/* Kinds beside Job whose objects Kueue stops, by API group: resources and versions of each group. */}}
+{{- define "cedana.kueueKinds" -}}
+{{- $groups := dict -}}
+{{- range .Values.kueue.kinds -}}
+{{- $group := regexReplaceAll "/.*$" .apiVersion "" -}}
+{{- $one := get $groups $group | default (dict "resources" list "versions" list) -}}
+{{- $resources := append $one.resources .resource | uniq -}}
+{{- $versions := append $one.versions (regexReplaceAll "^.*/" .apiVersion "") | uniq -}}
+{{- $_ := set $groups $group (dict "resources" $resources "versions" $versions) -}}
+{{- end -}}
+{{- toJson $groups -}}
+{{- end }}
+
 {{/* Where the authorities are mounted that sign the API server's certificate. */}}
 {{- define "cedana.clientAuthorities" -}}
 /etc/cedana-sched-clients

@@ -10,6 +10,7 @@ from tests.cluster.addons.coredns import CoreDns
 from tests.cluster.addons.jobset import JobSet
 from tests.cluster.addons.kueue import Kueue
 from tests.cluster.addons.kwok import Kwok
+from tests.cluster.addons.mpi_operator import MpiOperator
 from tests.cluster.addons.volcano import Volcano
 from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.cluster import Cluster
@@ -17,7 +18,9 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.steps import Steps
 from tests.cluster.together import together
 
-ADDONS: dict[str, Addon] = {addon.name: addon for addon in (CoreDns(), Kwok(), JobSet(), Volcano(), Kueue())}
+ADDONS: dict[str, Addon] = {
+    addon.name: addon for addon in (CoreDns(), Kwok(), JobSet(), MpiOperator(), Volcano(), Kueue())
+}
 
 _IN_KUBE_SYSTEM = frozenset({"coredns", "kwok"})
 """Kueue's webhooks see every pod but those there: from when they are written until they answer, no other is created."""

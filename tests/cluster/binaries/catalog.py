@@ -118,6 +118,12 @@ _ALL = (
         ("charts/jobset", "config/components"),
     ),
     Tool(
+        "mpi-operator",
+        "github.com/kubeflow/mpi-operator",
+        {"mpi-operator": "github.com/kubeflow/mpi-operator/cmd/mpi-operator"},
+        files=("deploy/v2beta1/mpi-operator.yaml",),
+    ),
+    Tool(
         "armada",
         _ARMADA,
         {

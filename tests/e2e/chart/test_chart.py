@@ -19,7 +19,8 @@ from cedana_sched.component.configuration import NEVER_TOUCHED
 from cedana_sched.model.objects import names
 from cedana_sched.store.storage_config import StorageConfig
 from cedana_sched_armada.webhooks import PODS as ARMADA_PODS
-from cedana_sched_kueue.webhooks import JOBS, Settings
+from cedana_sched_kueue.webhooks import JOBS, OBJECTS, Settings
+from cedana_sched_kueue.webhooks import PODS as KUEUE_PODS
 from cedana_sched_volcano.extender.configuration import Configuration as ExtenderConfiguration
 from cedana_sched_volcano.webhooks import JOBS as VCJOBS
 from cedana_sched_volcano.webhooks import PODS as VOLCANO_PODS
@@ -367,7 +368,8 @@ async def test_no_webhook_can_stop_a_cluster(helm: Binaries) -> None:
 @pytest.mark.parametrize("told", [EVERYTHING, VOLCANO, ARMADA], ids=["everything", "volcano", "armada"])
 async def test_every_webhook_of_the_chart_has_a_path_that_is_answered(helm: Binaries, told: dict[str, Any]) -> None:
     objects = await render(helm, told)
-    answered = (PODS, JOBS, STATUSES, *(f"{VALIDATE}{kind}" for kind in VALIDATED), VOLCANO_PODS, VCJOBS, ARMADA_PODS)
+    of_schedulers = (JOBS, OBJECTS, KUEUE_PODS, VOLCANO_PODS, VCJOBS, ARMADA_PODS)
+    answered = (PODS, STATUSES, *(f"{VALIDATE}{kind}" for kind in VALIDATED), *of_schedulers)
     assert {hook["name"] for hook in hooks_of(objects)} <= paths_by_hook_name(answered).keys()
 
 

@@ -60,6 +60,16 @@ async def installed(release: Product) -> Product:
     return release
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def jobset_beside_kueue(jobset: None, kueue: None) -> None:
+    """JobSet, whose objects Kueue suspends."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def mpi_operator_beside_kueue(mpi_operator: None, kueue: None) -> None:
+    """The MPI operator, whose objects Kueue suspends."""
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def installed_with_kueue(kueue: None, release: Product) -> Product:
     """The product beside Kueue, with our AdmissionCheck for ClusterQueues to name."""

@@ -19,6 +19,8 @@ _AGAIN = 1.0
 """Seconds after which a log that ended before its container is followed again: a kubelet without containerd ends it."""
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 TASK_INDEX = "volcano.sh/task-index"
+REPLICA_INDEX = "training.kubeflow.org/replica-index"
+POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
 class Following:
@@ -149,7 +151,9 @@ def _said(output: bytearray) -> str:
 def _index_of(pod: Object) -> int:
     """As its controller numbers it."""
     texts = {**pod["metadata"].get("labels", {}), **pod["metadata"].get("annotations", {})}
-    return int(texts.get(COMPLETION_INDEX, texts.get(TASK_INDEX, "0")))
+    return int(
+        next((texts[key] for key in (COMPLETION_INDEX, TASK_INDEX, REPLICA_INDEX, POD_INDEX) if key in texts), "0")
+    )
 
 
 def _status_of(pod: Object, container: str) -> Object | None:

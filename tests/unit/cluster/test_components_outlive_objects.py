@@ -254,7 +254,8 @@ async def coordinator(api: Api, _: MoodyApiServer) -> AsyncIterator[list[Informe
             *leader._agents._informers,
             leader._policies._informer,
         ]
-        informers += [kueue._jobs, kueue._workloads, volcano._groups, volcano._nominations._waiting, volcano._queues]
+        informers += [kueue._informers.by_resource[JOBS], kueue._workloads]
+        informers += [volcano._groups, volcano._nominations._waiting, volcano._queues]
         informers += [leader._missed_by_webhook.unlabelled, leader._missed_by_webhook.refused]
         for informer in informers:
             await informer.synced.wait()

@@ -21,7 +21,8 @@ from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects import names
 from cedana_sched.model.pod_indexing import SCHEMES
-from cedana_sched_kueue.objects import WORKLOADS, Job, Workload
+from cedana_sched_kueue.managed_objects import ManagedObject
+from cedana_sched_kueue.objects import WORKLOADS, Workload
 from cedana_sched_volcano.extender.free_resources import Occupant
 from cedana_sched_volcano.nomination_removal import NominatedPod
 from cedana_sched_volcano.objects import POD_GROUPS, PodGroup
@@ -59,7 +60,7 @@ KINDS: list[tuple[Resource, type[Any]]] = [
     (PODS, PartialObject),
     (PODS, Occupant),
     (PODS, NominatedPod),
-    (JOBS, Job),
+    (JOBS, ManagedObject),
     (WORKLOADS, Workload),
     (POD_GROUPS, PodGroup),
 ]

@@ -27,6 +27,7 @@ from cedana_sched_kueue.admission_check_decisions import (
     decide_check_answer,
 )
 from cedana_sched_kueue.admission_check_removal import ClusterQueue, removal_patch
+from cedana_sched_kueue.managed_kinds import ManagedKinds
 from cedana_sched_kueue.objects import ACTIVE, PENDING, READY, AdmissionCheck, AdmissionCheckSpec
 from tests.unit.adapters.kueue.kueue_builders import workload
 
@@ -57,7 +58,7 @@ def in_a_list(template: str, before: str) -> set[str]:
 
 def test_a_check_of_a_workload_passes_as_the_adapter_writes_it() -> None:
     body = build_ready_status(
-        workload(), "save", decide_check_answer(workload(), "hourly", lambda _: False), "well", NOW
+        workload(), "save", decide_check_answer(workload(), "hourly", ManagedKinds(), lambda _: False), "well", NOW
     )
     assert set(body) == {"metadata", "status"}
     assert set(body["status"]) == changed(KUEUE, "variables.after", "!= 'workloads'") == {"admissionChecks"}

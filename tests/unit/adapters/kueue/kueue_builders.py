@@ -10,15 +10,14 @@ import msgspec
 
 from cedana_sched.kube.builtin_kinds import Condition, EnvVar, Metadata, OwnerReference, Pod, PodSpec, PodStatus
 from cedana_sched.kube.index import Index
+from cedana_sched.kube.resources import JOBS
 from cedana_sched.kube.watching import Change, HasMetadata, Informer, Watch
 from cedana_sched.model.objects import names
+from cedana_sched.model.pod_indexing import POD_SET
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched_kueue.job_workloads import own_uid, owner_uid, owning_job_uid
+from cedana_sched_kueue.managed_objects import ManagedObject, ManagedObjects, ObjectStatus, own_uid, owner_uid
 from cedana_sched_kueue.objects import (
     CheckState,
-    Job,
-    JobSpec,
-    JobStatus,
     PodSet,
     PodTemplate,
     TemplateContainer,
@@ -28,8 +27,8 @@ from cedana_sched_kueue.objects import (
     WorkloadSpec,
     WorkloadStatus,
 )
+from cedana_sched_kueue.pod_workloads import PodWorkloads
 from cedana_sched_kueue.preemptions import EvictionDetector, KueueReport
-from cedana_sched_kueue.unheld_evictions import POD_SET
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -96,9 +95,10 @@ def job(
     annotations: dict[str, str] | None = None,
     pods: PodTemplate | None = None,
     conditions: tuple[Condition, ...] = (),
-) -> Job:
+) -> ManagedObject:
     metadata = Metadata(name="md", namespace=NAMESPACE, uid=uid, annotations=annotations or {})
-    return Job(metadata, JobSpec(suspend, pods or template(CEDANA_CHECKPOINT="md")), JobStatus(conditions))
+    spec = {"suspend": suspend, "template": pods or template(CEDANA_CHECKPOINT="md")}
+    return ManagedObject(metadata, msgspec.Raw(msgspec.json.encode(spec)), ObjectStatus(conditions))
 
 
 def conditions(*true: str, since: str = EVICTED_AT, reason: str = "", message: str = "") -> tuple[Condition, ...]:
@@ -170,7 +170,7 @@ class World:
     """Mirrors, and the reports that come of them. `now` is its clock."""
 
     def __init__(self) -> None:
-        self.jobs: HandMirror[Job] = HandMirror()
+        self.jobs: HandMirror[ManagedObject] = HandMirror()
         self.workloads: HandMirror[Workload] = HandMirror()
         self.pods: HandMirror[Pod] = HandMirror()
         self.now = 1_000.0
@@ -178,9 +178,10 @@ class World:
 
     def _watched(self) -> EvictionDetector:
         return EvictionDetector(
-            jobs=Index(own_uid, self.jobs),
+            objects=ManagedObjects({JOBS: self.jobs}),
+            pod_workloads=PodWorkloads(self.workloads, Index(owner_uid, self.workloads), self.pods),
             workloads=Index(own_uid, self.workloads),
-            workloads_of=Index(owning_job_uid, self.workloads),
+            workloads_of=Index(owner_uid, self.workloads),
             pods_of=Index(owner_uid, self.pods),
             policies=OnePolicy(),
             clock=lambda: self.now,
@@ -190,10 +191,10 @@ class World:
         """The coordinator begins anew over the same cluster."""
         self.preemptions = self._watched()
 
-    def put(self, *objects: Job | Workload | Pod) -> None:
+    def put(self, *objects: ManagedObject | Workload | Pod) -> None:
         for one in objects:
             match one:
-                case Job():
+                case ManagedObject():
                     self.jobs.put(one)
                 case Workload():
                     self.workloads.put(one)

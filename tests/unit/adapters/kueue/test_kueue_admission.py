@@ -23,6 +23,7 @@ from cedana_sched_kueue.admission_check_decisions import (
     pending_checks,
     policy_of,
 )
+from cedana_sched_kueue.managed_kinds import ManagedKinds
 from cedana_sched_kueue.objects import (
     AdmissionCheck,
     AdmissionCheckSpec,
@@ -50,7 +51,7 @@ def _policy(name: str, kind: str = "CheckpointPolicy", group: str = names.GROUP)
 
 def answer(asked: Workload, policy: str | None, saved: tuple[str, ...] = ()) -> Answer:
     """What we say of it where these ids have snapshots."""
-    return decide_check_answer(asked, policy, lambda one: one in saved)
+    return decide_check_answer(asked, policy, ManagedKinds(), lambda one: one in saved)
 
 
 def updates_of(found: Answer) -> dict[str, str]:
@@ -146,11 +147,15 @@ def test_a_long_name_of_a_policy_is_not_said_again_and_again() -> None:
     assert build_pending_status(workload(checks=(CheckState("save", message=why),)), "save", why, _NOW) is None
 
 
-@pytest.mark.parametrize("kind", [owner(kind="JobSet", api_version="jobset.x-k8s.io/v1alpha2"), owner(kind="Pod")])
-def test_what_is_no_job_passes_without_updates_and_says_so(kind: object) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [owner(kind="JobSet", api_version="jobset.x-k8s.io/v1alpha2"), owner(kind="Foo", api_version="x.example/v1")],
+)
+def test_a_kind_that_is_not_followed_passes_without_updates_and_says_so(kind: object) -> None:
     found = answer(workload(owned_by=kind), "hourly")  # type: ignore[arg-type]  # parametrized
     assert found.pod_set_updates == ()
-    assert "protects Jobs only" in (found.note or "")
+    assert "does not protect a" in (found.note or "")
+    assert "kueue.kinds" in (found.note or "")
 
 
 def test_a_job_that_runs_already_is_left_as_it_is() -> None:

@@ -37,7 +37,9 @@ def _read_ahead(stage: Stage, workloads: Mapping[str, Object]) -> None:
 
     async def get(resource: Resource, name: str, namespace: str | None = None, *, into: type[Any]) -> Any:
         if resource == JOBS:
-            return msgspec.convert({**job, "spec": {**job["spec"], "suspend": True}}, into)
+            return msgspec.json.decode(
+                msgspec.json.encode({**job, "spec": {**job["spec"], "suspend": True}}), type=into
+            )
         if name not in workloads:
             raise AbsentError(f"no {resource.kind} {namespace}/{name}", status=404)
         return msgspec.convert(workload(name), into)

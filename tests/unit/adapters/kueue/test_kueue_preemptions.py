@@ -15,7 +15,8 @@ from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.object_names import hold_name
 from cedana_sched.model.preemption import HeldObject, Signal
-from cedana_sched_kueue.objects import Job, Workload
+from cedana_sched_kueue.managed_objects import ManagedObject
+from cedana_sched_kueue.objects import Workload
 from cedana_sched_kueue.preemptions import KueueReport
 from tests.unit.adapters.kueue.kueue_builders import (
     EVICTED_AT,
@@ -186,7 +187,9 @@ def test_another_eviction_of_the_same_job_is_another_signal(world: World) -> Non
         ((changed(job(), deletion_timestamp="now"),), "its Job has ended"),
     ],
 )
-def test_a_preemption_that_is_called_off_is_taken_back(world: World, now: tuple[Job | Workload, ...], why: str) -> None:
+def test_a_preemption_that_is_called_off_is_taken_back(
+    world: World, now: tuple[ManagedObject | Workload, ...], why: str
+) -> None:
     world.put(preempted())
     signal = _signal(world.review())
     world.put(*now)
@@ -299,7 +302,7 @@ _STATES = st.sampled_from([
 
 
 @given(st.lists(st.tuples(_STATES, st.integers(1, 3)), max_size=12))
-def test_repeating_what_is_known_changes_nothing(history: list[tuple[Job | Workload, int]]) -> None:
+def test_repeating_what_is_known_changes_nothing(history: list[tuple[ManagedObject | Workload, int]]) -> None:
     """However often each state is told, the reports are the same, and every one that is begun ends at most once."""
     once, often = World(), World()
     told: list[KueueReport] = []

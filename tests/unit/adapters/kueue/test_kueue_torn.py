@@ -17,7 +17,8 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Signal
-from cedana_sched_kueue.objects import Job, Workload
+from cedana_sched_kueue.managed_objects import ManagedObject
+from cedana_sched_kueue.objects import Workload
 from cedana_sched_kueue.preemptions import KueueReport
 from tests.unit.adapters.kueue.kueue_builders import (
     EVICTED_AT,
@@ -56,7 +57,7 @@ def test_pods_of_a_job_that_was_suspended_unheld_are_saved_while_they_wait() -> 
 def test_in_whatever_order_the_watches_tell_it_is_one_signal_of_all_pods(order: tuple[int, ...]) -> None:
     world = World()
     world.put(job(), admitted(), pod(0), pod(1))
-    news: list[tuple[Job | Workload | Pod, ...]] = [
+    news: list[tuple[ManagedObject | Workload | Pod, ...]] = [
         (preempted(),),
         (job(suspend=True),),
         (deleted(pod(0), ago=1, now=world.now), deleted(pod(1), ago=1, now=world.now)),
@@ -225,7 +226,8 @@ async def test_a_deletion_that_comes_before_the_news_of_its_eviction_is_asked_ab
             asked.append(resource.kind)
             held = {"conditions": [{"type": "Evicted", "status": "True"}]}
             fresh = {"spec": {"suspend": True}} if resource == JOBS else {"status": held}
-            return msgspec.convert({**(stage.api.stored(resource, name, namespace) or {}), **fresh}, into)
+            body = {**(stage.api.stored(resource, name, namespace) or {}), **fresh}
+            return msgspec.json.decode(msgspec.json.encode(body), type=into)
 
         stage.api.get = get  # type: ignore[method-assign]  # it is ahead of the watches
         stage.remove_pod(victim)

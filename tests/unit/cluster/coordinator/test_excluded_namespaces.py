@@ -85,7 +85,7 @@ async def test_components_and_adapters_see_no_pod_of_it() -> None:
         unprepared = leader._missed_by_webhook
         async with leader.run_coordinator():
             informers = [leader.pods, kueue._pods, volcano._pods, unprepared.unlabelled, unprepared.refused]
-            informers += [kueue._jobs, volcano._groups]
+            informers += [kueue._informers.by_resource[JOBS], volcano._groups]
             for informer in informers:
                 await informer.synced.wait()
             shown = [{one.metadata.namespace for one in informer} for informer in informers]
