@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 
 from cedana_sched.local.configuration import Configuration, GroupConfiguration
+from cedana_sched.local.jobs.environment_validation import require_valid_environment
 from cedana_sched.local.jobs.job import JobDescription
 from cedana_sched.local.quantities import parse_cpus, parse_memory
 from cedana_sched.local.scheduler.reasons import why_never_fitting
@@ -33,6 +34,7 @@ def create_job_description(
     if not submission.argv or not submission.argv[0]:
         raise UsageError("argv", list(submission.argv), "names no command", remedy="write it after '--'")
     name = _job_name_of(submission, uid)
+    require_valid_environment(submission.env)
     request = Resources(_cpus(submission.cpus), _memory(submission.memory))
     _check_replicas(submission.replicas)
     _check_quota(submission, configuration, request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import re
 import shutil
 from pathlib import Path
 
@@ -23,6 +24,10 @@ from cedana_sched.snapshot.restore import RestoreRequest
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+LOCALE_FILES = (Path("/etc/default/locale"), Path("/etc/locale.conf"))
+"""Where Debian, and where others, keep the machine's language."""
+
+
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The spec of a job's processes. Paths are absolute; None in `cpus`, `memory_bytes` or `processes` is no limit."""
 
@@ -30,7 +35,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     stdout: Path
     stderr: Path
     environment: dict[str, str] = {}
-    """Variables added to PATH, HOME, USER, LOGNAME and SHELL, or overriding them."""
+    """Variables added to PATH, HOME, USER, LOGNAME, SHELL and LANG, or overriding them."""
     directory: Path | None = None
     """The working directory; None is the user's home."""
     user: str | None = None
@@ -107,7 +112,8 @@ def _user_account(user: str | None) -> pwd.struct_passwd:
 
 
 def _account_environment(account: pwd.struct_passwd) -> dict[str, str]:
-    return {
+    """Return the variables that a login sets: from passwd, and this machine's language."""
+    return _machine_language() | {
         "PATH": DEFAULT_PATH,
         "HOME": account.pw_dir,
         "USER": account.pw_name,
@@ -116,10 +122,24 @@ def _account_environment(account: pwd.struct_passwd) -> dict[str, str]:
     }
 
 
+def _machine_language() -> dict[str, str]:
+    """Return LANG as this machine sets it (locale.conf(5)); nothing without one."""
+    for file in LOCALE_FILES:
+        try:
+            text = file.read_text(errors="replace")
+        except OSError:  # none there, or none for this user: a login ignores it, too
+            continue
+        found = re.findall(r"""^LANG=(["']?)([\w.@-]+)\1\s*$""", text, re.MULTILINE)
+        return {"LANG": found[-1][1]} if found else {}
+    return {}
+
+
 def _require_command(argv: tuple[str, ...], environment: dict[str, str], directory: Path) -> None:
     if not argv:
         raise UsageError("argv", [], "is empty", remedy="give the command to run")
     command = argv[0] if "/" not in argv[0] else str(directory / argv[0])
-    if shutil.which(command, path=environment["PATH"]) is None:
+    # the kernel resolves what is relative in PATH in the job's directory, not in this process's
+    places = os.pathsep.join(str(directory / place) for place in environment["PATH"].split(os.pathsep))
+    if shutil.which(command, path=places) is None:
         where = f"in {environment['PATH']}" if command == argv[0] else "there, or not executable"
         raise UsageError("argv", argv[0], f"is no program {where}", remedy="check its name, or give its full path")

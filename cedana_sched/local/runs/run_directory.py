@@ -157,7 +157,8 @@ class RunDirectory:
     def _write(self, name: str, record: msgspec.Struct, *, durable: bool = False) -> None:
         """Replace the file atomically. `durable` is for records that must survive a power failure; processes do not."""
         temporary = self.path / f".{name}"
-        with temporary.open("wb") as file:
+        # for the owner alone: a job's environment may hold secrets
+        with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(msgspec.json.format(msgspec.json.encode(record, enc_hook=str)))
             if durable:
                 file.flush()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,19 +83,19 @@ class Machine:
         self._engine.send_signal(how)
         return self._engine.wait(PATIENCE_SECONDS)
 
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [SCRIPT, *arguments],
-            env=self.environment,
+            env=self.environment | (env or {}),
             capture_output=True,
             text=True,
             check=False,
             timeout=PATIENCE_SECONDS,
         )
 
-    def say(self, *arguments: str) -> str:
+    def say(self, *arguments: str, env: dict[str, str] | None = None) -> str:
         """Run a command that must succeed."""
-        done = self(*arguments)
+        done = self(*arguments, env=env)
         assert done.returncode == 0, f"{arguments}: {done.stderr}\n{self.log.read_text()[-2000:]}"
         return done.stdout
 
@@ -174,6 +175,22 @@ def test_the_engine_may_be_killed_and_started_again(machine: Machine) -> None:
     machine.start()
     assert machine.json("describe", uid)["phase"] == "Running"
     machine.let_it_end(uid)
+
+
+def test_a_job_submitted_from_an_activated_venv_runs_its_python(machine: Machine, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", symlinks=True, with_pip=False)
+    activated = {"VIRTUAL_ENV": str(tmp_path / "venv"), "PATH": f"{tmp_path}/venv/bin:{os.environ['PATH']}"}
+    program = ("--", "python3", "-c", "import sys, os; print(sys.prefix, 'CEDANA_SCHED_STORE' in os.environ)")
+    prefixes = {}
+    for export in ("ALL", "NONE"):
+        uid = machine.say(
+            "submit", "--group", "bio", "--memory", "64Mi", "--export", export, *program, env=activated
+        ).strip()
+        machine.say("wait", uid, "--timeout", "50s")
+        prefixes[export] = machine.say("logs", uid)
+
+    assert prefixes["ALL"] == f"{tmp_path}/venv False\n"
+    assert str(tmp_path) not in prefixes["NONE"]
 
 
 def test_what_cannot_be_done_is_said_with_its_code(machine: Machine) -> None:
