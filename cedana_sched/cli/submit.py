@@ -65,6 +65,7 @@ async def submit(
         str | None,
         typer.Option(metavar="DURATION", help="Longest time from a preemption's notice until the job must go."),
     ] = None,
+    tty: Annotated[bool, typer.Option("--tty", help="Give the job a terminal; see 'attach'.")] = False,
     wait: arguments.Wait = False,
     timeout: arguments.Timeout = None,
 ) -> None:
@@ -97,6 +98,7 @@ async def submit(
         stdout=str(stdout.absolute()) if stdout else None,
         stderr=str(stderr.absolute()) if stderr else None,
         deadline_seconds=units.parse_duration("deadline", deadline) if deadline else None,
+        tty=tty,
     )
     async with session.client() as client:
         job = await client.submit(submission)

@@ -43,6 +43,7 @@ def job_view(job: Job, records: RecordCache) -> JobView:
         runs=tuple(_run_view(run) for run in job.runs),
         checkpoint=_checkpoint_view(checkpoint, records.preemptor_of(checkpoint)) if checkpoint else None,
         restore=_restore_view(restore) if restore else None,
+        tty=description.tty,
     )
 
 

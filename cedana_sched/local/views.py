@@ -85,6 +85,8 @@ class JobView(msgspec.Struct, frozen=True):
     runs: tuple[RunView, ...] = ()
     checkpoint: CheckpointView | None = None
     restore: RestoreView | None = None
+    tty: bool = False
+    """Whether the job has a terminal, to which one can attach."""
 
 
 class GroupView(msgspec.Struct, frozen=True):
@@ -157,6 +159,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stdout: str | None = None
     stderr: str | None = None
     deadline_seconds: float | None = None
+    tty: bool = False
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ def create_job_description(
     require_valid_environment(submission.env)
     request = Resources(_cpus(submission.cpus), _memory(submission.memory))
     _check_replicas(submission.replicas)
+    _check_terminal(submission)
     _check_quota(submission, configuration, request)
     return JobDescription(
         uid=uid,
@@ -55,6 +56,7 @@ def create_job_description(
         stdout=_require_absolute_path("stdout", submission.stdout) or str(outputs / uid / "stdout"),
         stderr=_require_absolute_path("stderr", submission.stderr) or str(outputs / uid / "stderr"),
         submitted_at=now,
+        tty=submission.tty,
     )
 
 
@@ -95,6 +97,15 @@ def _memory(text: str) -> int:
 def _check_replicas(replicas: int) -> None:
     if not 1 <= replicas <= MOST_REPLICAS:
         raise UsageError("replicas", replicas, "is out of range", remedy=f"request 1 to {MOST_REPLICAS}")
+
+
+def _check_terminal(submission: Submission) -> None:
+    if submission.tty and submission.replicas > 1:
+        remedy = "submit one replica, or leave --tty out"
+        raise UsageError("replicas", submission.replicas, "cannot share one terminal", remedy=remedy)
+    if submission.tty and submission.stderr is not None:
+        remedy = "leave it out: a terminal's output is one stream, and goes to stdout"
+        raise UsageError("stderr", submission.stderr, "has no stream in a job with a terminal", remedy=remedy)
 
 
 def _check_quota(submission: Submission, configuration: Configuration, request: Resources) -> None:

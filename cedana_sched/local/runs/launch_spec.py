@@ -18,12 +18,15 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.snapshot.cgroups import Limits
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.external_mounts import Externals
+from cedana_sched.snapshot.job_terminal import SETSID
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.restore import RestoreRequest
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+DEFAULT_TERM = "xterm"
+"""The type of a terminal whose job brings no TERM, as in container runtimes."""
 LOCALE_FILES = (Path("/etc/default/locale"), Path("/etc/locale.conf"))
 """Where Debian, and where others, keep the machine's language."""
 
@@ -43,6 +46,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: float | None = None
     memory_bytes: int | None = None
     processes: int | None = None
+    has_terminal: bool = False
+    """Whether the standard streams are a terminal; its output goes to `stdout`."""
 
     @property
     def limits(self) -> Limits:
@@ -63,11 +68,14 @@ def create_launch_task(spec: LaunchSpec, tini: Path, mount_point: Path, external
         UsageError: a field of the job is invalid on this machine; the error names it.
     """
     account = _user_account(spec.user)
-    environment = _account_environment(account) | spec.environment
+    environment = _account_environment(account) | _terminal_environment(spec) | spec.environment
     directory = spec.directory or Path(account.pw_dir)
     if not directory.is_dir():
         raise UsageError("cwd", str(directory), "is no directory of this machine", remedy="name one that exists")
     _require_command(spec.argv, environment, directory)
+    if spec.has_terminal and not os.access(SETSID, os.X_OK):
+        remedy = "install util-linux, or submit the job without --tty"
+        raise UsageError("tty", "true", f"needs {SETSID}, which this machine lacks", remedy=remedy)
     return Job(
         command=spec.argv,
         tini=str(tini),
@@ -80,6 +88,7 @@ def create_launch_task(spec: LaunchSpec, tini: Path, mount_point: Path, external
         uid=account.pw_uid,
         gid=account.pw_gid,
         groups=tuple(os.getgrouplist(account.pw_name, account.pw_gid)),
+        has_terminal=spec.has_terminal,
     )
 
 
@@ -120,6 +129,10 @@ def _account_environment(account: pwd.struct_passwd) -> dict[str, str]:
         "LOGNAME": account.pw_name,
         "SHELL": account.pw_shell or "/bin/sh",
     }
+
+
+def _terminal_environment(spec: LaunchSpec) -> dict[str, str]:
+    return {"TERM": DEFAULT_TERM} if spec.has_terminal else {}
 
 
 def _machine_language() -> dict[str, str]:

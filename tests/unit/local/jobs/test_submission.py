@@ -38,6 +38,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a variable that execve refuses": ({"env": {"A": "x" * MOST_BYTES_EACH}}, "env.A", "in a file"),
     "variables that are too much": ({"env": {f"A{n}": "x" * 99_000 for n in range(3)}}, "env", "--export"),
     "too many variables": ({"env": {f"A{n}": "" for n in range(MOST_VARIABLES + 1)}}, "env", "--export"),
+    "a terminal for several": ({"tty": True, "replicas": 2}, "replicas", "one replica"),
+    "a terminal's second stream": ({"tty": True, "stderr": "/e"}, "stderr", "one stream"),
     "a relative directory": ({"cwd": "here"}, "cwd", "from the root"),
     "a deadline of zero": ({"deadline_seconds": 0.0}, "deadline", "above 0"),
     "a deadline that is no number": ({"deadline_seconds": float("nan")}, "deadline", "above 0"),

@@ -67,6 +67,20 @@ def test_relative_program_is_looked_up_in_the_jobs_directory(tmp_path: Path) -> 
     assert task(tmp_path, argv=("./run.sh",)).command == ("./run.sh",)
 
 
+def test_job_with_a_terminal_has_a_type_for_it_unless_it_brings_one(tmp_path: Path) -> None:
+    assert "TERM" not in task(tmp_path).environment
+    assert task(tmp_path, has_terminal=True).environment["TERM"] == "xterm"
+    assert task(tmp_path, has_terminal=True, environment={"TERM": "dumb"}).environment["TERM"] == "dumb"
+
+
+def test_terminal_needs_util_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_spec, "SETSID", "/nowhere/setsid")
+    with pytest.raises(UsageError) as caught:
+        task(tmp_path, has_terminal=True)
+    assert caught.value.field == "tty"
+    assert "util-linux" in caught.value.remedy
+
+
 def test_tini_keeps_its_place_over_versions(tmp_path: Path) -> None:
     source = tmp_path / "tini"
     source.write_bytes(b"one")
