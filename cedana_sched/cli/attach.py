@@ -195,7 +195,7 @@ class Attachment:
             while len(self._typed) > _MOST_TYPED_BYTES:
                 self._has_room.clear()
                 await self._has_room.wait()
-        await asyncio.Event().wait()  # the end of the input ends nothing: the output goes on
+        await asyncio.Event().wait()  # the end of the input ends nothing: the output continues
 
     async def _read_standard_input(self) -> bytes:
         from cedana_sched.local.runs.readable_descriptors import wait_any_readable

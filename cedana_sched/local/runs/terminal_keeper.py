@@ -134,7 +134,7 @@ class TerminalKeeper:
         try:
             count = os.write(self._master, self._input)
         except BlockingIOError:
-            return  # nobody reads: the wait is for POLLOUT
+            return  # no program reads: the wait is for POLLOUT
         except OSError as error:
             if error.errno != errno.EIO:
                 raise

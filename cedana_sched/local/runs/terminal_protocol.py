@@ -1,7 +1,8 @@
 """The messages between a run's terminal keeper and the client that is attached: over a unix socket, one at a time.
 
-Only input and sizes pass here; output is in the job's file, in order, whoever is attached. The keeper acknowledges
-the input that the terminal has taken. What is not acknowledged when the run ends, the client sends to the next run.
+Only input and sizes pass here; output is in the job's file, in order, also if no client is attached. The keeper
+acknowledges the input that the terminal has taken. What is not acknowledged when the run ends, the client sends to the
+next run.
 """
 
 from __future__ import annotations

@@ -109,12 +109,18 @@ async def test_what_runs_in_front_stays_in_front(lab: Lab) -> None:
     run = lab.job("front-0", *BASH, has_terminal=True, environment={"PS1": "$ "})
     await lab.runtime.start_cold(run, None)
     await seen(lab, run, r"\$ $")
-    await Client(lab, run).type("stty -echo; trap 'echo caught' INT; cat; echo over", "stty.*\r\n")
+    client = Client(lab, run)
+    await client.type("stty -echo", r"\r\n\$ $")
+    client.send(b"cat; echo over\r")
+    await asyncio.to_thread(client.acknowledged)
+    await client.type("in front", "in front\r\n")
     run = await lab.next_generation(run, "front-1")
     client = Client(lab, run)
     await client.type("still there", "still there\r\n")
+    before = len(lab.out(run.uid).read_bytes())
     client.send(b"\x03")
-    await seen(lab, run, r"caught")
+    assert await asyncio.to_thread(client.acknowledged) == 1
+    assert await seen(lab, run, r"\$ $", since=before) == "\r\n$ "
     client.send(b"exit 3\r")
     assert (await lab.end_of(run.uid)).exit_code == 3
 
