@@ -100,6 +100,7 @@ BACKS_OFF = {
     "cedana_sched/cluster/node/restoring/locked_pod_decisions.py": "a lock of the node, held for moments; fixed",
     "cedana_sched/coordinator/core/turn.py": "the core has neither a clock nor chance",
     "cedana_sched/local/runs/run_supervisor.py": "there is one per job: it loads no event loop",
+    "cedana_sched/local/runs/terminal_keeper.py": "there is one per job: it loads no event loop",
     "cedana_sched/local/scheduler/preemption_backoff.py": "how long a job is not preempted again",
     "cedana_sched/retrying.py": "has the profiles",
     "cedana_sched/snapshot/cgroups.py": "the kernel, for milliseconds; fixed",

@@ -167,6 +167,7 @@ def _dump_request(request: CaptureRequest, tree: RunningContainer) -> DumpReques
         externals=tree.externals,
         root=tree.root,
         ext_unix_sk=tree.ext_unix_sk,
+        has_outside_master=tree.has_outside_master,
         manage_cgroups=tree.manage_cgroups,
         saves_shared_memory=tree.saves_shared_memory,
         timeout_seconds=request.timeout_seconds,

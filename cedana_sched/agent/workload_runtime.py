@@ -29,6 +29,8 @@ class RunningContainer(msgspec.Struct, frozen=True):
     """Small texts that become streams beside CRIU's images, by name, for the restoring runtime."""
     ext_unix_sk: bool = False
     """Whether unix sockets may be connected to processes outside the tree; restored, they are not connected."""
+    has_outside_master: bool = False
+    """Whether a process outside the tree holds the master of the tree's terminal; restored, it has another one."""
     manage_cgroups: str = "ignore"
     """CRIU's mode of recording the tree's cgroups."""
     saves_shared_memory: bool = True

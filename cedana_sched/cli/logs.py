@@ -50,9 +50,10 @@ async def logs(
 class Tail:
     """An incremental reader of a file's appended data; a file that does not exist yet is empty."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
-        self._offset = 0
+        self.offset = offset
+        """Bytes that have been read, or are not to be."""
 
     def read_new_blocks(self) -> Iterator[bytes]:
         """Yield data appended since the last call, in blocks of at most 64 KiB.
@@ -69,9 +70,9 @@ class Tail:
                 f"{self._path} cannot be read by this user", remedy="run as root, or as the user of the job"
             ) from error
         with file:
-            file.seek(self._offset)
+            file.seek(self.offset)
             while block := file.read(_BLOCK_BYTES):
-                self._offset += len(block)
+                self.offset += len(block)
                 yield block
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cedana_sched import __version__
-from cedana_sched.cli import engine, jobs, keys, logs, snapshots, store, submit, wait
+from cedana_sched.cli import attach, engine, jobs, keys, logs, snapshots, store, submit, wait
 from cedana_sched.cli.command_registration import GlobalOptions, OutputFormat, StateDirectory
 from cedana_sched.cli.doctor import command as doctor
 from cedana_sched.cli.errors import CommandLineError
@@ -27,7 +27,7 @@ app = typer.Typer(
     epilog="Exit codes: " + "; ".join(f"{code.value} {meaning.split(';')[0]}" for code, meaning in MEANINGS.items()),
 )
 app.add_typer(engine.app, name="engine")
-for module in (submit, jobs, logs, wait):
+for module in (submit, jobs, logs, attach, wait):
     module.register(app)
 app.add_typer(snapshots.app, name="snapshots")
 app.add_typer(store.app, name="store")

@@ -13,6 +13,7 @@ import typer
 from cedana_sched.cli import arguments, units
 from cedana_sched.cli.command_context import CommandContext
 from cedana_sched.cli.command_registration import command
+from cedana_sched.cli.job_environment import export_environment, parse_assignments
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE, validate_name
 
@@ -48,6 +49,14 @@ async def submit(
         list[str] | None,
         typer.Option("--env", "-e", metavar="KEY[=VALUE]", help="Set a variable, or pass on your own."),
     ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ALL|NONE|NAME[=VALUE],...",
+            help="Which of your variables the job gets, as in sbatch.",
+            show_default="ALL; NONE with --user",
+        ),
+    ] = None,
     cwd: Annotated[Path | None, typer.Option(help="Working directory.", show_default="this one")] = None,
     user: Annotated[str | None, typer.Option(help="User to run as.", show_default="the engine's")] = None,
     stdout: Annotated[Path | None, typer.Option(help="File for standard output.")] = None,
@@ -56,6 +65,7 @@ async def submit(
         str | None,
         typer.Option(metavar="DURATION", help="Longest time from a preemption's notice until the job must go."),
     ] = None,
+    tty: Annotated[bool, typer.Option("--tty", help="Give the job a terminal; see 'attach'.")] = False,
     wait: arguments.Wait = False,
     timeout: arguments.Timeout = None,
 ) -> None:
@@ -66,23 +76,29 @@ async def submit(
     from cedana_sched.cli.job_watch import wait_for_end
     from cedana_sched.local.views import Submission
 
-    variables = parse_environment(env or [], os.environ)
+    variables = parse_assignments("env", env or [], os.environ)
+    exported = export_environment(export, os.environ, as_another_user=user is not None)
+    if exported.undecodable:
+        session.output.print_note(
+            f"not exported, because their values are not UTF-8: {', '.join(exported.undecodable)}"
+        )
     patience = units.parse_duration("timeout", timeout) if timeout else None
     submission = Submission(
         argv=tuple(argv),
         group=group,
         name=name,
-        id=choose_checkpoint_id(checkpoint_id, variables, os.environ),
+        id=choose_checkpoint_id(checkpoint_id, exported.variables | variables, os.environ),
         cpus=cpus,
         memory=memory,
         priority=priority,
         replicas=replicas,
-        env=variables,
+        env=exported.variables | variables,
         cwd=str((cwd or Path.cwd()).absolute()),
         user=user,
         stdout=str(stdout.absolute()) if stdout else None,
         stderr=str(stderr.absolute()) if stderr else None,
         deadline_seconds=units.parse_duration("deadline", deadline) if deadline else None,
+        tty=tty,
     )
     async with session.client() as client:
         job = await client.submit(submission)
@@ -90,25 +106,6 @@ async def submit(
             session.output.print_note(f"submitted {job.name} ({job.uid})")
             job = await wait_for_end(client, job, session.output, patience)
     session.output.print_result(job, lambda: _outcome_line(job) if wait else job.uid)
-
-
-def parse_environment(assignments: list[str], caller: Mapping[str, str]) -> dict[str, str]:
-    """Parse variables: `KEY=VALUE`, or `KEY` alone for the value in the caller's environment.
-
-    Raises:
-        UsageError: a key is empty, has two different values, or is not set in the caller's environment.
-    """
-    variables: dict[str, str] = {}
-    for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not key:
-            raise UsageError("env", assignment, "has no name", remedy="write --env NAME=VALUE")
-        if not equals and key not in caller:
-            raise UsageError("env", key, "is not set here", remedy=f"write --env {key}=VALUE")
-        chosen = value if equals else caller[key]
-        if variables.setdefault(key, chosen) != chosen:
-            raise UsageError("env", assignment, "gives a second value", remedy=f"give {key} once")
-    return variables
 
 
 def choose_checkpoint_id(option: str | None, variables: Mapping[str, str], caller: Mapping[str, str]) -> str | None:

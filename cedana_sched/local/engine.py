@@ -236,6 +236,7 @@ class _Engine:
             user=description.user,
             cpus=description.request.cpu / 1000,
             memory_bytes=description.request.memory,
+            has_terminal=description.tty,
         )
 
     def _on_records_saved(self, records: tuple[Record, ...]) -> None:

@@ -44,6 +44,7 @@ def job_view(job: Job, records: RecordCache) -> JobView:
         checkpoint=_checkpoint_view(checkpoint, records.preemptor_of(checkpoint)) if checkpoint else None,
         restore=_restore_view(restore) if restore else None,
         obstacle=next((run.obstacle.message for run in job.active_runs if run.obstacle is not None), None),
+        tty=description.tty,
     )
 
 

@@ -88,6 +88,8 @@ class JobView(msgspec.Struct, frozen=True):
     obstacle: str | None = None
     """In words, what a checkpoint would fail for, with the remedy; None: nothing was found. Looked at soon after each
     start of the job's processes."""
+    tty: bool = False
+    """Whether the job has a terminal, to which one can attach."""
 
 
 class GroupView(msgspec.Struct, frozen=True):
@@ -160,6 +162,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stdout: str | None = None
     stderr: str | None = None
     deadline_seconds: float | None = None
+    tty: bool = False
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -168,7 +168,13 @@ FAILURES = (
         "run the program without it",
     ),
     _compile_failure(
-        r"Found dangling tty|tty: .*(?:master|peer).*(?:not found|outside)|"
+        r"ctty inheritance detected",
+        "a program has /dev/tty open, which CRIU cannot save",
+        "close it before the snapshot, or use the standard streams",
+    ),
+    _compile_failure(
+        r"Found dangling tty|tty: .*(?:master|peer).*(?:not found|outside)|Unable to find a master for|"
+        r"Found slave peer index \d+ without|Only one slave external peer|"
         r"Tty .* is not in the process tree|The root process \d+ is not a session leader",
         "a terminal belongs to a process outside of the job",
         "start the job with its output in files, or with a terminal of its own",

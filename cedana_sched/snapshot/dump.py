@@ -67,6 +67,8 @@ class DumpRequest(msgspec.Struct, frozen=True):
     """The tree's root directory, if CRIU cannot find it."""
     ext_unix_sk: bool = False
     """Permit sockets connected to processes outside; after the restore they are disconnected."""
+    has_outside_master: bool = False
+    """Permit one terminal whose master is open outside only; the restore provides another master."""
     manage_cgroups: str = "ignore"
     saves_shared_memory: bool = True
     """Whether /dev/shm is a mount of the tree's own, whose files are in the images (see `link_remap_check`)."""
@@ -202,6 +204,8 @@ class Dump:
         arguments += ["--tcp-established", "--file-locks", "--link-remap"]  # the last one: see `link_remap_check`
         if request.ext_unix_sk:
             arguments.append("--ext-unix-sk")
+        if request.has_outside_master:
+            arguments.append("--shell-job")
         if can_skip_pending_connections(request.root_pid):
             arguments.append("--skip-in-flight")
         for item in request.externals:

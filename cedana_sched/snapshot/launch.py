@@ -6,16 +6,20 @@ single-threaded: it forks itself. A job is its child, as a restored job is (`cri
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot import syscalls
 from cedana_sched.snapshot.external_mounts import Externals
+from cedana_sched.snapshot.job_terminal import COMMAND_PREFIX, MASTER_DESCRIPTOR, open_job_terminal
 
 _FAILED = 125  # as in `env` and `timeout`: could not even start
 
@@ -39,6 +43,17 @@ class Job(msgspec.Struct, frozen=True, tag=True):
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
+    has_terminal: bool = False
+    """Whether the job's standard streams are a terminal of its own, instead of files."""
+
+
+class StartedJob(NamedTuple):
+    """A job that has started."""
+
+    pid: int
+    """Of its tini, a child of this process: the caller reaps it."""
+    terminal: int | None
+    """The master of its terminal, which the caller closes; None if it has no terminal."""
 
 
 class RestorerPlacement(msgspec.Struct, frozen=True):
@@ -49,8 +64,8 @@ class RestorerPlacement(msgspec.Struct, frozen=True):
     cgroups: tuple[str, ...] = ()
 
 
-def start(job: Job) -> int:
-    """Start the job within milliseconds, and return the PID of its tini, a child of this process: the caller reaps it.
+def start(job: Job) -> StartedJob:
+    """Start the job within milliseconds.
 
     Only for a single-threaded process, which forks itself.
 
@@ -58,17 +73,19 @@ def start(job: Job) -> int:
         OSError, SnapshotError: a namespace, a mount, a cgroup or a file is unavailable.
     """
     reader, writer = os.pipe()  # close-on-exec: end of file means that the exec succeeded
-    pid = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC)
-    if pid == 0:
-        os.close(reader)
-        _exec_job(job, writer)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        failure = pipe.read()
-    if failure:
-        os.waitpid(pid, 0)
-        raise SnapshotError(failure.decode(errors="replace"))
-    return pid
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pid = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC)
+        if pid == 0:
+            os.close(reader)
+            _exec_job(job, writer, theirs)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            failure = pipe.read()
+        if failure:
+            os.waitpid(pid, 0)
+            raise SnapshotError(failure.decode(errors="replace"))
+        return StartedJob(pid, socket.recv_fds(ours, 1, 1)[1][0] if job.has_terminal else None)
 
 
 def interpreter_environment() -> dict[str, str]:
@@ -96,12 +113,21 @@ def pivot_to_job_root(mount_point: str, externals: Externals) -> None:
     os.chdir("/")
 
 
-def _exec_job(job: Job, failures: int) -> None:
+def _exec_job(job: Job, failures: int, terminal: socket.socket) -> None:
+    """Become the job. Failures are written to `failures`; the master of its terminal is sent to `terminal`."""
+    failures = fcntl.fcntl(failures, fcntl.F_DUPFD_CLOEXEC, MASTER_DESCRIPTOR + 1)
     try:
         os.setsid()
         _join_cgroups(job.cgroups)
         pivot_to_job_root(job.mount_point, job.externals)
-        _redirect_standard_streams(job)
+        command = job.command
+        if job.has_terminal:
+            terminal = socket.socket(fileno=fcntl.fcntl(terminal, fcntl.F_DUPFD_CLOEXEC, MASTER_DESCRIPTOR + 1))
+            open_job_terminal(job.uid)
+            socket.send_fds(terminal, [b"."], [MASTER_DESCRIPTOR])
+            command = COMMAND_PREFIX + command
+        else:
+            _redirect_standard_streams(job)
         os.chdir(job.directory)
         tini = os.open(job.tini, os.O_PATH | os.O_CLOEXEC)  # its folder may be inaccessible to the job's user
         os.setgroups(job.groups)
@@ -109,7 +135,7 @@ def _exec_job(job: Job, failures: int) -> None:
         os.setuid(job.uid)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would inherit that
-        os.execve(tini, ["tini", "-g", "--", *job.command], job.environment)  # noqa: S606
+        os.execve(tini, ["tini", "-g", "--", *command], job.environment)  # noqa: S606
     except OSError as error:
         os.write(failures, str(error).encode())
         os._exit(_FAILED)

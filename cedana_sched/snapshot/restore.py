@@ -30,6 +30,7 @@ from cedana_sched.runtime_handler.progress_signs import STALL_SECONDS
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.explain import explain_criu_exit, last_lines
+from cedana_sched.snapshot.job_terminal import duplicate_master
 from cedana_sched.snapshot.launch import RestorerPlacement, interpreter_environment, prepare_restorer_process
 from cedana_sched.snapshot.stall_detection import StallDetector
 
@@ -57,6 +58,8 @@ class RestoreRequest(msgspec.Struct, frozen=True):
     locks: tuple[PosixLock, ...] = ()
     """Locks that `remove_posix_locks` removed from the images: the processes acquire them before their first
     instruction."""
+    has_terminal: bool = False
+    """Whether the tree is a job with a terminal (see `job_terminal`)."""
     timeout_seconds: float = 600.0
     stall_seconds: float = STALL_SECONDS
     """Seconds that the restore may go without progress; see `progress`."""
@@ -69,6 +72,8 @@ class RestoreResult(msgspec.Struct, frozen=True):
     """A child of the calling process."""
     seconds: float
     log: Path
+    terminal: int | None = None
+    """The master of its terminal, which the caller closes; None if it has no terminal."""
 
 
 def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
@@ -94,19 +99,26 @@ def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
         found = explain_criu_exit(log, status, stderr)
         kind = RestoreInterruptedError if status < 0 else RestoreError
         raise kind(found.message, remedy=found.remedy, evidence=found.evidence)
-    _reacquire_posix_locks(request, log)
-    return RestoreResult(int(pidfile.read_text()), time.monotonic() - began, log)
+    root_pid = int(pidfile.read_text())
+    terminal = _complete_held_processes(request, root_pid, log) if _must_hold(request) else None
+    return RestoreResult(root_pid, time.monotonic() - began, log, terminal)
 
 
-def _reacquire_posix_locks(request: RestoreRequest, log: Path) -> None:
-    if not request.locks:
-        return
+def _must_hold(request: RestoreRequest) -> bool:
+    """Return whether something must precede the processes' first instruction."""
+    return bool(request.locks) or request.has_terminal
+
+
+def _complete_held_processes(request: RestoreRequest, root_pid: int, log: Path) -> int | None:
+    """Give the held processes their locks, and return the master of their terminal: they may end at any time later."""
     try:
         with restored_processes(str(request.workdir)) as processes:
+            terminal = duplicate_master(root_pid) if request.has_terminal else None
             retake_process_locks(processes, request.locks)
+            return terminal
     except (RestoredProcessesError, OSError) as error:
         _clean_up(request, log)
-        raise RestoreError(str(error), remedy="end what has locked the file, then try again") from error
+        raise RestoreError(str(error), remedy="if a file is locked, end what has locked it; then try again") from error
 
 
 def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stderr: Path) -> int:
@@ -183,7 +195,7 @@ def _criu_arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
     arguments += ["--log-file", LOG_NAME, "-v4", "--manage-cgroups=ignore"]
     if request.mount_point:
         arguments += ["--root", str(request.mount_point)]
-    if request.locks:
+    if _must_hold(request):
         group = str(request.cgroups[0]) if request.cgroups else None
         arguments += ["--action-script", write_action_script(str(request.workdir), group)]
     arguments += ["--tcp-established", "--file-locks", "--link-remap"]

@@ -110,6 +110,8 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     stdout: str
     stderr: str
     submitted_at: float
+    tty: bool = False
+    """Whether the job has a terminal, whose output goes to `stdout`."""
 
     def identity(self, index: int) -> Identity | None:
         return None if self.id is None else Identity(self.namespace, self.id, index)

@@ -89,6 +89,8 @@ class SqliteJournal:
         with _translate_errors(path):
             # aiosqlite leaks its thread when a connection fails, so sqlite3 opens the file first
             await asyncio.to_thread(lambda: sqlite3.connect(path).close())
+            with contextlib.suppress(PermissionError):  # another user's file, who has decided
+                path.chmod(0o600)  # jobs' environments may hold secrets; the files beside it get the same mode
             connection = await aiosqlite.connect(path, isolation_level=None)
         try:
             with _translate_errors(path):

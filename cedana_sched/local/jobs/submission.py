@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 
 from cedana_sched.local.configuration import Configuration, GroupConfiguration
+from cedana_sched.local.jobs.environment_validation import require_valid_environment
 from cedana_sched.local.jobs.job import JobDescription
 from cedana_sched.local.quantities import parse_cpus, parse_memory
 from cedana_sched.local.scheduler.reasons import why_never_fitting
@@ -33,8 +34,10 @@ def create_job_description(
     if not submission.argv or not submission.argv[0]:
         raise UsageError("argv", list(submission.argv), "names no command", remedy="write it after '--'")
     name = _job_name_of(submission, uid)
+    require_valid_environment(submission.env)
     request = Resources(_cpus(submission.cpus), _memory(submission.memory))
     _check_replicas(submission.replicas)
+    _check_terminal(submission)
     _check_quota(submission, configuration, request)
     return JobDescription(
         uid=uid,
@@ -53,6 +56,7 @@ def create_job_description(
         stdout=_require_absolute_path("stdout", submission.stdout) or str(outputs / uid / "stdout"),
         stderr=_require_absolute_path("stderr", submission.stderr) or str(outputs / uid / "stderr"),
         submitted_at=now,
+        tty=submission.tty,
     )
 
 
@@ -93,6 +97,15 @@ def _memory(text: str) -> int:
 def _check_replicas(replicas: int) -> None:
     if not 1 <= replicas <= MOST_REPLICAS:
         raise UsageError("replicas", replicas, "is out of range", remedy=f"request 1 to {MOST_REPLICAS}")
+
+
+def _check_terminal(submission: Submission) -> None:
+    if submission.tty and submission.replicas > 1:
+        remedy = "submit one replica, or leave --tty out"
+        raise UsageError("replicas", submission.replicas, "cannot share one terminal", remedy=remedy)
+    if submission.tty and submission.stderr is not None:
+        remedy = "leave it out: a terminal's output is one stream, and goes to stdout"
+        raise UsageError("stderr", submission.stderr, "has no stream in a job with a terminal", remedy=remedy)
 
 
 def _check_quota(submission: Submission, configuration: Configuration, request: Resources) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import re
 import shutil
 from pathlib import Path
 
@@ -17,10 +18,17 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.snapshot.cgroups import Limits
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.external_mounts import Externals
+from cedana_sched.snapshot.job_terminal import SETSID
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.restore import RestoreRequest
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+DEFAULT_TERM = "xterm"
+"""The type of a terminal whose job brings no TERM, as in container runtimes."""
+LOCALE_FILES = (Path("/etc/default/locale"), Path("/etc/locale.conf"))
+"""Where Debian, and where others, keep the machine's language."""
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +38,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     stdout: Path
     stderr: Path
     environment: dict[str, str] = {}
-    """Variables added to PATH, HOME, USER, LOGNAME and SHELL, or overriding them."""
+    """Variables added to PATH, HOME, USER, LOGNAME, SHELL and LANG, or overriding them."""
     directory: Path | None = None
     """The working directory; None is the user's home."""
     user: str | None = None
@@ -38,6 +46,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: float | None = None
     memory_bytes: int | None = None
     processes: int | None = None
+    has_terminal: bool = False
+    """Whether the standard streams are a terminal; its output goes to `stdout`."""
 
     @property
     def limits(self) -> Limits:
@@ -58,11 +68,14 @@ def create_launch_task(spec: LaunchSpec, tini: Path, mount_point: Path, external
         UsageError: a field of the job is invalid on this machine; the error names it.
     """
     account = _user_account(spec.user)
-    environment = _account_environment(account) | spec.environment
+    environment = _account_environment(account) | _terminal_environment(spec) | spec.environment
     directory = spec.directory or Path(account.pw_dir)
     if not directory.is_dir():
         raise UsageError("cwd", str(directory), "is no directory of this machine", remedy="name one that exists")
     _require_command(spec.argv, environment, directory)
+    if spec.has_terminal and not os.access(SETSID, os.X_OK):
+        remedy = "install util-linux, or submit the job without --tty"
+        raise UsageError("tty", "true", f"needs {SETSID}, which this machine lacks", remedy=remedy)
     return Job(
         command=spec.argv,
         tini=str(tini),
@@ -75,6 +88,7 @@ def create_launch_task(spec: LaunchSpec, tini: Path, mount_point: Path, external
         uid=account.pw_uid,
         gid=account.pw_gid,
         groups=tuple(os.getgrouplist(account.pw_name, account.pw_gid)),
+        has_terminal=spec.has_terminal,
     )
 
 
@@ -107,7 +121,8 @@ def _user_account(user: str | None) -> pwd.struct_passwd:
 
 
 def _account_environment(account: pwd.struct_passwd) -> dict[str, str]:
-    return {
+    """Return the variables that a login sets: from passwd, and this machine's language."""
+    return _machine_language() | {
         "PATH": DEFAULT_PATH,
         "HOME": account.pw_dir,
         "USER": account.pw_name,
@@ -116,10 +131,28 @@ def _account_environment(account: pwd.struct_passwd) -> dict[str, str]:
     }
 
 
+def _terminal_environment(spec: LaunchSpec) -> dict[str, str]:
+    return {"TERM": DEFAULT_TERM} if spec.has_terminal else {}
+
+
+def _machine_language() -> dict[str, str]:
+    """Return LANG as this machine sets it (locale.conf(5)); nothing without one."""
+    for file in LOCALE_FILES:
+        try:
+            text = file.read_text(errors="replace")
+        except OSError:  # none there, or none for this user: a login ignores it, too
+            continue
+        found = re.findall(r"""^LANG=(["']?)([\w.@-]+)\1\s*$""", text, re.MULTILINE)
+        return {"LANG": found[-1][1]} if found else {}
+    return {}
+
+
 def _require_command(argv: tuple[str, ...], environment: dict[str, str], directory: Path) -> None:
     if not argv:
         raise UsageError("argv", [], "is empty", remedy="give the command to run")
     command = argv[0] if "/" not in argv[0] else str(directory / argv[0])
-    if shutil.which(command, path=environment["PATH"]) is None:
+    # the kernel resolves what is relative in PATH in the job's directory, not in this process's
+    places = os.pathsep.join(str(directory / place) for place in environment["PATH"].split(os.pathsep))
+    if shutil.which(command, path=places) is None:
         where = f"in {environment['PATH']}" if command == argv[0] else "there, or not executable"
         raise UsageError("argv", argv[0], f"is no program {where}", remedy="check its name, or give its full path")

@@ -4,6 +4,7 @@
     state.json   the run's phase: written by the supervisor at each change
     exit.json    how the run ended, written last: by the supervisor, or by the engine if the supervisor was killed
     lock         held by the supervisor while it lives, by the engine while it finalizes the run
+    terminal.sock  of a run with a terminal: its keeper's, for clients that attach
     shim.log     the supervisor's log; restore.log and criu.stderr: CRIU's; root/: where mounts are assembled
 
 A supervisor that finds `exit.json` does nothing: a run starts at most once.
@@ -60,6 +61,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The host's mounts in the job's mount namespace besides `/`."""
     cold_because: str | None = None
     """Why the run was started cold, when a snapshot was expected."""
+    terminal_output: Path | None = None
+    """The file for the output of the run's terminal; None if the run has no terminal."""
 
     @property
     def is_restore(self) -> bool:
@@ -157,7 +160,8 @@ class RunDirectory:
     def _write(self, name: str, record: msgspec.Struct, *, durable: bool = False) -> None:
         """Replace the file atomically. `durable` is for records that must survive a power failure; processes do not."""
         temporary = self.path / f".{name}"
-        with temporary.open("wb") as file:
+        # for the owner alone: a job's environment may hold secrets
+        with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(msgspec.json.format(msgspec.json.encode(record, enc_hook=str)))
             if durable:
                 file.flush()

@@ -11,6 +11,7 @@ Supervisors are forked from a preloaded process (`supervisor_forkserver`), so a 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from cedana_sched.local.runs import terminal_protocol
 from cedana_sched.local.runs.child_subreaper import become_child_subreaper
 from cedana_sched.local.runs.launch_spec import RestoreTask
 from cedana_sched.local.runs.process_identity import ProcessId
@@ -34,12 +36,14 @@ from cedana_sched.local.runs.run_directory import (
     RunSpec,
     RunState,
 )
+from cedana_sched.local.runs.terminal_keeper import start_keeper
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.snapshot.cgroups import Cgroup
-from cedana_sched.snapshot.launch import start
+from cedana_sched.snapshot.launch import Job, start
 from cedana_sched.snapshot.restore import restore
 
 _SIGNAL_BASE = 128
+_KEEPER_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 
@@ -63,9 +67,12 @@ def supervise(directory: RunDirectory, spec: RunSpec) -> None:
     me = ProcessId.from_pid(os.getpid())
     group = Cgroup(spec.cgroup)
     directory.write_state(RunState(PREPARING, me))
+    keeper = None
     try:
         become_child_subreaper()
-        init, notes = _start_or_restore(spec, group)
+        init, terminal, notes = _start_or_restore(spec, group)
+        if terminal is not None:
+            keeper = _start_terminal_keeper(directory, spec, group, init, terminal)
     except CedanaSchedError as error:
         failure = Failure.from_error(error)
         _record_and_clean_up(directory, group, ExitRecord(time.time(), failure=failure), RunState(FAILED, me))
@@ -77,21 +84,55 @@ def supervise(directory: RunDirectory, spec: RunSpec) -> None:
     running = RunState(RUNNING, me, ProcessId.from_pid(init), time.time(), tuple(notes))
     _retry_write(lambda: directory.write_state(running))
     record = _exit_record(_wait_for_init(init), group)
+    if keeper is not None:
+        _wait_for_keeper(keeper)
     _record_and_clean_up(directory, group, record, replace(running, phase=EXITED))
 
 
-def _start_or_restore(spec: RunSpec, group: Cgroup) -> tuple[int, list[str]]:
-    """Start or restore the job; return the PID of its first process, and notes on limits that could not be applied."""
+def _start_or_restore(spec: RunSpec, group: Cgroup) -> tuple[int, int | None, list[str]]:
+    """Start or restore the job.
+
+    Returns:
+        The PID of its first process, the master of its terminal if it has one, and notes on limits that could not be
+        applied.
+    """
     group.create()
     if isinstance(spec.task, RestoreTask):
         request = replace(spec.task.request, cgroups=group.unique_directories)
         result = restore(spec.task.toolchain, request)
         # after the restore: CRIU runs in the job's groups too, and must be neither throttled nor short of memory
-        return result.root_pid, group.apply_limits(spec.limits)
+        return result.root_pid, result.terminal, group.apply_limits(spec.limits)
     if spec.task is None:
         raise CedanaSchedError("the run has no task", remedy="report this")
     notes = group.apply_limits(spec.limits)
-    return start(replace(spec.task, cgroups=tuple(map(str, group.unique_directories)))), notes
+    started = start(replace(spec.task, cgroups=tuple(map(str, group.unique_directories))))
+    return started.pid, started.terminal, notes
+
+
+def _start_terminal_keeper(directory: RunDirectory, spec: RunSpec, group: Cgroup, init: int, terminal: int) -> int:
+    """Start the keeper of the job's terminal, before the run counts as started; return its PID."""
+    if spec.terminal_output is None:
+        raise CedanaSchedError("the run's terminal has no place for its output", remedy="report this")
+    output = os.open(spec.terminal_output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    if isinstance(spec.task, Job) and spec.task.uid:
+        os.fchown(output, spec.task.uid, spec.task.gid)
+    with terminal_protocol.listen(directory.path) as listener:
+        keeper = start_keeper(terminal, listener, output, init, group.freezer_directory)
+    os.close(output)
+    os.close(terminal)
+    return keeper
+
+
+def _wait_for_keeper(keeper: int) -> None:
+    """Wait until the job's last output is in its file; bounded, because the disk may be full."""
+    try:
+        descriptor = os.pidfd_open(keeper)
+    except ProcessLookupError:
+        return
+    waiter = select.poll()
+    waiter.register(descriptor, select.POLLIN)
+    waiter.poll(_KEEPER_SECONDS * 1000)
+    os.close(descriptor)
 
 
 def _wait_for_init(init: int) -> int:

@@ -39,10 +39,14 @@ from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.cgroups import Cgroup, Usage
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.external_mounts import Externals, host_externals
+from cedana_sched.snapshot.job_terminal import terminate_session
 from cedana_sched.snapshot.launch import Job
 from cedana_sched.snapshot.restore import RestoreInterruptedError, RestoreRequest
 
 log = structlog.get_logger(__name__)
+
+_TERMINAL = "terminal"
+"""The restore fact whether the processes have a terminal; a job whose id continues others' snapshots may differ."""
 
 
 class RunBegan(msgspec.Struct, frozen=True):
@@ -133,7 +137,9 @@ class LocalRuntime:
             is_restored=run.spec.is_restore,
         )
         return RunningWorkload(
-            (tree,), restore_facts={"mounts": list(run.spec.mounts)}, is_restored=run.spec.is_restore
+            (tree,),
+            restore_facts={"mounts": list(run.spec.mounts), _TERMINAL: run.spec.terminal_output is not None},
+            is_restored=run.spec.is_restore,
         )
 
     async def kill_frozen(
@@ -199,13 +205,16 @@ class LocalRuntime:
             self._create_failed_run(workload.uid, await self._job_of(workload), Failure(why))
 
     async def terminate(self, uid: str, grace_seconds: float) -> None:
-        """Send SIGTERM to the run's first process, which forwards it, then kill the run. Returns at the run's end."""
+        """Send SIGTERM to the group of the job's command, then kill the run. Returns at the run's end."""
         run = await self._wait_start_in_flight(uid)
         if run is None:
             return
         await run.settled.wait()
         if run.state is not None and run.state.init is not None:
-            run.state.init.send(signal.SIGTERM)
+            if run.spec.terminal_output is not None:
+                terminate_session(run.state.init.pid)
+            else:
+                run.state.init.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_seconds):
                 await run.ended.wait()
@@ -281,12 +290,15 @@ class LocalRuntime:
             mount_point=directory.root,
             externals=mounts.criu_external_values(),
             stall_seconds=self._stall_seconds,
+            has_terminal=facts.get(_TERMINAL, False) is True,
         )
         job = await self._job_of(workload)
         outputs = {job.stdout, job.stderr}
         locks = await asyncio.to_thread(prepare_images, self._toolchain, images, workload.uid, outputs)
         request = replace(request, locks=locks)
-        return await self._begin(self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts))
+        spec = self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts)
+        create_output_directories(job)
+        return await self._begin(replace(spec, terminal_output=job.stdout if request.has_terminal else None))
 
     async def _wait_start_in_flight(self, uid: str) -> SupervisedRun | None:
         """Return the run, waiting for a start in flight, which would otherwise escape a termination."""
@@ -318,6 +330,7 @@ class LocalRuntime:
             limits=job.limits,
             cgroup=self._site.run_group(uid).as_json(),
             mounts=mounts.mounts,
+            terminal_output=job.stdout if job.has_terminal else None,
         )
 
     def _directory_of(self, uid: str) -> RunDirectory:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,19 +88,19 @@ class Machine:
         self._engine.send_signal(how)
         return self._engine.wait(PATIENCE_SECONDS)
 
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [SCRIPT, *arguments],
-            env=self.environment,
+            env=self.environment | (env or {}),
             capture_output=True,
             text=True,
             check=False,
             timeout=PATIENCE_SECONDS,
         )
 
-    def say(self, *arguments: str) -> str:
+    def say(self, *arguments: str, env: dict[str, str] | None = None) -> str:
         """Run a command that must succeed."""
-        done = self(*arguments)
+        done = self(*arguments, env=env)
         assert done.returncode == 0, f"{arguments}: {done.stderr}\n{self.log.read_text()[-2000:]}"
         return done.stdout
 
@@ -176,6 +182,22 @@ def test_the_engine_may_be_killed_and_started_again(machine: Machine) -> None:
     machine.let_it_end(uid)
 
 
+def test_a_job_submitted_from_an_activated_venv_runs_its_python(machine: Machine, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", symlinks=True, with_pip=False)
+    activated = {"VIRTUAL_ENV": str(tmp_path / "venv"), "PATH": f"{tmp_path}/venv/bin:{os.environ['PATH']}"}
+    program = ("--", "python3", "-c", "import sys, os; print(sys.prefix, 'CEDANA_SCHED_STORE' in os.environ)")
+    prefixes = {}
+    for export in ("ALL", "NONE"):
+        uid = machine.say(
+            "submit", "--group", "bio", "--memory", "64Mi", "--export", export, *program, env=activated
+        ).strip()
+        machine.say("wait", uid, "--timeout", "50s")
+        prefixes[export] = machine.say("logs", uid)
+
+    assert prefixes["ALL"] == f"{tmp_path}/venv False\n"
+    assert str(tmp_path) not in prefixes["NONE"]
+
+
 def test_what_cannot_be_done_is_said_with_its_code(machine: Machine) -> None:
     unknown = machine("submit", "--group", "physics", "--", "true")
     assert (unknown.returncode, "physics" in unknown.stderr, "bio" in unknown.stderr) == (2, True, True)
@@ -185,6 +207,106 @@ def test_what_cannot_be_done_is_said_with_its_code(machine: Machine) -> None:
     failing = machine("submit", "--group", "bio", "--wait", "--", "sh", "-c", "exit 3")
     assert failing.returncode == 1
     assert "ended as Failed: exit code 3" in failing.stderr
+
+
+class Terminal:
+    """A user's terminal, with one command of ours on it."""
+
+    def __init__(self, machine: Machine, *arguments: str) -> None:
+        self.master, slave = os.openpty()
+        self.settings = termios.tcgetattr(slave)
+        self.resize(30, 100)
+        self.process = subprocess.Popen(
+            [SCRIPT, *arguments], env=machine.environment, stdin=slave, stdout=slave, stderr=slave
+        )
+        self._slave = slave
+        self._unseen = b""
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def until(self, pattern: str) -> str:
+        """Return what was shown since the last call, up to a match."""
+        while (found := re.search(pattern.encode(), self._unseen)) is None:
+            assert select.select([self.master], [], [], PATIENCE_SECONDS)[0], f"no {pattern!r} in {self._unseen!r}"
+            self._unseen += os.read(self.master, 4096)
+        shown, self._unseen = self._unseen[: found.end()], self._unseen[found.end() :]
+        return shown.decode()
+
+    def close(self) -> int:
+        """Wait for the command's end, and see that the terminal is as it was before."""
+        code = self.process.wait(PATIENCE_SECONDS)
+        assert termios.tcgetattr(self._slave) == self.settings
+        os.close(self.master)
+        os.close(self._slave)
+        return code
+
+
+def test_a_terminal_continues_over_a_preemption_while_someone_is_attached(machine: Machine) -> None:
+    shell = ("--", "bash", "--norc", "--noprofile", "--noediting", "-i")
+    uid = machine.say(
+        "submit",
+        "--group",
+        "bio",
+        "--memory",
+        "64Mi",
+        "--id",
+        "shell",
+        "--name",
+        "shell",
+        "--tty",
+        "-e",
+        "PS1=> ",
+        *shell,
+    ).strip()
+    first = Terminal(machine, "attach", "shell")
+    assert first.until("> $") == "> "
+    first.type("kept=41; stty -echo\r")
+    first.until("\r\n> ")
+    refused = machine("attach", "shell")
+    assert (refused.returncode, "is attached to another terminal" in refused.stderr) == (4, True)
+
+    machine.say("preempt", "shell")
+    first.type("echo $((kept + 1)) $(stty size)\r")  # wherever the job is now
+    assert first.until("> $") == "42 30 100\r\n> "
+    assert machine.json("describe", uid)["runs"][-1]["restored_from"]
+    first.resize(40, 120)
+    first.process.send_signal(signal.SIGWINCH)  # as the kernel does for a controlling terminal
+    first.type("until [ \"$(stty size)\" = '40 120' ]; do sleep 0.05; done; echo resized\r")
+    assert first.until("> $") == "resized\r\n> "
+    first.type("\x10\x11")
+    assert "detached; shell continues" in first.until("attach shell")
+    assert first.close() == 0
+
+    second = Terminal(machine, "attach", "shell")
+    second.type("exit 3\r")
+    shown = second.until("remedy: .*\n")
+    assert "exit\r\n" in shown
+    assert "> " not in shown  # nothing that was shown before
+    assert "job shell ended as Failed: exit code 3" in shown
+    assert second.close() == 1
+    assert machine("attach", "shell").returncode == 4
+
+
+def test_an_ended_attach_leaves_the_terminal_as_it_was(machine: Machine) -> None:
+    uid = machine.say("submit", "--group", "bio", "--memory", "64Mi", "--tty", "--", "cat").strip()
+    terminal = Terminal(machine, "attach", uid)
+    terminal.type("words\r")
+    terminal.until("words\r\nwords\r\n")
+    terminal.process.send_signal(signal.SIGTERM)
+    terminal.until("detached")
+    assert terminal.close() == 0
+    assert machine.json("describe", uid)["phase"] == "Running"
+
+
+def test_a_job_without_a_terminal_is_not_attached_to(machine: Machine) -> None:
+    uid = machine.submit_counter()
+    refused = machine("attach", uid)
+    assert (refused.returncode, "has no terminal" in refused.stderr) == (4, True)
+    machine.let_it_end(uid)
 
 
 def test_a_second_engine_is_refused(machine: Machine) -> None:

@@ -63,7 +63,7 @@ class Laboratory:
             stderr=str(self.output),
             cgroups=(str(self.cgroup),),
         )
-        self.pid = single_threaded.call(start, job)
+        self.pid = single_threaded.call(start, job).pid
 
     def python(self, program: str, *arguments: str) -> None:
         """Start a Python program given as text."""

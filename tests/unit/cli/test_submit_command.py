@@ -1,9 +1,10 @@
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from cedana_sched.cli.submit import choose_checkpoint_id, parse_environment
+from cedana_sched.cli.submit import choose_checkpoint_id
 from cedana_sched.local.views import Problem, Submission
 from cedana_sched.model.errors import UsageError
 
@@ -31,7 +32,7 @@ def test_options_after_the_command_belong_to_the_command(engine: FakeEngine, cli
 
 def test_everything_that_was_written_arrives(engine: FakeEngine, cli: Cli) -> None:
     options = ("--id", "run-7", "--name", "n", "--cpus", "0.5", "--memory", "2Gi", "--priority", "-3")
-    more = ("--replicas", "2", "-e", "A=1=2", "--cwd", "/srv", "--user", "bob", "--deadline", "5m")
+    more = ("--replicas", "2", "-e", "A=1=2", "--cwd", "/srv", "--user", "bob", "--deadline", "5m", "--tty")
     cli("submit", "-g", "bio", *options, *more, "--", "true")
     assert submitted(engine) == Submission(
         argv=("true",),
@@ -46,6 +47,7 @@ def test_everything_that_was_written_arrives(engine: FakeEngine, cli: Cli) -> No
         cwd="/srv",
         user="bob",
         deadline_seconds=300.0,
+        tty=True,
     )
 
 
@@ -106,11 +108,36 @@ def test_contradicting_or_illegal_ids_are_refused(option: str | None, job: dict[
     assert caught.value.field == "id"
 
 
-def test_a_variable_without_value_is_passed_on() -> None:
-    assert parse_environment(["HOME", "A=", "B=x"], {"HOME": "/root"}) == {"HOME": "/root", "A": "", "B": "x"}
+def test_the_submitters_environment_reaches_the_job_and_env_wins(engine: FakeEngine, cli: Cli) -> None:
+    variables = {"VIRTUAL_ENV": "/v", "MODE": "fast", "CEDANA_SCHED_STORE": "/elsewhere"}
+    cli("submit", "-g", "bio", "-e", "MODE=slow", "--", "true", env=variables)
+    env = submitted(engine).env
+    assert (env["VIRTUAL_ENV"], env["MODE"], env["PATH"]) == ("/v", "slow", os.environ["PATH"])
+    assert "CEDANA_SCHED_STORE" not in env
 
 
-@pytest.mark.parametrize("assignments", [["=x"], ["UNSET"], ["A=1", "A=2"]])
-def test_wrong_variables_are_refused(assignments: list[str]) -> None:
-    with pytest.raises(UsageError):
-        parse_environment(assignments, {})
+def test_export_says_which_variables_the_job_gets(engine: FakeEngine, cli: Cli) -> None:
+    cli("submit", "-g", "bio", "--export", "MODE,DEPTH=3", "--", "true", env={"MODE": "fast", "OTHER": "x"})
+    assert submitted(engine).env == {"MODE": "fast", "DEPTH": "3"}
+
+
+def test_another_users_job_gets_nothing_unless_told(engine: FakeEngine, cli: Cli) -> None:
+    cli("submit", "-g", "bio", "--user", "bob", "--", "true", env={"AWS_SECRET_ACCESS_KEY": "secret"})
+    assert submitted(engine).env == {}
+
+
+def test_an_id_of_the_exported_list_counts_as_the_jobs(engine: FakeEngine, cli: Cli) -> None:
+    cli("submit", "-g", "bio", "--export", "CEDANA_CHECKPOINT=inner", "--", "true", env={"CEDANA_CHECKPOINT": "outer"})
+    assert submitted(engine).id == "inner"
+
+
+def test_a_refused_export_names_field_value_and_remedy(engine: FakeEngine, cli: Cli) -> None:
+    result = cli("submit", "-g", "bio", "--export", "CEDANA_SCHED_STORE=x", "--", "true")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: export: 'CEDANA_SCHED_STORE=x' is the engine's own\nremedy: leave it out")
+
+
+def test_what_json_cannot_carry_is_left_out_and_said(engine: FakeEngine, cli: Cli) -> None:
+    result = cli("submit", "-g", "bio", "--", "true", env={"LATIN": "na\udcefve"})
+    assert result.stderr == "not exported, because their values are not UTF-8: LATIN\n"
+    assert "LATIN" not in submitted(engine).env

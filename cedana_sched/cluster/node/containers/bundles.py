@@ -53,6 +53,8 @@ class Linux(msgspec.Struct, frozen=True, rename="camel"):
 
 class ProcessSpecification(msgspec.Struct, frozen=True):
     args: tuple[str, ...] | None = None
+    terminal: bool = False
+    """Whether its standard streams are a terminal (`tty: true`)."""
 
 
 class Specification(msgspec.Struct, frozen=True):

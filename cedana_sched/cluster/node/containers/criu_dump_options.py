@@ -6,6 +6,7 @@ runc's own `checkpoint` cannot stream (see `snapshot.dump`), so this module pass
     mnt[DEST]:DEST          every bind mount of the bundle, and on cgroup v1 every mount below /sys/fs/cgroup:
                             the new container brings its own
     mnt[PATH]:/dev/null     masked *files*, which are bind mounts of /dev/null; masked folders are tmpfs of their own
+    mnt[/dev/console]       the slave of the container's terminal; see `restoring.console_mount`
     net[INODE], pid[INODE]  namespaces of the pod that the container has joined
     descriptors.json        targets of stdin, stdout and stderr: the new container's replace them
 """
@@ -24,6 +25,7 @@ from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.cluster.node.containers.mounts import mount_points, resolve_inside, upper_directory
 
 DESCRIPTORS = "descriptors.json"
+CONSOLE = "/dev/console"
 _JOINED = {"network": ("net", "extRootNetNS"), "pid": ("pid", "extRootPidNS")}
 """Kinds of namespaces that CRIU treats as external, by their name in a bundle, with the key that runc gives them."""
 
@@ -47,6 +49,7 @@ def describe(container: Container, paths: HostPaths, proc: Path = Path("/proc"))
         changes=paths.agent_path(upper) if upper else None,
         notes={DESCRIPTORS: json.dumps(_standard_stream_targets(container.state, process))},
         ext_unix_sk=True,
+        has_outside_master=container.specification.process.terminal,
         manage_cgroups="soft",
         is_restored=container.is_restored,
         saves_shared_memory=not any(mount.destination == "/dev/shm" for mount in _bind_mounts(container)),  # noqa: S108
@@ -111,6 +114,8 @@ def _criu_externals(container: Container, process: Path, mountinfo: str) -> Iter
     for path in container.specification.linux.masked_paths:
         if path in points and not (root / path.lstrip("/")).is_dir():
             yield f"mnt[{path}]:/dev/null"
+    if container.specification.process.terminal and CONSOLE in points:
+        yield f"mnt[{CONSOLE}]:{CONSOLE}"
     for namespace in container.specification.linux.namespaces:
         if namespace.path and namespace.type in _JOINED:
             kind, key = _JOINED[namespace.type]

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
+from cedana_sched.cluster.node.restoring.console_mount import rebind_console
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime_handler.posix_lock_restore import PosixLock
 from cedana_sched.runtime_handler.volume_file_comparison import is_within, read_record
@@ -45,6 +46,7 @@ def prepare_images(toolchain: Toolchain, images: Path) -> RestoreAdditions:
     _refuse_files_in_flight(decoded, images)
     rearm_expired_timers(toolchain, images)
     undo_output_processing(toolchain, images)
+    rebind_console(decoded, images)
     drop_outside_stops(toolchain, images)
     connections = [entry["isk"] for entry in decoded.read_entries("files.img") if _is_open_tcp(entry.get("isk"))]
     within = all(_is_loopback(connection) for connection in connections)

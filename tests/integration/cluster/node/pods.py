@@ -14,10 +14,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
+import socket
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -54,6 +57,10 @@ class Container:
         self.lines: list[str] = []
         self.errors: list[str] = []
         self._readers: list[threading.Thread] = []
+        self.terminal: int | None = None
+        """The master of its terminal, or the end of its input's pipe, as its shim has it; None if it has neither."""
+        self.has_input = False
+        """Whether it has `stdin: true` without a terminal: a pipe from its shim."""
 
     def make(self, command: Iterable[str], *, user: int = 0, readonly: bool = False, name: str | None = None) -> None:
         """Lay out its bundle, and mount its root as containerd's shim does before it calls runc.
@@ -80,7 +87,38 @@ class Container:
         (self.bundle / "config.json").write_text(json.dumps(specification))
 
     def create(self) -> None:
-        self._runc_with_output("create", "--bundle", str(self.bundle), self.id)
+        specification = json.loads((self.bundle / "config.json").read_text())
+        if specification["process"].get("terminal"):
+            with self._console_socket() as words:
+                self._runc_with_output("create", "--bundle", str(self.bundle), *words, self.id)
+        else:
+            self._runc_with_output("create", "--bundle", str(self.bundle), self.id)
+
+    @contextlib.contextmanager
+    def _console_socket(self) -> Iterator[tuple[str, ...]]:
+        """Receive the terminal's master, as the shim does."""
+        with tempfile.TemporaryDirectory(prefix="pty") as folder, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path := f"{folder}/pty.sock")
+            listener.listen()
+            listener.settimeout(PATIENCE_SECONDS)
+            yield ("--console-socket", path)
+            connection, _ = listener.accept()
+            with connection:
+                _, (master,), _, _ = socket.recv_fds(connection, 4096, 1)
+        self.terminal = master
+
+    def type(self, text: str) -> None:
+        assert self.terminal is not None
+        os.write(self.terminal, text.encode())
+
+    def shows(self, wanted: str) -> str:
+        """Read the terminal up to a text; return what it showed."""
+        assert self.terminal is not None
+        shown = ""
+        while not shown.endswith(wanted):
+            assert select.select([self.terminal], [], [], PATIENCE_SECONDS)[0], f"no {wanted!r} after {shown!r}"
+            shown += os.read(self.terminal, 4096).decode()
+        return shown
 
     def start(self) -> None:
         self.create()
@@ -114,16 +152,24 @@ class Container:
         return Path(paths.get("freezer") or paths[""])
 
     def join(self) -> None:
+        if self.terminal is not None:
+            os.close(self.terminal)
+            self.terminal = None
         for reader in self._readers:
             reader.join(PATIENCE_SECONDS)
 
     def _runc_with_output(self, *words: str) -> None:
         log = self.node.folder / f"{self.id}.log"
+        stdin = subprocess.DEVNULL
+        if self.has_input:
+            stdin, self.terminal = os.pipe()
         with self._pipe(self.lines) as stdout, self._pipe(self.errors) as stderr:
             done = subprocess.run(
                 [*self.node.runc_command, "--log", str(log), *words],
-                stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=self.node.environment, check=False,
+                stdin=stdin, stdout=stdout, stderr=stderr, env=self.node.environment, check=False,
             )  # fmt: skip
+        if self.has_input:
+            os.close(stdin)
         assert done.returncode == 0, log.read_text()
 
     def _pipe(self, lines: list[str]) -> BinaryIO:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -175,6 +176,19 @@ async def test_a_record_that_this_version_cannot_read_is_not_skipped(journal: Sq
 
     with pytest.raises(IntegrityError, match="cannot read"):
         await journal.load()
+
+
+async def test_a_journal_is_its_owners_alone_also_an_older_one(tmp_path: Path) -> None:
+    file = tmp_path / FILE_NAME
+    file.touch()
+    file.chmod(0o644)
+
+    async with SqliteJournal.open(tmp_path) as journal:
+        await journal.save_changes(StateChanges(jobs=(job("job-1", env={"TOKEN": "secret"}),)))
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob(f"{FILE_NAME}*")}
+
+    assert set(modes.values()) == {0o600}
+    assert f"{FILE_NAME}-wal" in modes
 
 
 async def test_a_state_directory_that_cannot_be_opened_is_named(tmp_path: Path) -> None:

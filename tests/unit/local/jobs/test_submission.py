@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.local.jobs.environment_validation import MOST_BYTES_EACH, MOST_VARIABLES
 from cedana_sched.local.jobs.submission import create_job_description
 from cedana_sched.local.quantities import parse_cpus, parse_memory
 from cedana_sched.local.scheduler.resources import Resources
@@ -31,6 +32,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "more memory than the cohort has": ({"memory": "9Gi"}, "memory", "at most 8Gi of memory in all"),
     "a gang that can never start": ({"replicas": 3, "cpus": "1.5"}, "cpus", "at most 4 cpus in all"),
     "no replicas": ({"replicas": 0}, "replicas", "1 to"),
+    "a variable without a name": ({"env": {"": "x"}}, "env", "without '='"),
+    "a variable's name with a =": ({"env": {"A=B": "x"}}, "env", "without '='"),
+    "a variable with a NUL": ({"env": {"A": "x\0y"}}, "env.A", "leave the variable out"),
+    "a variable that execve refuses": ({"env": {"A": "x" * MOST_BYTES_EACH}}, "env.A", "in a file"),
+    "variables that are too much": ({"env": {f"A{n}": "x" * 99_000 for n in range(3)}}, "env", "--export"),
+    "too many variables": ({"env": {f"A{n}": "" for n in range(MOST_VARIABLES + 1)}}, "env", "--export"),
+    "a terminal for several": ({"tty": True, "replicas": 2}, "replicas", "one replica"),
+    "a terminal's second stream": ({"tty": True, "stderr": "/e"}, "stderr", "one stream"),
     "a relative directory": ({"cwd": "here"}, "cwd", "from the root"),
     "a deadline of zero": ({"deadline_seconds": 0.0}, "deadline", "above 0"),
     "a deadline that is no number": ({"deadline_seconds": float("nan")}, "deadline", "above 0"),
@@ -54,6 +63,12 @@ def test_a_job_that_fits_keeps_what_was_asked_for() -> None:
     assert described.request == Resources(500, 3 << 29)
     assert (described.id, described.priority, described.namespace) == ("md", 3, "default")
     assert described.output_paths(1) == ("/outputs/0123456789/stdout.1", "/outputs/0123456789/stderr.1")
+
+
+def test_an_error_on_a_variable_does_not_show_its_value() -> None:
+    with pytest.raises(UsageError) as caught:
+        job(env={"TOKEN": "secret\0"})
+    assert "secret" not in str(caught.value)
 
 
 def test_a_name_is_made_of_the_program_and_the_uid() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.local.runs import launch_spec
 from cedana_sched.local.runs.launch_spec import LaunchSpec, create_launch_task, create_output_directories, install_tini
 from cedana_sched.model.errors import UsageError
 from cedana_sched.snapshot.external_mounts import Externals
@@ -66,6 +67,20 @@ def test_relative_program_is_looked_up_in_the_jobs_directory(tmp_path: Path) -> 
     assert task(tmp_path, argv=("./run.sh",)).command == ("./run.sh",)
 
 
+def test_job_with_a_terminal_has_a_type_for_it_unless_it_brings_one(tmp_path: Path) -> None:
+    assert "TERM" not in task(tmp_path).environment
+    assert task(tmp_path, has_terminal=True).environment["TERM"] == "xterm"
+    assert task(tmp_path, has_terminal=True, environment={"TERM": "dumb"}).environment["TERM"] == "dumb"
+
+
+def test_terminal_needs_util_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_spec, "SETSID", "/nowhere/setsid")
+    with pytest.raises(UsageError) as caught:
+        task(tmp_path, has_terminal=True)
+    assert caught.value.field == "tty"
+    assert "util-linux" in caught.value.remedy
+
+
 def test_tini_keeps_its_place_over_versions(tmp_path: Path) -> None:
     source = tmp_path / "tini"
     source.write_bytes(b"one")
@@ -82,3 +97,30 @@ def test_folders_of_the_output_are_made(tmp_path: Path) -> None:
     create_output_directories(spec)
     assert spec.stdout.parent.is_dir()
     assert spec.stderr.parent.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("#  File generated\nLANG=C.UTF-8\nLC_ALL=x\n", {"LANG": "C.UTF-8"}),
+        ('LANG="de_DE.UTF-8"\n', {"LANG": "de_DE.UTF-8"}),
+        ("", {}),
+        ("LANG=$(reboot)\n", {}),
+    ],
+)
+def test_language_is_the_machines_as_at_a_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, wanted: dict[str, str]
+) -> None:
+    file = tmp_path / "locale"
+    file.write_text(text)
+    monkeypatch.setattr(launch_spec, "LOCALE_FILES", (tmp_path / "none", file))
+    environment = task(tmp_path).environment
+    assert {name: value for name, value in environment.items() if name == "LANG"} == wanted
+
+
+def test_relative_places_of_path_are_below_the_jobs_directory(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "simulate"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert task(tmp_path, argv=("simulate",), environment={"PATH": "bin:/usr/bin"}).command == ("simulate",)

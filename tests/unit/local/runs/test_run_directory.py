@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,11 @@ def test_spec_is_read_as_it_was_written(tmp_path: Path, task: Job | RestoreTask 
     found = RunDirectory(tmp_path / "r1").read_spec()
     assert found == spec(task)
     assert found.is_restore is restores
+
+
+def test_a_spec_is_its_owners_alone_because_of_the_environment(tmp_path: Path) -> None:
+    RunDirectory(tmp_path / "r1").create(spec(START))
+    assert stat.S_IMODE((tmp_path / "r1" / "spec.json").stat().st_mode) == 0o600
 
 
 def test_state_and_end_are_read_as_they_were_written(tmp_path: Path) -> None:

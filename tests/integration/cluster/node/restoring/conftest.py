@@ -77,6 +77,8 @@ class Site(Laboratory):
         self.watched = Watched()
         self.template: Change = lambda _: None
         """What is different in the containers of pods that come back."""
+        self.has_input = False
+        """Whether these have `stdin: true`."""
         self.returns = PodRestorer(self.node.places, self.state, folder / "data", toolchain, self.watched, 20.0)
 
     def take(self, pod: Pod) -> Path:
@@ -166,6 +168,7 @@ class Site(Laboratory):
             container = pod.container(name)
             container.make(["/bin/echo", "cold"])
             container.change(self.template)
+            container.has_input = self.has_input
             container.start()
         return said
 

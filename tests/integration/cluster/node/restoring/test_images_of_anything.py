@@ -30,6 +30,7 @@ _KINDS = {
     "core-1.img": "CORE",
     "filelocks.img": "FILE_LOCKS",
     "files.img": "FILES",
+    "mountpoints-12.img": "MNTS",
     "remap-fpath.img": "REMAP_FPATH",
     "sk-queues.img": "SK_QUEUES",
     "tty-data.img": "TTY_DATA",

@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from cedana_sched.cluster.node.containers.bundles import Bundles, Container, State
+from cedana_sched.cluster.node.containers.bundles import Bundles, Container, ProcessSpecification, State
 from cedana_sched.cluster.node.containers.criu_dump_options import describe, freezer_of
 from cedana_sched.cluster.node.containers.mounts import mount_points, resolve_inside, upper_directory
 from tests.processes import without_first_thread
@@ -64,6 +65,21 @@ def test_all_that_comes_from_outside_is_external(container: Container, proc: Pat
         "mnt[/proc/keys]:/dev/null",
         f"net[{inode}]:extRootNetNS",  # the namespace of processes is its own, that of messages is dumped
     }
+
+
+CONSOLE = "483 474 0:62 /0 /dev/console rw,nosuid - devpts devpts rw,gid=5\n"
+
+
+@pytest.mark.parametrize("has_terminal", [True, False])
+def test_a_terminal_is_external_with_its_console(
+    container: Container, proc: Path, tmp_path: Path, has_terminal: bool
+) -> None:
+    table = proc / str(container.pid) / "mountinfo"
+    table.write_text(table.read_text() + CONSOLE)
+    specification = replace(container.specification, process=ProcessSpecification(terminal=has_terminal))
+    tree = describe(replace(container, specification=specification), Host(tmp_path / "host").places, proc)
+    assert tree.has_outside_master is has_terminal
+    assert ("mnt[/dev/console]:/dev/console" in tree.externals) is has_terminal
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"a\rb", b"a\x0cb", "a\u2028b".encode(), b"a\x1cb\x85\xc2\xa0"])
