@@ -101,15 +101,15 @@ class SnapshotSchedule:
                 next_at = min(next_at, at)
             elif busy.isdisjoint(nodes):
                 busy.update(nodes)
-                signal = self._signal_of(key, sets[key], now)
+                signal = self._signal_of(sets[key], now)
                 self._reported[signal.uid] = (now, nodes)
                 next_at = min(next_at, now + REPORT_SECONDS)
                 signals.append(signal)
         return DueSnapshots(tuple(signals), None if next_at == inf else next_at)
 
-    def _signal_of(self, key: str, members: Sequence[RunningWorkload], now: float) -> Signal:
+    def _signal_of(self, members: Sequence[RunningWorkload], now: float) -> Signal:
         victims = tuple(one.victim for one in members)
-        uid = f"periodic-{key}-{now * 1000:.0f}"
+        uid = f"periodic-{victims[0].workload.uid}-{now * 1000:.0f}"
         return Signal(uid, self._adapter, victims, INTERVAL, now, after_commit=AfterCommit.LEAVE_RUNNING)
 
     def _due_at(self, key: str, members: Sequence[RunningWorkload], now: float) -> float:
