@@ -164,6 +164,15 @@ class QueuePolicies(Protocol):
 
 
 @runtime_checkable
+class Gangs(Protocol):
+    """An adapter whose scheduler runs pods as gangs, whose members are saved together."""
+
+    def gang_of(self, pod: Pod) -> str | None:
+        """Return the name of the gang that the pod cannot run without; None if there is none, or it is unknown."""
+        ...
+
+
+@runtime_checkable
 class Withdrawing(Protocol):
     """An adapter whose scheduler blocks without this product, while its objects reference the product."""
 

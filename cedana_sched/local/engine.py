@@ -36,6 +36,7 @@ from cedana_sched.local.job_inspections import JobInspections
 from cedana_sched.local.jobs.journal import SqliteJournal
 from cedana_sched.local.jobs.loop import SchedulingLoop
 from cedana_sched.local.local_node import NODE, BackgroundRunControl, LocalAgents, forward_run_events
+from cedana_sched.local.periodic_job_snapshots import PeriodicJobSnapshots
 from cedana_sched.local.record_cache import RecordCache
 from cedana_sched.local.runs.job_restorer import JobRestorer
 from cedana_sched.local.runs.launch_spec import LaunchSpec
@@ -162,7 +163,9 @@ class _Engine:
         self._records = RecordCache(journal, self._on_records_saved)
         about = EngineFacts(os.getpid(), time.time(), state, options.store, toolchain.version)
         self._service = EngineService(about, self._loop, self._records, Hub())
-        self._loop.set_watcher(self._service)
+        self._loop.add_watcher(self._service)
+        self._snapshots = PeriodicJobSnapshots(self._loop, clock.now)
+        self._loop.add_watcher(self._snapshots)
         self._agent = NodeAgent(
             runtime=self._runtime,
             restorer=JobRestorer(self._runtime),
@@ -200,6 +203,7 @@ class _Engine:
                 self._start_background_task(self._inspections.run(), "looks at runs that have begun")
                 self._start_background_task(self._loop.run(), "scheduling loop")
                 await self._loop.resume_after_restart()
+                self._start_background_task(self._snapshots.run(), "periodic snapshots")
                 async with serve(self._service, self._state) as socket:
                     yield socket
         finally:
@@ -241,6 +245,7 @@ class _Engine:
 
     def _on_records_saved(self, records: tuple[Record, ...]) -> None:
         self._service.on_records_saved(records)
+        self._snapshots.on_records_saved(records)
         for checkpoint in terminal_snapshots_of_running_jobs(records):
             committed = checkpoint.step is CheckpointStep.READY
             if self._records.checkpoints_if_terminal(checkpoint.signal_uid) is not None:

@@ -12,6 +12,8 @@ LONGEST_DEADLINE_SECONDS = 86_400
 LONGEST_RECORD_SECONDS = 2 * LONGEST_DEADLINE_SECONDS
 """Upper bound from the creation of a checkpoint, hold or restore to its deadline, including extensions."""
 PositiveSeconds = Annotated[float, Field(gt=0, le=LONGEST_DEADLINE_SECONDS)]
+IntervalSeconds = Annotated[float, Field(ge=1, le=30 * 86_400)]
+"""Time from one periodic snapshot to the next."""
 StallSeconds = Annotated[float, Field(ge=0.1, le=3_600)]
 """How long a dump or restore may make no progress."""
 
@@ -89,6 +91,11 @@ class CheckpointPolicy(BaseModel):
     """Whether a pod may be restored with other container images than it was saved with; never with more privileges."""
     service_account_may_change: Annotated[bool, Field(alias="serviceAccountMayChange")] = False
     """Whether a pod may be restored under another ServiceAccount than the saved pod's."""
+    interval_seconds: Annotated[IntervalSeconds | None, Field(alias="intervalSeconds")] = None
+    """How often a running workload is saved without being stopped; None: only when it is evicted."""
+    max_frozen_percent: Annotated[float, Field(ge=0.1, le=50, alias="maxFrozenPercent")] = 5.0
+    """Share of a workload's time that periodic snapshots may freeze it for; if the last one froze it for longer than
+    this share of the interval, the interval grows."""
     compression: Compression = Compression.AUTO
     retention: Retention = Retention()
 

@@ -6,6 +6,7 @@ Times are seconds since the epoch. The model is scheduler-agnostic; `adapter` na
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -19,7 +20,11 @@ class AfterCommit(StrEnum):
     STOP = "Stop"
     """Kill it while still frozen: a preemption."""
     LEAVE_RUNNING = "LeaveRunning"
-    """Thaw it: a backup on request."""
+    """Thaw it: a backup, on request or periodic."""
+
+
+INTERVAL: Final = "Interval"
+"""The reason of periodic snapshots: `CheckpointPolicy.interval_seconds` has passed."""
 
 
 class WorkloadRef(msgspec.Struct, frozen=True, order=True):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import AfterCommit, HeldObject, Verdict, WorkloadRef
+from cedana_sched.model.preemption import INTERVAL, AfterCommit, HeldObject, Verdict, WorkloadRef
 from cedana_sched.model.texts import LONGEST_TEXT, truncate_text
 
 LONGEST_REASONS = 100_000
@@ -133,6 +133,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     def is_stopped_after_commit(self) -> bool:
         """Whether its workload executes nothing after the commit."""
         return self.after_commit is AfterCommit.STOP and not self.eviction_cancelled
+
+    @property
+    def is_periodic(self) -> bool:
+        """Whether no scheduler or user waits for it: evictions on its node cancel it."""
+        return self.reason == INTERVAL and self.after_commit is AfterCommit.LEAVE_RUNNING
 
 
 class HoldStep(StrEnum):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn
+from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, Diagnosing, Gangs, OptingIn
 from cedana_sched.adapter.contract import HoldsEvictions
 from cedana_sched.adapter.protected_pods import mark_not_preempted
 from cedana_sched.adapter.report_fanout import ReportFanout
@@ -31,6 +31,7 @@ from cedana_sched_armada.armada_client import ArmadaClient
 from cedana_sched_armada.errors import ArmadaDeniedError, ArmadaError, ArmadaUntrustedError
 from cedana_sched_armada.events import JobEvent, JobSet
 from cedana_sched_armada.job_history_queries import fetch_submissions_of_jobs
+from cedana_sched_armada.job_of_pod import gang_of
 from cedana_sched_armada.job_pod_index import JobPodIndex
 from cedana_sched_armada.job_sets import JobSetWatcher
 from cedana_sched_armada.ledger import Ledger, Member, OpenPreemption
@@ -150,6 +151,11 @@ class ArmadaAdapter:
                 for sink in sinks:
                     self._cluster.pods.unsubscribe(sink)
 
+    def gang_of(self, pod: Pod) -> str | None:
+        """See `adapter.cluster_contract.Gangs`."""
+        gang = gang_of(pod)
+        return None if gang is None else f"{gang.queue}/{gang.id}"
+
     def opt_in_annotations(self, pod: Object) -> Mapping[str, str]:
         """See `adapter.cluster_contract.OptingIn`."""
         return self._opt_in.annotations_for(pod)
@@ -259,8 +265,8 @@ class ArmadaAdapter:
 
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: ArmadaAdapter) -> tuple[ClusterAdapter, OptingIn, Diagnosing]:
-        return adapter, adapter, adapter
+    def _fulfils(adapter: ArmadaAdapter) -> tuple[ClusterAdapter, OptingIn, Diagnosing, Gangs]:
+        return adapter, adapter, adapter, adapter
 
     def _holds(adapter: ArmadaAdapter) -> HoldsEvictions:
         return adapter

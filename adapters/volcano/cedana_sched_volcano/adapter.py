@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, Diagnosing, OptingIn, QueuePolicies
+from cedana_sched.adapter.cluster_contract import (
+    ClusterAccess,
+    ClusterAdapter,
+    Diagnosing,
+    Gangs,
+    OptingIn,
+    QueuePolicies,
+)
 from cedana_sched.adapter.contract import Report
 from cedana_sched.adapter.marked_evictions import MarkedEvictions
 from cedana_sched.kube.builtin_kinds import PartialObject, Pod
@@ -58,7 +65,7 @@ class VolcanoAdapter:
         self._pod_queues = PodQueueResolver(self._queues.get, self._groups.get)
         self._opt_in = QueueOptIn(self._pod_queues, cluster.served)
         self._nominations = NominationRemover(cluster.api, cluster.pods, cluster.record_unreadable)
-        gangs = GangResolver(self._groups, cluster.pods)
+        self._gangs = gangs = GangResolver(self._groups, cluster.pods)
         self._evictions = MarkedEvictions(
             self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_evicted_with
         )
@@ -105,6 +112,10 @@ class VolcanoAdapter:
         """See `adapter.cluster_contract.QueuePolicies`."""
         return self._pod_queues.policy_of(pod)
 
+    def gang_of(self, pod: Pod) -> str | None:
+        """See `adapter.cluster_contract.Gangs`."""
+        return self._gangs.gang_of(pod)
+
     def reports(self) -> AsyncIterator[Report]:
         """See `MarkedEvictions`."""
         return self._evictions.reports()
@@ -144,5 +155,5 @@ def _is_volcanos(pod: Pod) -> bool:
 
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: VolcanoAdapter) -> tuple[ClusterAdapter, Diagnosing, OptingIn, QueuePolicies]:
-        return adapter, adapter, adapter, adapter
+    def _fulfils(adapter: VolcanoAdapter) -> tuple[ClusterAdapter, Diagnosing, Gangs, OptingIn, QueuePolicies]:
+        return adapter, adapter, adapter, adapter, adapter

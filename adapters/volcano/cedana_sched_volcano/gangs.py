@@ -57,6 +57,12 @@ class GangResolver:
             group.metadata.uid, tuple(sorted(rest, key=lambda one: one.metadata.name)), gang=group.metadata.uid
         )
 
+    def gang_of(self, pod: Pod) -> str | None:
+        """Return the uid of the pod's PodGroup; None if its members can run without each other."""
+        key = pod_group_key_of(pod)
+        group = None if key is None else self._groups.get(key[1], key[0])
+        return group.metadata.uid if group is not None and group.spec.min_member > 1 else None
+
     def _marked_uids_in_order(self, running: Iterable[Pod], last: Pod) -> list[str]:
         """Return the uids of marked members in the order of their marks; `last` is last if unmarked."""
         now, since = self._now(), {last.metadata.uid: ""}

@@ -12,7 +12,14 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry
 
-from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, OptingIn, QueuePolicies, Withdrawing
+from cedana_sched.adapter.cluster_contract import (
+    ClusterAccess,
+    ClusterAdapter,
+    Gangs,
+    OptingIn,
+    QueuePolicies,
+    Withdrawing,
+)
 from cedana_sched.adapter.contract import Adapter
 from cedana_sched.adapter.registry import AdapterLoadError, load
 from cedana_sched.cluster.configuration import NODE_VARIABLE, CoordinatorConfiguration, CredentialsConfiguration
@@ -32,6 +39,7 @@ from cedana_sched.cluster.coordinator.journal import ObjectJournal, OnRecordsSav
 from cedana_sched.cluster.coordinator.missed_restores import MissedRestores
 from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
 from cedana_sched.cluster.coordinator.owner_references import OwnerReferences
+from cedana_sched.cluster.coordinator.periodic_pod_snapshots import PeriodicPodSnapshots
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.pods_missed_by_webhook import PodsMissedByWebhook
@@ -154,7 +162,14 @@ class LeadingCoordinator:
         of_all_pods = dataclasses.replace(access(PodReports.name), pods=self._everywhere)
         self._pod_reports = PodReports(of_all_pods, self._alive, incarnations, by_id)
         self._excluded = ExcludedNamespacesAdapter(served)
-        own: dict[str, Adapter] = {PodReports.name: self._pod_reports, ExcludedNamespacesAdapter.name: self._excluded}
+        self._periodic = PeriodicPodSnapshots(
+            access(PeriodicPodSnapshots.name),
+            self._checkpoints,
+            self._policies.has_intervals,
+            tuple(one for one in self._adapters.values() if isinstance(one, Gangs)),
+        )
+        self._policies.subscribe(self._periodic.on_policies_changed)
+        own: dict[str, Adapter] = {one.name: one for one in (self._pod_reports, self._excluded, self._periodic)}
         listener = EventListeners(EventPublisher(self._events, self._everywhere), *listeners)
         self._missed_by_webhook = PodsMissedByWebhook(
             api,
@@ -266,6 +281,7 @@ class LeadingCoordinator:
         self._in_use.on_records_saved(records, forgotten)
         self._alive.on_records_saved(records, forgotten)
         self._excluded.on_records_saved(records, forgotten)
+        self._periodic.on_records_saved(records, forgotten)
         if self._records_callback is not None:
             self._records_callback(records, forgotten)
 

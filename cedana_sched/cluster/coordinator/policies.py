@@ -70,6 +70,14 @@ class ClusterPolicies:
         """See `adapter.cluster_contract.Policies`."""
         return cap_deadlines(self._policy_or_default(name, namespace), self._longest_seconds)
 
+    def subscribe(self, sink: Callable[[], None]) -> None:
+        """Call `sink` when a policy has changed. It must not block."""
+        self._informer.subscribe(lambda before, now: sink())  # noqa: ARG005
+
+    def has_intervals(self) -> bool:
+        """Return whether any policy has an interval, so that pods may have to be saved periodically."""
+        return any(policy.spec.get("intervalSeconds") is not None for policy in self._informer)
+
     def add_queue_policy_source(self, queue_policy: Callable[[Pod], str | None]) -> None:
         """Register a source for the policy of a pod's queue (`QueuePolicies`), used by `policy_of_pod`."""
         self._queue_policies.append(queue_policy)

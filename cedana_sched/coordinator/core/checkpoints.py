@@ -6,7 +6,7 @@ attempt with new uids waits until the abort is confirmed: no process is ever fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ from cedana_sched.model.orders import (
     Thaw,
     Thawed,
 )
-from cedana_sched.model.preemption import Signal, Verdict, Victim
+from cedana_sched.model.preemption import AfterCommit, Signal, Verdict, Victim
 from cedana_sched.model.records import (
     TERMINAL_RESTORE_STEPS,
     Checkpoint,
@@ -80,7 +80,10 @@ class Checkpoints:
     def create(self, signal: Signal, deadline: float) -> tuple[str, ...]:
         """Create one checkpoint per victim of a signal; each starts as soon as it is unblocked."""
         victims: dict[str, Victim] = {victim.workload.uid: victim for victim in signal.victims}
-        uids = []
+        nodes = {victim.workload.node for victim in victims.values()}
+        if signal.after_commit is AfterCommit.STOP:
+            self._cancel_periodic_checkpoints_on(nodes)
+        uids: list[str] = []
         for victim in victims.values():
             checkpoint = Checkpoint(
                 uid=checkpoint_uid_of(signal.uid, victim.workload.uid, 1),
@@ -101,6 +104,8 @@ class Checkpoints:
             uids.append(checkpoint.uid)
             if victim.refused is not None:
                 self._refused[checkpoint.uid] = victim.refused
+        if any(map(self._is_node_saving_for_eviction, nodes)):
+            self._cancel_if_periodic(uids)
         return tuple(uids)
 
     def apply_answer(self, outcome: CheckpointOutcome) -> None:
@@ -387,6 +392,21 @@ class Checkpoints:
             return True
         returns = self._registry.restores_of_identity(checkpoint.identity, checkpoint.workload)
         return any(one.snapshot == checkpoint.snapshot for one in returns)
+
+    def _is_node_saving_for_eviction(self, node: str) -> bool:
+        on_node = self._registry.checkpoints_on_node(node)
+        return any(one.is_stopped_after_commit and not one.is_terminal for one in on_node)
+
+    def _cancel_periodic_checkpoints_on(self, nodes: Iterable[str]) -> None:
+        """Cancel the periodic checkpoints on these nodes: a scheduler waits for an eviction, but not for them."""
+        self._cancel_if_periodic(one.uid for node in nodes for one in self._registry.checkpoints_on_node(node))
+
+    def _cancel_if_periodic(self, uids: Iterable[str]) -> None:
+        for uid in tuple(uids):
+            checkpoint = self._registry.checkpoints[uid]  # a gang member may have failed it
+            is_revocable = not checkpoint.is_terminal and checkpoint.step not in IRREVERSIBLE_CHECKPOINT_STEPS
+            if checkpoint.is_periodic and is_revocable:
+                self._steps.fail(checkpoint, Cause.CANCELLED, "an eviction on its node is saved first")
 
     def _thaw_saved_workload(self, checkpoint: Checkpoint) -> None:
         """Thaw a committed but live workload: its snapshot stays valid, and the next preemption makes another one."""

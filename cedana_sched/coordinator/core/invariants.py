@@ -32,6 +32,7 @@ def violations(core: Core) -> list[str]:
         _checkpoint_violations,
         _identity_violations,
         _phase_violations,
+        _precedence_violations,
         _hold_counter_violations,
     )
     return [sentence for part in parts for sentence in part(core)]
@@ -157,6 +158,19 @@ def _phase_violations(core: Core) -> Iterator[str]:
     for restore in core.registry.restores.values():
         if restore.step not in _OPEN_ENDED:
             yield from _deadline_violations(core, restore, confirm if restore.step in _ENDING else 0.0)
+
+
+def _precedence_violations(core: Core) -> Iterator[str]:
+    """4: no periodic checkpoint takes a node's time while the node saves a workload that is to be evicted."""
+    saving = {
+        checkpoint.workload.node: checkpoint.uid
+        for checkpoint in core.registry.checkpoints.values()
+        if checkpoint.is_stopped_after_commit and not checkpoint.is_terminal
+    }
+    for checkpoint in core.registry.checkpoints.values():
+        is_in_progress = not checkpoint.is_terminal and checkpoint.step not in _IRREVERSIBLE
+        if checkpoint.is_periodic and is_in_progress and (other := saving.get(checkpoint.workload.node)) is not None:
+            yield f"4: {checkpoint.uid} is {checkpoint.step} beside {other}"
 
 
 def _hold_counter_violations(core: Core) -> Iterator[str]:

@@ -36,6 +36,8 @@ def checkpoint_event(checkpoint: Checkpoint, cause: Cause) -> PublishEvent | Non
     """Return the Event of a checkpoint's step; None if the step does not matter to the workload's owner."""
     identity, name, step = checkpoint.identity, checkpoint.workload.name, checkpoint.step
     if cause is Cause.BEGIN:
+        if checkpoint.is_periodic:
+            return None
         again = f", attempt {checkpoint.attempt}" if checkpoint.attempt > 1 else ""
         why = f"{checkpoint.adapter} evicts it: " if checkpoint.after_commit is AfterCommit.STOP else ""
         text = f"Checkpoint {format_short_name(identity)} of {name} started: {why}{checkpoint.reason}{again}"

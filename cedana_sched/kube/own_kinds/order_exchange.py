@@ -12,7 +12,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PartialStruct, PodRef
 from cedana_sched.model.objects.base import LARGEST_NUMBER
 from cedana_sched.model.objects.checkpoint import TransferStatus
-from cedana_sched.model.preemption import Verdict, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, Verdict, WorkloadRef
 from cedana_sched.model.records import (
     TERMINAL_CHECKPOINT_STEPS,
     TERMINAL_RESTORE_STEPS,
@@ -110,6 +110,8 @@ class OrderedSpec(PartialStruct, frozen=True):
     requested_snapshot: IdentitySpec | None = None
     policy: msgspec.Raw = _NOTHING
     first_order: GivenOrder | None = None
+    after_commit: str = ""
+    """Of a Checkpoint, whether its pod is to be stopped; of a Restore, empty."""
 
     def __post_init__(self) -> None:
         _copy_raw_field(self, "policy")
@@ -150,11 +152,14 @@ class OrderedObject(PartialStruct, frozen=True):
         """Return whether this Checkpoint explains the deletion of its pod.
 
         It does while it is in flight, and after its end if its pod was to be evicted, saved or not. If the pod was to
-        keep running, or the deadline of the eviction has long passed, the deletion has another cause.
+        keep running, also from the beginning, or the deadline of the eviction has long passed, the deletion has another
+        cause.
 
         Args:
             now: seconds since the epoch, by the API server.
         """
+        if self.spec.after_commit == AfterCommit.LEAVE_RUNNING:
+            return False
         if not self.is_terminal or self.status.kill_pending:
             return True
         over = (read_time(self.status.deadline) or 0.0) + FOLLOWS_SECONDS

@@ -60,7 +60,7 @@ def report_preemption(
     on_failure: OnCheckpointFailure | None = None,
 ) -> None:
     """Report a preemption to the coordinator; the journal keeps the signal until its release."""
-    victims = [_victim(job, run, node, on_failure) for job in jobs for run in job.active_runs]
+    victims = [victim_of_run(job, run, node, on_failure) for job in jobs for run in job.active_runs]
     signal = Signal(
         uid=uid,
         adapter=ADAPTER,
@@ -74,7 +74,12 @@ def report_preemption(
     draft.reports.append(Preempted(signal))
 
 
-def _victim(job: Job, run: Run, node: str, on_failure: OnCheckpointFailure | None) -> Victim:
+def victim_of_run(job: Job, run: Run, node: str, on_failure: OnCheckpointFailure | None = None) -> Victim:
+    """Return a run as a victim; `on_failure` overrides the job's policy.
+
+    Raises:
+        ValueError: the job is not opted in.
+    """
     identity = job.description.identity(run.index)
     if identity is None:
         raise ValueError(f"job {job.uid} has no checkpoint id")

@@ -19,8 +19,9 @@ from typing import NoReturn, Protocol, TypeVar
 import structlog
 
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
+from cedana_sched.coordinator.snapshot_schedule import RunningWorkload
 from cedana_sched.local.configuration import Configuration
-from cedana_sched.local.jobs import evictions, job_event_rules, requests
+from cedana_sched.local.jobs import evictions, job_event_rules, periodic_snapshots, requests
 from cedana_sched.local.jobs.job import Job, JobPhase, Run, RunObstacle
 from cedana_sched.local.jobs.job_event_rules import RunEndDetails, RunStartDetails
 from cedana_sched.local.jobs.journal import StateChanges
@@ -84,7 +85,7 @@ class SchedulingLoop:
         self._outputs = outputs
         self._now = now
         self._new_uid = new_uid
-        self._watcher: Watcher | None = None
+        self._watchers: list[Watcher] = []
         self._state = LoopState()
         self._turn = asyncio.Lock()
         self._stepped = asyncio.Condition()
@@ -94,9 +95,9 @@ class SchedulingLoop:
 
     # -- the engine's own
 
-    def set_watcher(self, watcher: Watcher) -> None:
-        """Publish every change to `watcher` from now on."""
-        self._watcher = watcher
+    def add_watcher(self, watcher: Watcher) -> None:
+        """Publish every change to `watcher` too from now on."""
+        self._watchers.append(watcher)
 
     async def load(self) -> None:
         """Load the journal, without any action."""
@@ -154,6 +155,10 @@ class SchedulingLoop:
         if job is None or run is None:
             raise NotFoundError("run", uid, "is over or unknown", remedy="nothing is to be done for it")
         return job, run
+
+    def workloads_with_interval(self) -> tuple[RunningWorkload, ...]:
+        """Return the running incarnations whose policy has an interval."""
+        return tuple(periodic_snapshots.workloads_with_interval(self._state.jobs.values(), self._node))
 
     # -- requests of users
 
@@ -221,6 +226,10 @@ class SchedulingLoop:
         await self._process_event_with_retries(
             lambda draft: evictions.on_snapshot_terminal(draft, signal_uid, committed=committed)
         )
+
+    async def take_periodic_snapshot(self, signal: Signal) -> None:
+        """Have a due snapshot taken; without effect if its job does not run on, or is being checkpointed already."""
+        await self._process_event_with_retries(lambda draft: periodic_snapshots.report_due_snapshot(draft, signal))
 
     async def wait_until_signal_closed(self, signal_uid: str) -> None:
         """Wait until all effects of a signal on its jobs are complete."""
@@ -295,8 +304,8 @@ class SchedulingLoop:
                 self._control.start(action.workload)
             else:
                 self._control.terminate(action.run)
-        if self._watcher is not None and draft.has_changes:
-            self._watcher.on_changes(tuple(draft.jobs.values()), tuple(draft.events))
+        for watcher in self._watchers if draft.has_changes else ():
+            watcher.on_changes(tuple(draft.jobs.values()), tuple(draft.events))
 
     def _repeat_unfinished_actions(self, draft: Draft) -> None:
         for job in draft.all_jobs():

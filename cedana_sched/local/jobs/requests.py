@@ -9,7 +9,7 @@ from cedana_sched.local.jobs.job import LIVE_PHASES, Job, JobPhase, TransitionCa
 from cedana_sched.local.jobs.job_event_rules import require_unused_checkpoint_id
 from cedana_sched.local.jobs.loop_state import Draft, TerminateRun
 from cedana_sched.model.errors import RefusedError, UsageError
-from cedana_sched.model.preemption import AfterCommit
+from cedana_sched.model.preemption import INTERVAL, AfterCommit
 
 
 def preempt_now(draft: Draft, job: Job, *, node: str, signal_uid: str) -> None:
@@ -35,7 +35,8 @@ def checkpoint(draft: Draft, job: Job, *, node: str, signal_uid: str, leave_runn
     if job.description.id is None:
         remedy = "submit it with --id, with CEDANA_CHECKPOINT in its environment, or in a group with optIn"
         raise UsageError("job", name, "has no checkpoint id", remedy=remedy)
-    if job.snapshot_signal is not None:
+    known = draft.find_open_signal(job.snapshot_signal) if job.snapshot_signal is not None else None
+    if known is not None and known.reason != INTERVAL:
         raise RefusedError("job", name, "is being checkpointed already", remedy="wait until that is done")
     if not leave_running:
         why = "being stopped with a snapshot, on request"

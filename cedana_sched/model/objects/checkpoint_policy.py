@@ -150,11 +150,14 @@ def _lets_choose(name: str, spec: CheckpointPolicySpec) -> bool:
 def restrict_policy(policy: CheckpointPolicy, other: CheckpointPolicy) -> CheckpointPolicy:
     """Return the policy restricted to what the other one allows as well."""
     kept, limit = policy.retention, other.retention
+    intervals = [one.interval_seconds for one in (policy, other) if one.interval_seconds is not None]
     ages = [age for age in (kept.max_age_seconds, limit.max_age_seconds) if age is not None]
     return policy.model_copy(
         update={
             **{field: getattr(other, field) for field, gain in _GAINS.items() if getattr(policy, field) == gain},
             **{field: min(getattr(policy, field), getattr(other, field)) for field in DEADLINES},
+            "interval_seconds": max(intervals) if len(intervals) == 2 else None,
+            "max_frozen_percent": min(policy.max_frozen_percent, other.max_frozen_percent),
             "retention": Retention(
                 keep_last=min(kept.keep_last, limit.keep_last), max_age_seconds=min(ages, default=None)
             ),

@@ -38,15 +38,20 @@ def pod(
     return Pod(metadata, status=PodStatus(phase=phase))
 
 
-def family(min_member: int | None, *pods: Pod, running: int = 0) -> tuple[str | None, list[str]]:
-    """Of the first pod: its gang, and the names of all that go. `running`: by the PodGroup's status."""
+def resolver(min_member: int | None, *pods: Pod, running: int = 0) -> GangResolver:
+    """Of these pods. `running`: by the PodGroup's status."""
     informer: Informer[Pod] = Informer(cast("Any", None))
     groups: Informer[PodGroup] = Informer(cast("Any", None))
     if min_member is not None:
         metadata = Metadata(name="md", namespace="bio", uid="group-uid")
         groups._put(PodGroup(metadata, PodGroupSpec(min_member), PodGroupStatus(running)))
     informer._replace(pods)
-    found = GangResolver(groups, informer, lambda: NOW).family_evicted_with(pods[0])
+    return GangResolver(groups, informer, lambda: NOW)
+
+
+def family(min_member: int | None, *pods: Pod, running: int = 0) -> tuple[str | None, list[str]]:
+    """Of the first pod: its gang, and the names of all that go."""
+    found = resolver(min_member, *pods, running=running).family_evicted_with(pods[0])
     return found.gang, [one.metadata.name for one in found.pods]
 
 
@@ -95,3 +100,10 @@ def test_members_that_are_not_protected_count_by_the_schedulers_word() -> None:
 
 def test_the_schedulers_word_may_be_of_before_the_last_eviction() -> None:
     assert family(2, pod("a"), pod("b"), pod("c", deleted=True), running=3) == ("group-uid", ["a", "b"])
+
+
+def test_a_pod_is_of_a_gang_if_it_cannot_run_without_the_others() -> None:
+    assert resolver(2, pod("a")).gang_of(pod("a")) == "group-uid"
+    assert resolver(1, pod("a")).gang_of(pod("a")) is None
+    assert resolver(None, pod("a")).gang_of(pod("a")) is None
+    assert resolver(2, pod("a")).gang_of(pod("b", group=None)) is None

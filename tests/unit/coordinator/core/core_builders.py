@@ -33,7 +33,7 @@ from cedana_sched.model.orders import (
     StartedCold,
 )
 from cedana_sched.model.policy import CheckpointPolicy
-from cedana_sched.model.preemption import AfterCommit, Release, Signal, Victim, WorkloadRef
+from cedana_sched.model.preemption import INTERVAL, AfterCommit, Release, Signal, Victim, WorkloadRef
 from cedana_sched.model.records import Record, Transfer
 
 O = TypeVar("O")  # noqa: E741 - an order or any other instruction
@@ -116,13 +116,16 @@ class Told:
         not_after: float | None = None,
         observed_at: float | None = None,
         release_group: str | None = None,
+        reason: str = "InCohortReclamation",
     ) -> Told:
         observed = self.now if observed_at is None else observed_at
         chosen = victims or (victim(),)
-        signal = Signal(
-            uid, "kueue", chosen, "InCohortReclamation", observed, "ml/urgent", not_after, after_commit, release_group
-        )
+        signal = Signal(uid, "kueue", chosen, reason, observed, "ml/urgent", not_after, after_commit, release_group)
         return self.report(Preempted(signal))
+
+    def interval_passed(self, *victims: Victim, uid: str = "p1") -> Told:
+        """A periodic snapshot is due."""
+        return self.preempt(*victims, uid=uid, after_commit=AfterCommit.LEAVE_RUNNING, reason=INTERVAL)
 
     def cancel(self, uid: str = "s1") -> Told:
         return self.report(PreemptionCancelled(uid, "the job was withdrawn"))

@@ -14,7 +14,7 @@ from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled,
 from cedana_sched.coordinator.core import Core, Event, HoldPlaced, ReleaseDone, ReleaseFailed
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure, OnRestoreFailure
-from cedana_sched.model.preemption import AfterCommit, Release, Signal, Verdict, Victim, WorkloadRef
+from cedana_sched.model.preemption import INTERVAL, AfterCommit, Release, Signal, Verdict, Victim, WorkloadRef
 from cedana_sched.model.records import HoldStep
 from tests.unit.coordinator.core.simulated_node import BrokenInvariantError, World
 
@@ -130,12 +130,13 @@ class SimulatedScheduler:
         if any(self.is_preempted(job) for job in jobs) and self.rng.random() < 0.6:
             return
         self.count += 1
-        after = AfterCommit.STOP if self.rng.random() < 0.8 else AfterCommit.LEAVE_RUNNING
+        after = AfterCommit.STOP if self.rng.random() < 0.7 else AfterCommit.LEAVE_RUNNING
+        is_periodic = after is AfterCommit.LEAVE_RUNNING and self.rng.random() < 0.6
         signal = Signal(
             uid=f"s{self.count}",
             adapter="sim",
             victims=tuple(Victim(j.workload, j.identity, j.policy, GANGS.get(j.identity)) for j in jobs),
-            reason="InCohortReclamation",
+            reason=INTERVAL if is_periodic else "InCohortReclamation",
             observed_at=self.now,
             not_after=self.now + self.rng.uniform(1, 20) if self.rng.random() < 0.2 else None,
             after_commit=after,

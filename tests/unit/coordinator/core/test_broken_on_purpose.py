@@ -64,6 +64,11 @@ def starts_cold_silently(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RestoreSteps, "take_transition", move)
 
 
+def saves_periodically_beside_evictions(patch: pytest.MonkeyPatch) -> None:
+    """A core that lets periodic checkpoints go on while an eviction waits for its own."""
+    patch.setattr(Checkpoints, "_cancel_if_periodic", lambda self, uids: None)
+
+
 def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
     """An agent whose upload finishes behind the abort's back, and a core that does not exclude it."""
     patch.setattr(
@@ -261,6 +266,7 @@ CASES = [
     pytest.param("5", kills_before_the_commit, id="5 a process is killed before the commit"),
     pytest.param("5", kills_a_part_of_the_gang, id="5 a part of a gang is killed"),
     pytest.param("5", freezes_twice, id="5 a process is frozen by two checkpoints"),
+    pytest.param("4", saves_periodically_beside_evictions, id="4 an eviction waits beside a periodic checkpoint"),
     pytest.param("6", leaves_it_frozen, id="6 a called-off checkpoint leaves the process frozen"),
     pytest.param("7", crosses_borders, id="7 a snapshot crosses its namespace"),
     pytest.param("8", crosses_borders, id="8 a replica continues as another"),

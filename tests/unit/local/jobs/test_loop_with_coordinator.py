@@ -117,7 +117,7 @@ class Engine:
             self.loop = SchedulingLoop(
                 config, journal, self, node="here", outputs=self._directory, now=SystemClock().now
             )
-            self.loop.set_watcher(self)
+            self.loop.add_watcher(self)
             self._node.loop = self.loop
             await self.loop.load()
             coordinator = Coordinator(

@@ -1,0 +1,119 @@
+"""Reports periodic snapshots of protected pods when they are due by their policy's interval."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from typing import ClassVar
+
+from cedana_sched.adapter.cluster_contract import ClusterAccess, Gangs
+from cedana_sched.adapter.contract import Preempted, Report
+from cedana_sched.adapter.protected_pods import find_identity, workload_of
+from cedana_sched.coordinator.periodic_snapshots import PeriodicSnapshots
+from cedana_sched.coordinator.snapshot_schedule import RunningWorkload, SnapshotSchedule
+from cedana_sched.kube.builtin_kinds import Pod, read_time
+from cedana_sched.kube.index import Index
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
+from cedana_sched.kube.server_time import SERVER_TIME
+from cedana_sched.kube.watching import Informer
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import Release, Victim
+from cedana_sched.model.records import CheckpointStep, Record
+
+PAUSE_SECONDS = 2.0
+"""Between two looks at all pods, each of which resolves the policies of thousands."""
+
+
+class PeriodicPodSnapshots:
+    """Implements `adapter.contract.Adapter`: it reports, and has nothing to release.
+
+    `on_records_saved` must receive all records first, then every saved change.
+
+    Args:
+        cluster: access to the protected pods of served namespaces, and to their policies.
+        checkpoints: all Checkpoints.
+        has_intervals: whether any policy of the cluster has an interval.
+        gangs: adapters whose pods may be members of gangs.
+        now: seconds since the epoch.
+    """
+
+    name: ClassVar[str] = "periodic"
+
+    def __init__(
+        self,
+        cluster: ClusterAccess,
+        checkpoints: Informer[KnownCheckpoint],
+        has_intervals: Callable[[], bool],
+        gangs: Sequence[Gangs] = (),
+        now: Callable[[], float] = SERVER_TIME.seconds,
+    ) -> None:
+        self._cluster = cluster
+        self._synced = (cluster.pods.synced, checkpoints.synced)
+        self._of_pod = Index(lambda one: one.spec.pod_ref.uid or None, checkpoints)
+        self._has_intervals = has_intervals
+        self._gangs = gangs
+        self._schedule = SnapshotSchedule(self.name)
+        self._snapshots = PeriodicSnapshots(self._schedule, self._running_with_interval, now, PAUSE_SECONDS)
+        cluster.pods.subscribe(self._on_pod_changed)
+
+    def on_records_saved(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
+        """See `journal.OnRecordsSaved`."""
+        self._schedule.on_records_saved(records, forgotten)
+        self._snapshots.wake()
+
+    def on_policies_changed(self) -> None:
+        """Look again: an interval may have been added or changed."""
+        self._snapshots.wake()
+
+    async def reports(self) -> AsyncIterator[Report]:
+        """Report each snapshot when it is due; one that was missed is due again."""
+        for synced in self._synced:
+            await synced.wait()
+        async for signal in self._snapshots.signals():
+            yield Preempted(signal)
+
+    async def release(self, release: Release) -> None:
+        """No-op: a periodic snapshot holds no eviction."""
+
+    def _on_pod_changed(self, before: Pod | None, now: Pod | None) -> None:
+        if (before is not None and _runs_on(before)) != (now is not None and _runs_on(now)):
+            self._snapshots.wake()
+
+    def _running_with_interval(self) -> Iterator[RunningWorkload]:
+        if not self._has_intervals():
+            return
+        for pod in self._cluster.pods:
+            identity = find_identity(pod) if _runs_on(pod) else None
+            if identity is None:
+                continue
+            policy = self._cluster.policies.policy_of_pod(pod)
+            if policy.interval_seconds is not None:
+                victim = Victim(workload_of(pod), identity, policy, self._gang_of(pod), pod.status.started_at)
+                yield self._with_last_snapshot(victim)
+
+    def _gang_of(self, pod: Pod) -> str | None:
+        """Return the pod's gang; tenants may write a gang's name, so it is one of the namespace."""
+        of_adapters = (one.gang_of(pod) for one in self._gangs)
+        gang = next((gang for gang in of_adapters if gang is not None), None)
+        return None if gang is None else f"{pod.metadata.namespace}/{gang}"
+
+    def _with_last_snapshot(self, victim: Victim) -> RunningWorkload:
+        saved = [
+            (frozen, read_time(one.status.commit_time) or frozen)
+            for one in self._of_pod.objects_of(victim.workload.uid)
+            if one.metadata.namespace == victim.workload.namespace
+            and one.status.step is CheckpointStep.READY
+            and (frozen := read_time(one.status.freeze_time)) is not None
+        ]
+        if not saved:
+            return RunningWorkload(victim)
+        frozen, committed = max(saved)
+        return RunningWorkload(victim, frozen, max(committed - frozen, 0.0))
+
+
+def _runs_on(pod: Pod) -> bool:
+    """Whether it is protected and runs, and is not about to end."""
+    metadata = pod.metadata
+    is_leaving = (
+        metadata.deletion_timestamp is not None or pod.is_evicted or names.EVICTION_REQUESTED in (metadata.annotations)
+    )
+    return pod.status.phase == "Running" and not is_leaving and names.NOT_PROTECTED not in metadata.annotations
