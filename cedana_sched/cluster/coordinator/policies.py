@@ -29,9 +29,12 @@ from cedana_sched.model.objects.checkpoint_policy import (
     read_spec,
     restrict_policy,
 )
+from cedana_sched.model.objects.field_names import api_name
 from cedana_sched.model.policy import LONGEST_DEADLINE_SECONDS, CheckpointPolicy
 
 log = structlog.get_logger(__name__)
+
+_INTERVAL = api_name("interval_seconds")
 
 
 class ClusterPolicies:
@@ -76,7 +79,7 @@ class ClusterPolicies:
 
     def has_intervals(self) -> bool:
         """Return whether any policy has an interval, so that pods may have to be saved periodically."""
-        return any(policy.spec.get("intervalSeconds") is not None for policy in self._informer)
+        return any(policy.spec.get(_INTERVAL) is not None for policy in self._informer)
 
     def add_queue_policy_source(self, queue_policy: Callable[[Pod], str | None]) -> None:
         """Register a source for the policy of a pod's queue (`QueuePolicies`), used by `policy_of_pod`."""

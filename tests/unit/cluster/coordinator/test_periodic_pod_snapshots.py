@@ -128,7 +128,7 @@ def test_members_of_a_gang_have_it_in_their_namespace() -> None:
 
 
 async def _first(reports: Any) -> Signal:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         report: Report = await anext(reports)
     assert isinstance(report, Preempted)
     return report.signal
@@ -163,7 +163,7 @@ async def test_a_leading_coordinator_writes_checkpoints_of_running_pods() -> Non
 
     leading = asyncio.create_task(lead())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await server.until(lambda: bool(server.all_of(CHECKPOINTS)))
     finally:
         leading.cancel()
