@@ -7,6 +7,10 @@ client-go repeats the taint controller's write after `retryAfterSeconds`, ten ti
 the write is not repeated. The release performs the eviction in either case. A later attempt may meet the successor of
 the pod, which has the same name in a StatefulSet, on another node: the controller reads the pod by its name
 (pkg/controller/tainteviction). That attempt is refused for good.
+
+`kubectl drain` retries by the pod's name, too. If the coordinator has evicted the pod meanwhile, a retry would evict
+its successor, and so on without end. So it is answered with 404, by which the client sees that its pod is gone; unless
+the successor's node is drained as well.
 """
 
 from __future__ import annotations
@@ -38,7 +42,10 @@ log = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 5
 """For clients that retry: `kubectl drain` waits as long by itself, the taint controller retries for four minutes."""
+RETRIES_LAST: Final = timedelta(seconds=60)
+"""How long after a release a client may still retry the eviction of a pod that was evicted since."""
 _NOT_OURS: Final = Answer("not-ours")
+_EVICTED_BEFORE: Final = "cedana: the pod was saved and evicted; this one is its successor, on another node"
 _SUCCESSOR: Final = "cedana: no taint of its node evicts this pod; its predecessor of the same name was evicted"
 
 
@@ -71,6 +78,8 @@ class EvictionHold:
         except ApiError as error:  # without us it would be evicted now; its preStop hook still waits
             log.warning("eviction not held", namespace=request.namespace, pod=name, error=error.message)
             return Answer("unknown")
+        if self._succeeds_evicted_pod(pod) and not await self._is_on_closed_node(pod):
+            return Answer("successor", refusal=Refusal(404, "NotFound", _EVICTED_BEFORE))
         if len(budgets) > 1 or any(not one.allows(is_ready=_is_ready(pod)) for one in budgets):
             return Answer("budget")  # the API server refuses it
         return self._answer(request, pod, EVICTION_API, budgets[0].metadata.name if budgets else "")
@@ -83,19 +92,43 @@ class EvictionHold:
             return _NOT_OURS
         if not _is_holdable(before):
             return _NOT_OURS
-        if not await self._is_on_tainted_node(before):
+        node = await self._find_node_of(before)
+        if node is not None and not node.evicts:
             return Answer("successor", refusal=Refusal(403, "Forbidden", _SUCCESSOR))
         return self._answer(request, before, TAINT, "")
 
-    async def _is_on_tainted_node(self, pod: Object) -> bool:
-        """Return whether a taint evicts pods from the pod's node; True also if that cannot be read."""
+    def _succeeds_evicted_pod(self, pod: Object) -> bool:
+        """Return whether a pod of the same identity was evicted on request a moment ago."""
+        metadata, now = pod["metadata"], self._replica.now()
+        annotations = metadata.get("annotations") or {}
+        identifier, index = annotations.get(names.ID), annotations.get(names.INDEX, "0")
+        if identifier is None or not index.isdecimal():
+            return False
+        preemptions, namespace = self._replica.preemptions, metadata["namespace"]
+        predecessors = {
+            one.spec.pod_ref.uid for one in preemptions.checkpoints_of(namespace, identifier, int(index))
+        } - {metadata["uid"]}
+        return any(
+            hold.spec.reason == EVICTION_API
+            and (released := hold.status.release_time) is not None
+            and now - datetime.fromisoformat(released) < RETRIES_LAST
+            for uid in predecessors
+            for hold in preemptions.holds_of_pod(namespace, uid)
+        )
+
+    async def _is_on_closed_node(self, pod: Object) -> bool:
+        """Return whether the pod's node is drained; True also if that cannot be read."""
+        node = await self._find_node_of(pod)
+        return node is None or node.is_closed
+
+    async def _find_node_of(self, pod: Object) -> TaintedNode | None:
+        """Return the pod's node; None if it is gone, or cannot be read."""
         name = (pod.get("spec") or {}).get("nodeName") or ""
         try:
-            node = await self._replica.api.find(NODES, name, into=TaintedNode)
+            return await self._replica.api.find(NODES, name, into=TaintedNode)
         except ApiError as error:
-            log.warning("taints not read", node=name, error=error.message)
-            return True
-        return node is None or node.evicts
+            log.warning("node not read", node=name, error=error.message)
+            return None
 
     async def _budgets_counting(self, pod: Object) -> list[DisruptionBudget]:
         """Return the budgets of the pod, as `pods/eviction` finds them.

@@ -69,6 +69,7 @@ class Taint(_Struct, frozen=True):
 
 class NodeSpec(_Struct, frozen=True):
     taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
 
 
 class TaintedNode(_Struct, frozen=True):
@@ -80,6 +81,11 @@ class TaintedNode(_Struct, frozen=True):
     def evicts(self) -> bool:
         """Return whether a taint evicts pods that do not tolerate it."""
         return any(taint.effect == "NoExecute" for taint in self.spec.taints)
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether it takes no further pods, as while it is drained: it is cordoned, or tainted."""
+        return self.spec.unschedulable or any(one.effect in {"NoSchedule", "NoExecute"} for one in self.spec.taints)
 
 
 class JobStatus(_Struct, frozen=True):

@@ -111,8 +111,8 @@ WAYS: Final[dict[str, Callable[[Namespace, str], Any]]] = {
     "preemption": preempted,
 }
 _EACH_TIME: Final = {
-    ("drain", "Deployment"),
-    ("taint", "StatefulSet"),
+    ("drain", "StatefulSet"),
+    ("taint", "Deployment"),
     ("deletion", "Job"),
     ("preemption", "Indexed Job"),
 }

@@ -64,6 +64,7 @@ BY_NAME = {
     "cedana_sched/cluster/coordinator/projection.py _write_one": "likewise",
     "cedana_sched/cluster/node/facts.py publish": "the node that the agent is on",
     "cedana_sched/cluster/node/facts.py publish_gpus": "likewise",
+    "cedana_sched/cluster/node/facts.py publish_interruption": "likewise",
     "cedana_sched/cluster/node/facts.py remove_uninstall_mark": "likewise",
     "cedana_sched/cluster/node/facts.py withdraw": "likewise",
     "cedana_sched/cluster/node/restoring/incarnation_reports.py _write_replaced_by": "a Restore, by its record's name",

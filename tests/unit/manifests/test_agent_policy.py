@@ -33,10 +33,6 @@ def test_of_its_node_it_writes_what_the_refusal_says() -> None:
         assert f"variables.{kind}After == variables.{kind}Before" in compared
 
 
-def test_on_pods_it_writes_nothing() -> None:
-    verbs = {
-        verbs
-        for resources, verbs in re.findall(r"resources: \[(.*)\]\n +verbs: \[(.*)\]", RULES)
-        if "pods" in resources
-    }
-    assert verbs == {"get, list, watch"}
+def test_of_pods_it_writes_the_status_alone() -> None:
+    verbs = dict(re.findall(r"resources: \[(pods.*)\]\n +verbs: \[(.*)\]", RULES))
+    assert verbs == {"pods": "get, list, watch", "pods/status": "get, patch"}

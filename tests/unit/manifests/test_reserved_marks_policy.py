@@ -37,6 +37,7 @@ MARKS = {
     names.DERIVED_ID,
     names.NOT_PROTECTED,
     names.MISSED_BY_WEBHOOK,
+    names.SECCOMP_DEFAULTED,
 }
 
 

@@ -47,6 +47,7 @@ class Desk:
             "name": "md-0",
             "namespace": "lab",
             "labels": {names.PROTECTED: "true", "app": "md"},
+            "annotations": {names.ID: "md", names.INDEX: "0"},
             **pod.get("metadata", {}),
         }
         status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], **pod.get("status", {})}
@@ -238,3 +239,26 @@ async def test_nothing_is_held_in_an_excluded_namespace() -> None:
     body = {"metadata": {"name": "md-0"}}
     answer = await desk.hold.answer_eviction(Request("1", "kube-system", "md-0", UserInfo("admin"), body))
     assert answer == Answer("not-ours")
+
+
+@pytest.mark.parametrize(
+    ("effects", "verdict", "age", "is_gone"),
+    [
+        ((), Verdict.COMMITTED, 10, True),
+        ((), Verdict.COMMITTED, 61, False),
+        (("NoSchedule",), Verdict.COMMITTED, 10, False),
+        ((), None, 10, False),
+    ],
+    ids=["its successor", "long after", "its node is drained, too", "not evicted yet"],
+)
+async def test_retry_that_meets_the_successor_is_told_that_its_pod_is_gone(
+    effects: tuple[str, ...], verdict: Verdict | None, age: float, is_gone: bool
+) -> None:
+    desk = Desk()
+    desk.put_node(*effects)
+    desk.put_hold("signal", pod="predecessor", verdict=verdict)
+    desk.time = age
+    answer = await desk.evict()
+    assert answer.refusal is not None
+    assert answer.refusal.code == (404 if is_gone else 429)
+    assert (await desk.mark_of_pod() is None) is is_gone
