@@ -72,14 +72,16 @@ class EvictionHold:
             return _NOT_OURS
         try:
             pod = await self._replica.api.find(PODS, name, request.namespace, into=dict[str, Any])
-            if pod is None or not _is_holdable(pod):
+            if pod is None or not _is_protected(pod):
+                return _NOT_OURS
+            if await self._is_retry_for_predecessor(request, pod):
+                return Answer("successor", refusal=Refusal(404, "NotFound", _EVICTED_BEFORE))
+            if not _is_running(pod):
                 return _NOT_OURS
             budgets = await self._budgets_counting(pod)
         except ApiError as error:  # without us it would be evicted now; its preStop hook still waits
             log.warning("eviction not held", namespace=request.namespace, pod=name, error=error.message)
             return Answer("unknown")
-        if self._succeeds_evicted_pod(pod) and not await self._is_on_closed_node(pod):
-            return Answer("successor", refusal=Refusal(404, "NotFound", _EVICTED_BEFORE))
         if len(budgets) > 1 or any(not one.allows(is_ready=_is_ready(pod)) for one in budgets):
             return Answer("budget")  # the API server refuses it
         return self._answer(request, pod, EVICTION_API, budgets[0].metadata.name if budgets else "")
@@ -90,7 +92,7 @@ class EvictionHold:
         is_eviction = before is not None and now is not None and not _is_disrupted(before) and _is_disrupted(now)
         if before is None or not is_eviction or not self._replica.served.includes(request.namespace):
             return _NOT_OURS
-        if not _is_holdable(before):
+        if not _is_protected(before) or not _is_running(before):
             return _NOT_OURS
         node = await self._find_node_of(before)
         if node is not None and not node.evicts:
@@ -116,10 +118,19 @@ class EvictionHold:
             for hold in preemptions.holds_of_pod(namespace, uid)
         )
 
-    async def _is_on_closed_node(self, pod: Object) -> bool:
-        """Return whether the pod's node is drained; True also if that cannot be read."""
+    async def _is_retry_for_predecessor(self, request: Request, pod: Object) -> bool:
+        """Return whether the call is by name, for a pod evicted a moment ago; not if this pod's node is cordoned, too.
+
+        A pod that is not scheduled yet has no node.
+        """
+        options = (request.object or {}).get("deleteOptions") or {}
+        is_by_name = not (options.get("preconditions") or {}).get("uid")
+        if not is_by_name or not self._succeeds_evicted_pod(pod):
+            return False
+        if not (pod.get("spec") or {}).get("nodeName"):
+            return True
         node = await self._find_node_of(pod)
-        return node is None or node.is_closed
+        return node is not None and not node.spec.unschedulable
 
     async def _find_node_of(self, pod: Object) -> TaintedNode | None:
         """Return the pod's node; None if it is gone, or cannot be read."""
@@ -168,14 +179,14 @@ def _is_dry_run(request: Request) -> bool:
     return bool(request.dry_run or options.get("dryRun"))
 
 
-def _is_holdable(pod: Object) -> bool:
-    """Return whether the pod is protected, and runs."""
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    return (
-        (metadata.get("labels") or {}).get(names.PROTECTED) == "true"
-        and not metadata.get("deletionTimestamp")
-        and status.get("phase") == "Running"
-    )
+def _is_protected(pod: Object) -> bool:
+    """Return whether the pod is protected, and not being deleted."""
+    metadata = pod["metadata"]
+    return (metadata.get("labels") or {}).get(names.PROTECTED) == "true" and not metadata.get("deletionTimestamp")
+
+
+def _is_running(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") == "Running"
 
 
 def _is_ready(pod: Object) -> bool:

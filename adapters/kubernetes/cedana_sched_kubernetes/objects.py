@@ -73,7 +73,7 @@ class NodeSpec(_Struct, frozen=True):
 
 
 class TaintedNode(_Struct, frozen=True):
-    """A Node, reduced to the effects of its taints."""
+    """A Node, reduced to the effects of its taints, and whether it is cordoned."""
 
     spec: NodeSpec = NodeSpec()
 
@@ -81,11 +81,6 @@ class TaintedNode(_Struct, frozen=True):
     def evicts(self) -> bool:
         """Return whether a taint evicts pods that do not tolerate it."""
         return any(taint.effect == "NoExecute" for taint in self.spec.taints)
-
-    @property
-    def is_closed(self) -> bool:
-        """Return whether it takes no further pods, as while it is drained: it is cordoned, or tainted."""
-        return self.spec.unschedulable or any(one.effect in {"NoSchedule", "NoExecute"} for one in self.spec.taints)
 
 
 class JobStatus(_Struct, frozen=True):
@@ -109,12 +104,28 @@ class Ordinals(_Struct, frozen=True):
     start: int = 0
 
 
+class RollingUpdate(_Struct, frozen=True):
+    partition: int = 0
+
+
+class UpdateStrategy(_Struct, frozen=True):
+    rolling_update: RollingUpdate | None = None
+
+
 class StatefulSetSpec(_Struct, frozen=True):
     replicas: int = 1
     ordinals: Ordinals | None = None
+    update_strategy: UpdateStrategy = UpdateStrategy()
+
+    @property
+    def partition(self) -> int:
+        """Return the first ordinal that a rollout replaces."""
+        rolling = self.update_strategy.rolling_update
+        return rolling.partition if rolling is not None else 0
 
 
 class StatefulSetStatus(_Struct, frozen=True):
+    current_revision: str = ""
     update_revision: str = ""
 
 

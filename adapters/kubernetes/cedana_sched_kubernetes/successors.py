@@ -51,8 +51,12 @@ async def _is_in_stateful_set(api: Api, pod: Pod, owner: OwnerReference) -> bool
         return False
     labels, first = pod.metadata.labels, found.spec.ordinals.start if found.spec.ordinals is not None else 0
     ordinal = labels.get(POD_INDEX) or pod.metadata.name.rpartition("-")[2]
-    has_ordinal = ordinal.isdecimal() and first <= int(ordinal) < first + found.spec.replicas
-    return has_ordinal and labels.get(REVISION, "") in {"", found.status.update_revision}
+    if not ordinal.isdecimal() or not first <= int(ordinal) < first + found.spec.replicas:
+        return False
+    revisions = {"", found.status.update_revision}
+    if int(ordinal) < found.spec.partition:
+        revisions.add(found.status.current_revision)
+    return labels.get(REVISION, "") in revisions
 
 
 async def _is_missing_in_replica_set(api: Api, pod: Pod, owner: OwnerReference) -> bool:

@@ -63,9 +63,10 @@ class Desk:
         found: Object = self.api.stored(PODS, "md-0", "lab")
         return found
 
-    def put_node(self, *effects: str) -> None:
+    def put_node(self, *effects: str, cordoned: bool = False) -> None:
         taints = [{"key": "gone", "effect": effect} for effect in effects]
-        self.api.put(NODES, {"metadata": {"name": "n1"}, "spec": {"taints": taints}})
+        spec = {"taints": taints, "unschedulable": cordoned}
+        self.api.put(NODES, {"metadata": {"name": "n1"}, "spec": spec})
 
     def put_budget(self, allowed: int, selector: Object | None = None, name: str = "md") -> None:
         spec = {"selector": {"matchLabels": {"app": "md"}} if selector is None else selector}
@@ -242,23 +243,33 @@ async def test_nothing_is_held_in_an_excluded_namespace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("effects", "verdict", "age", "is_gone"),
+    ("cordoned", "verdict", "age", "uid", "is_gone"),
     [
-        ((), Verdict.COMMITTED, 10, True),
-        ((), Verdict.COMMITTED, 61, False),
-        (("NoSchedule",), Verdict.COMMITTED, 10, False),
-        ((), None, 10, False),
+        (False, Verdict.COMMITTED, 10, None, True),
+        (False, Verdict.COMMITTED, 61, None, False),
+        (True, Verdict.COMMITTED, 10, None, False),
+        (False, None, 10, None, False),
+        (False, Verdict.COMMITTED, 10, "its-own", False),
     ],
-    ids=["its successor", "long after", "its node is drained, too", "not evicted yet"],
+    ids=["its successor", "long after", "its node is drained, too", "not evicted yet", "called by uid"],
 )
 async def test_retry_that_meets_the_successor_is_told_that_its_pod_is_gone(
-    effects: tuple[str, ...], verdict: Verdict | None, age: float, is_gone: bool
+    cordoned: bool, verdict: Verdict | None, age: float, uid: str | None, is_gone: bool
 ) -> None:
     desk = Desk()
-    desk.put_node(*effects)
+    desk.put_node("NoSchedule", cordoned=cordoned)
     desk.put_hold("signal", pod="predecessor", verdict=verdict)
     desk.time = age
-    answer = await desk.evict()
+    answer = await desk.evict(options={"preconditions": {"uid": uid}} if uid else None)
     assert answer.refusal is not None
     assert answer.refusal.code == (404 if is_gone else 429)
     assert (await desk.mark_of_pod() is None) is is_gone
+
+
+async def test_retry_that_meets_a_successor_that_does_not_run_yet_does_not_evict_it() -> None:
+    desk = Desk(status={"phase": "Pending"})
+    desk.put_node()
+    desk.put_hold("signal", pod="predecessor", verdict=Verdict.COMMITTED)
+    answer = await desk.evict()
+    assert answer.refusal is not None
+    assert answer.refusal.code == 404

@@ -99,13 +99,15 @@ async def test_pod_of_a_replica_set_has_one_if_the_set_wants_more(
         ({"replicas": 1}, "md-a", False),
         ({"replicas": 1, "ordinals": {"start": 1}}, "md-a", True),
         ({"replicas": 2}, "md-b", False),
+        ({"replicas": 2, "updateStrategy": {"rollingUpdate": {"partition": 2}}}, "md-b", True),
+        ({"replicas": 2, "updateStrategy": {"rollingUpdate": {"partition": 1}}}, "md-b", False),
     ],
-    ids=["wanted", "scaled down", "first is 1", "rolled out"],
+    ids=["wanted", "scaled down", "first is 1", "rolled out", "below the partition", "in the partition"],
 )
 async def test_pod_of_a_stateful_set_has_one_of_its_ordinal_and_template(
     api: FakeApi, spec: Object, revision: str, is_wanted: bool
 ) -> None:
-    api.put(STATEFUL_SETS, owner(spec=spec, status={"updateRevision": revision}))
+    api.put(STATEFUL_SETS, owner(spec=spec, status={"updateRevision": revision, "currentRevision": "md-a"}))
     pod = deleted_pod("StatefulSet", **{"controller-revision-hash": "md-a"})
     assert await has_successor(api, pod) is is_wanted
 
