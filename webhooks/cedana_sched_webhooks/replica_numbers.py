@@ -8,6 +8,7 @@ A Job with an owner may have sister Jobs of the same id; if no label distinguish
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from typing import Final
@@ -17,7 +18,7 @@ import structlog
 
 from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.errors import ApiError, decoded
 from cedana_sched.kube.resources import JOBS, PODS
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.identity import ALIKE, controlling_owner_of, is_numbered, owner_kind_of, place_among_replicas
@@ -27,6 +28,8 @@ log = structlog.get_logger(__name__)
 LARGEST_NUMBER: Final = 2**31
 """Among 1,000 siblings, the chance that two share a number is 1 in 4,000."""
 MOST_JOBS: Final = 10_000
+LISTS_AT_ONCE: Final = 4
+"""Lists of siblings at a time: tenants cause them, and choose how many siblings there are."""
 _SIBLING_LABELS: Final = ("batch.kubernetes.io/controller-uid", "pod-template-hash")
 """Labels of all pods of one controller, of those that replace a pod before it has ended."""
 _JOB_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
@@ -60,6 +63,7 @@ class ReplicaNumbers:
     def __init__(self, api: Api, *, looks_for_replaced: bool = False) -> None:
         self._api = api
         self._looks_for_replaced = looks_for_replaced
+        self._lists_at_once = asyncio.Semaphore(LISTS_AT_ONCE)
         self._named: dict[str, str] = {}
         """By uid of a Job: the part that its name adds to the id of its pods."""
 
@@ -74,19 +78,25 @@ class ReplicaNumbers:
         numbering = self._number(pod, namespace)
         del pod  # free it: it may be large, and the calls slow
         distinction = await numbering
-        if not self._looks_for_replaced or selector is None:
+        if not self._looks_for_replaced or selector is None or not owner.get("uid"):
             return distinction
         replaces = await self._has_terminating_sibling(namespace, str(owner.get("uid")), selector)
         return msgspec.structs.replace(distinction, replaces=replaces)
 
     async def _has_terminating_sibling(self, namespace: str, owner_uid: str, selector: str) -> bool:
         query = {"labelSelector": f"{names.PROTECTED}=true,{selector}", "fieldSelector": "status.phase=Running"}
+        found = False
+
+        def see(body: msgspec.Raw) -> None:
+            nonlocal found
+            found = found or _is_terminating(decoded("GET siblings", bytes(body), PartialObject).metadata, owner_uid)
+
         try:
-            found, _ = await self._api.list_all(PODS, namespace, query, into=PartialObject)
+            async with self._lists_at_once:
+                await self._api.list_each(PODS, namespace, query, see, only_metadata=True)
         except ApiError as error:  # it starts from the beginning if its predecessor is saved after this
             log.warning("siblings not read", namespace=namespace, error=error.message)
-            return False
-        return any(_is_terminating(one.metadata, owner_uid) for one in found)
+        return found
 
     async def _number(self, pod: Object, namespace: str) -> Distinction:
         owner, numbered = controlling_owner_of(pod), is_numbered(pod)

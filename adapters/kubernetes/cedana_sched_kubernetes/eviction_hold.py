@@ -15,10 +15,11 @@ the successor's node is drained as well.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final, TypedDict, cast
 
 import msgspec
 import structlog
@@ -27,15 +28,23 @@ from cedana_sched.eviction_holds.decision import NOT_HELD, UNHELD, Decision
 from cedana_sched.eviction_holds.pod_eviction_rule import KEPT, decide, eviction_request_tracker
 from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.errors import ApiError, decoded
 from cedana_sched.kube.eviction_marker import EvictionMarker
 from cedana_sched.kube.label_selector import selects
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched_kubernetes.disruption_condition import DISRUPTED
-from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, EVICTION_API, TAINT, DisruptionBudget, TaintedNode
+from cedana_sched_kubernetes.objects import (
+    DISRUPTION_BUDGETS,
+    EVICTION_API,
+    TAINT,
+    BudgetSelector,
+    DisruptionBudget,
+    TaintedNode,
+)
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
+from cedana_sched_webhooks.admission_types import StatusOfRunning
 from cedana_sched_webhooks.schedulers import ReplicaAccess
 
 log = structlog.get_logger(__name__)
@@ -44,9 +53,34 @@ RETRY_SECONDS: Final = 5
 """For clients that retry: `kubectl drain` waits as long by itself, the taint controller retries for four minutes."""
 RETRIES_LAST: Final = timedelta(seconds=60)
 """How long after a release a client may still retry the eviction of a pod that was evicted since."""
+CALLS_AT_ONCE: Final = 4
+"""Evictions for which the API server is read at a time: pods and budgets may be large, and their authors tenants."""
+LARGEST_BUDGET_BYTES: Final = 32 << 10
 _NOT_OURS: Final = Answer("not-ours")
 _EVICTED_BEFORE: Final = "cedana: the pod was saved and evicted; this one is its successor, on another node"
 _SUCCESSOR: Final = "cedana: no taint of its node evicts this pod; its predecessor of the same name was evicted"
+
+
+class _Metadata(TypedDict, total=False):
+    name: str | None
+    namespace: str
+    uid: str
+    resourceVersion: str | None
+    deletionTimestamp: str | None
+    labels: dict[str, str] | None
+    annotations: dict[str, str] | None
+
+
+class _Spec(TypedDict, total=False):
+    nodeName: str | None
+
+
+class _EvictedPod(TypedDict, total=False):
+    """A pod, reduced to the fields read here: its author may make it large."""
+
+    metadata: _Metadata
+    spec: _Spec | None
+    status: StatusOfRunning | None
 
 
 class EvictionHold:
@@ -64,14 +98,20 @@ class EvictionHold:
         self._replica = replica
         self._marker = marker
         self._told = eviction_request_tracker(clock)
+        self._calls_at_once = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def answer_eviction(self, request: Request) -> Answer:
         """Decide whether a pod may be evicted through `pods/eviction` now."""
         name = request.name or ((request.object or {}).get("metadata") or {}).get("name") or ""
         if not self._replica.served.includes(request.namespace):
             return _NOT_OURS
+        async with self._calls_at_once:
+            return await self._answer_eviction_of(request, name)
+
+    async def _answer_eviction_of(self, request: Request, name: str) -> Answer:
         try:
-            pod = await self._replica.api.find(PODS, name, request.namespace, into=dict[str, Any])
+            read = await self._replica.api.find(PODS, name, request.namespace, into=_EvictedPod)
+            pod = cast("Object | None", read)
             if pod is None or not _is_protected(pod):
                 return _NOT_OURS
             if await self._is_retry_for_predecessor(request, pod):
@@ -142,14 +182,24 @@ class EvictionHold:
             return None
 
     async def _budgets_counting(self, pod: Object) -> list[DisruptionBudget]:
-        """Return the budgets of the pod, as `pods/eviction` finds them.
+        """Return the budgets of the pod, as `pods/eviction` finds them; without those too large to be read.
+
+        The API server evaluates all of them when the coordinator evicts the saved pod.
 
         Raises:
             ApiError: they cannot be read.
         """
         namespace, labels = pod["metadata"]["namespace"], pod["metadata"].get("labels") or {}
-        found, _ = await self._replica.api.list_all(DISRUPTION_BUDGETS, namespace, into=DisruptionBudget)
-        return [one for one in found if selects(one.spec.selector, labels)]
+        found: list[DisruptionBudget] = []
+
+        def see(body: msgspec.Raw) -> None:
+            if memoryview(body).nbytes > LARGEST_BUDGET_BYTES:
+                log.warning("disruption budget passed over: it is too large", namespace=namespace)
+            elif selects(decoded("GET budgets", bytes(body), BudgetSelector).spec.selector, labels):
+                found.append(decoded("GET budgets", bytes(body), DisruptionBudget))
+
+        await self._replica.api.list_each(DISRUPTION_BUDGETS, namespace, None, see)
+        return found
 
     def _answer(self, request: Request, pod: Object, cause: str, budget: str) -> Answer:
         metadata, is_dry = msgspec.convert(pod["metadata"], Metadata), _is_dry_run(request)
@@ -157,7 +207,8 @@ class EvictionHold:
         told = self._told.seconds_since_first(metadata.uid, remember=False)
         holds = self._replica.preemptions.holds_of_pod(metadata.namespace, metadata.uid)
         decision = decide(metadata.uid, mark, holds, now, told_seconds=told)
-        if decision.word == UNHELD and budget and self._waits_for_others(told, now):
+        waited = max(told, mark.seconds_requested(now) if mark is not None else 0.0)
+        if decision.word == UNHELD and budget and self._waits_for_others(waited, now):
             decision = Decision(
                 NOT_HELD, f"Waits: of the pods of PodDisruptionBudget {budget}, cedana saves others first"
             )
@@ -168,10 +219,10 @@ class EvictionHold:
             self._marker.enqueue_mark(metadata, request.user_info.username, cause=cause, budget=budget)
         return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused, RETRY_SECONDS))
 
-    def _waits_for_others(self, told_seconds: float, now: datetime) -> bool:
+    def _waits_for_others(self, waited_seconds: float, now: datetime) -> bool:
         """Return whether pods are being saved, so that the budget may be taken; never for longer than a hold lasts."""
         preemptions = self._replica.preemptions
-        return told_seconds < preemptions.longest_seconds and preemptions.is_saving_pods(now, timedelta(0))
+        return waited_seconds < preemptions.longest_seconds and preemptions.is_saving_pods(now, timedelta(0))
 
 
 def _is_dry_run(request: Request) -> bool:

@@ -26,9 +26,6 @@ class _Struct(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BudgetSpec(_Struct, frozen=True):
-    """Spec of a budget; without a selector it counts no pod."""
-
-    selector: dict[str, Any] | None = None
     unhealthy_pod_eviction_policy: str | None = None
 
 
@@ -40,7 +37,7 @@ class BudgetStatus(_Struct, frozen=True):
 
 
 class DisruptionBudget(_Struct, frozen=True):
-    """A PodDisruptionBudget."""
+    """A PodDisruptionBudget, without its selector, which may be large."""
 
     metadata: Metadata
     spec: BudgetSpec = BudgetSpec()
@@ -61,6 +58,18 @@ class DisruptionBudget(_Struct, frozen=True):
             return True
         is_current = status.observed_generation >= self.metadata.generation
         return is_current and status.disruptions_allowed > in_flight
+
+
+class SelectorSpec(_Struct, frozen=True):
+    """Without a selector a budget counts no pod."""
+
+    selector: dict[str, Any] | None = None
+
+
+class BudgetSelector(_Struct, frozen=True):
+    """A PodDisruptionBudget, reduced to its selector."""
+
+    spec: SelectorSpec = SelectorSpec()
 
 
 class Taint(_Struct, frozen=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final, Self, TypedDict
 
 import msgspec
@@ -34,6 +34,7 @@ OBJECTS: Final = "/kueue/objects"
 """Objects of the other kinds that Kueue suspends."""
 PODS: Final = "/kueue/pods"
 """Statuses of pods, which Kueue stops one by one where there is nothing to suspend."""
+_NOTED: Final = "%Y-%m-%dT%H:%M:%SZ"
 STOPPED: Final = "TerminationTarget"
 """Condition that Kueue writes on a pod before it deletes it (pkg/controller/jobs/pod, `Stop`)."""
 EVICTED_REASON: Final = "WorkloadEvicted"
@@ -162,7 +163,7 @@ class KueueWebhooks(SchedulerWebhooks):
             return Answer("not-ours")
         metadata = now["metadata"]
         holds = self._replica.preemptions.holds_of(request.namespace, metadata.get("uid", ""))
-        decision = self._decide(request, metadata, holds, (metadata.get("annotations") or {}).get(names.SUSPENDED_AT))
+        decision = self._decide(request, metadata, holds, _noted_suspension(metadata, self._replica.now()))
         if decision.refused is not None:
             return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused))
         return Answer(
@@ -244,9 +245,22 @@ def _removal_of_release(metadata: Object) -> tuple[Object, ...]:
     return ({"op": "remove", "path": _annotation_path(names.RELEASED_HOLD)},)
 
 
+def _noted_suspension(metadata: Object, now: datetime) -> str | None:
+    """Return when the object was last suspended; None if that is not noted, or the note is no time of the past.
+
+    A policy reserves the annotation on objects that exist; an object may be created with any text.
+    """
+    text = (metadata.get("annotations") or {}).get(names.SUSPENDED_AT) or ""
+    try:
+        noted = datetime.strptime(text, _NOTED).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return text if noted.strftime(_NOTED) == text and noted <= now + timedelta(seconds=2) else None
+
+
 def _note_of_suspension(metadata: Object, now: datetime) -> tuple[Object, ...]:
     """Return a patch that says when; rounded up, so that all earlier holds are from before."""
-    said = (now + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    said = (now + timedelta(seconds=1)).strftime(_NOTED)
     if metadata.get("annotations") is None:
         return ({"op": "add", "path": "/metadata/annotations", "value": {names.SUSPENDED_AT: said}},)
     return ({"op": "add", "path": _annotation_path(names.SUSPENDED_AT), "value": said},)

@@ -10,7 +10,7 @@ from cedana_sched_kubernetes.objects import BudgetSpec, BudgetStatus, Disruption
 
 def budget(allowed: int = 1, *, healthy: int = 3, desired: int = 2, policy: str | None = None) -> DisruptionBudget:
     status = BudgetStatus(allowed, healthy, desired, observed_generation=1)
-    return DisruptionBudget(Metadata(name="md", generation=1), BudgetSpec({}, policy), status)
+    return DisruptionBudget(Metadata(name="md", generation=1), BudgetSpec(policy), status)
 
 
 @pytest.mark.parametrize(

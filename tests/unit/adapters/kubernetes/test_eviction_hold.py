@@ -273,3 +273,11 @@ async def test_retry_that_meets_a_successor_that_does_not_run_yet_does_not_evict
     answer = await desk.evict()
     assert answer.refusal is not None
     assert answer.refusal.code == 404
+
+
+async def test_budget_that_is_too_large_to_be_read_is_left_to_the_api_server_at_the_eviction() -> None:
+    desk = Desk()
+    values = ["x" * 60] * 1_000
+    desk.put_budget(0, {"matchExpressions": [{"key": "app", "operator": "In", "values": ["md", *values]}]})
+    assert (await desk.evict()).decision == NOT_HELD
+    assert await desk.mark_of_pod() == {"by": "admin", "cause": EVICTION_API, "budget": ""}
