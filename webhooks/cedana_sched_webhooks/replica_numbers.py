@@ -20,6 +20,7 @@ from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError, decoded
 from cedana_sched.kube.resources import JOBS, PODS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.identity import ALIKE, controlling_owner_of, is_numbered, owner_kind_of, place_among_replicas
 
@@ -28,6 +29,8 @@ log = structlog.get_logger(__name__)
 LARGEST_NUMBER: Final = 2**31
 """Among 1,000 siblings, the chance that two share a number is 1 in 4,000."""
 MOST_JOBS: Final = 10_000
+LONGEST_REPLACEMENT_SECONDS: Final = 3_600.0
+"""A pod that has been terminating for longer is on a dead node: what replaces it waits for nothing."""
 LISTS_AT_ONCE: Final = 4
 """Lists of siblings at a time: tenants cause them, and choose how many siblings there are."""
 _SIBLING_LABELS: Final = ("batch.kubernetes.io/controller-uid", "pod-template-hash")
@@ -136,8 +139,12 @@ class ReplicaNumbers:
 
 def _is_terminating(metadata: Metadata, owner_uid: str) -> bool:
     owner = metadata.controller_reference
-    is_sibling = owner is not None and owner.uid == owner_uid
-    return is_sibling and metadata.deletion_timestamp is not None and names.NOT_PREEMPTED not in metadata.annotations
+    if owner is None or owner.uid != owner_uid or names.NOT_PREEMPTED in metadata.annotations:
+        return False
+    if (deadline := metadata.deletion_deadline) is None:
+        return False
+    began = deadline - (metadata.deletion_grace_period_seconds or 0)
+    return SERVER_TIME.now().timestamp() - began < LONGEST_REPLACEMENT_SECONDS
 
 
 def _random_number() -> int:

@@ -30,6 +30,10 @@ from cedana_sched_kubernetes.successors import has_successor
 
 log = structlog.get_logger(__name__)
 
+HOOK_WAITS_SECONDS: Final = 15.0
+"""How long the agent keeps a preStop hook waiting for an explanation (`cluster.node.node_pods.ASK_SECONDS`)."""
+FOLLOWS_SECONDS: Final = 90.0
+"""How long after a release a deletion counts as its consequence: an eviction may be refused for a minute."""
 DELETED: Final = "DeletionOfPod"
 """Reason of signals, and of the condition `DisruptionTarget`."""
 
@@ -61,8 +65,8 @@ class Deletions:
         self._now = now
         self._signals: dict[str, Signal] = {}
         """By uid of the pod."""
-        self._evicted: set[str] = set()
-        """Uids of pods whose deletion follows from a release."""
+        self._evicted: dict[str, float] = {}
+        """By uid: pods whose deletion follows from a release, and the loop's time until which it does."""
         self._queue: WorkQueue[_Key] = WorkQueue("deletion of a pod", self._explain)
         self._readers: ReportFanout[Report] = ReportFanout()
 
@@ -83,13 +87,13 @@ class Deletions:
         return self._readers.subscribed_queue(map(Preempted, self._signals.values()), queue)
 
     def on_evicted(self, uid: str) -> None:
-        """Record that a pod is deleted because its eviction was released."""
-        self._evicted.add(uid)
+        """Record that a pod is deleted soon because its eviction was released."""
+        self._evicted[uid] = asyncio.get_running_loop().time() + FOLLOWS_SECONDS
 
     def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
         if before is not None and (now is None or now.metadata.uid != before.metadata.uid):
             self._signals.pop(before.metadata.uid, None)
-            self._evicted.discard(before.metadata.uid)
+            self._evicted.pop(before.metadata.uid, None)
         if now is None or now.metadata.deletion_timestamp is None:
             return
         metadata = now.metadata
@@ -106,7 +110,8 @@ class Deletions:
         pod = self._cluster.pods.get(name, namespace)
         if pod is None or pod.metadata.uid != uid or pod.status.phase != "Running" or not self._concerns(pod):
             return
-        if uid in self._evicted or _is_explained(pod):
+        is_released = asyncio.get_running_loop().time() < self._evicted.get(uid, 0.0)
+        if is_released or _is_explained(pod) or not self._is_hook_waiting(pod):
             return
         victim = build_victim(pod, self._cluster.policies)
         if victim is None or not (
@@ -125,6 +130,15 @@ class Deletions:
         self._signals[uid] = signal
         self._readers.publish(Preempted(signal))
         await write_disruption_condition(self._cluster.api, pod, DELETED, "deleted, and saved before its end")
+
+    def _is_hook_waiting(self, pod: Pod) -> bool:
+        """Return whether the pod's preStop hook waits: a program that already ends is not worth saving."""
+        annotations, deadline = pod.metadata.annotations, pod.metadata.deletion_deadline or 0.0
+        began = deadline - (pod.metadata.deletion_grace_period_seconds or 0)
+        has_hook = (
+            names.PRESTOP_TOKEN in annotations and annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS
+        )
+        return has_hook and self._now().timestamp() - began < HOOK_WAITS_SECONDS
 
 
 def _is_explained(pod: Pod) -> bool:

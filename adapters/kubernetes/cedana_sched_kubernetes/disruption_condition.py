@@ -7,7 +7,7 @@ from typing import Final
 
 from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, RefusedByServerError
+from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, ConflictError, RefusedByServerError
 from cedana_sched.kube.patch_preconditions import same_object_test
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -40,6 +40,8 @@ async def write_disruption_condition(api: Api, pod: Pod, reason: str, message: s
         await api.patch(PODS, metadata.name, metadata.namespace, patch, subresource="status")
     except AbsentError:
         return
+    except ConflictError as error:  # of concurrent writers; another pod of that name is a 422
+        raise ApiUnavailableError(error.message, status=error.status, remedy="it is tried again") from error
     except RefusedByServerError as error:
         if error.status != _INVALID:  # else another pod has its name
             raise

@@ -35,6 +35,7 @@ from cedana_sched.model.objects.base import utc_datetime_of
 from cedana_sched.model.objects.node_interruption import InterruptionKind
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kubernetes.cordon import apply_to_node, cordon_patch, uncordon_patch
+from cedana_sched_kubernetes.eviction_patience import EvictionPatience
 from cedana_sched_kubernetes.node_notices import NodeNotice, notice_of
 from cedana_sched_kubernetes.save_estimates import MetadataOfPod, PodResources, estimate_save, measured_rate
 from cedana_sched_kubernetes.save_planning import PodToSave, SavePlan, plan_saves, seconds_to_save
@@ -77,6 +78,7 @@ class NodeInterruptions:
         self._now = now
         self._signals: dict[str, Signal] = {}
         """By uid of the pod: reported, and the pod neither ended nor cancelled."""
+        self._patience = EvictionPatience()
         self._released: set[str] = set()
         """Uids of such pods whose signal was released."""
         self._explained: set[str] = set()
@@ -122,7 +124,7 @@ class NodeInterruptions:
         if pod is None or not is_running(pod) or release.verdicts.get(uid) not in _EVICTED:
             return True
         if self._is_interrupted(pod.spec.node_name):
-            await self._evict(pod)
+            await self._evict(pod, release.signal_uid)
         else:  # withdrawn while no reader was connected
             self._readers.publish(PreemptionCancelled(release.signal_uid, WITHDRAWN))
         if uid in self._signals:
@@ -135,14 +137,20 @@ class NodeInterruptions:
         node = self._nodes.get(name)
         return node is None or ((notice := notice_of(node)) is not None and notice.ends_node)
 
-    async def _evict(self, pod: Pod) -> None:
+    async def _evict(self, pod: Pod, signal_uid: str) -> None:
         metadata = pod.metadata
         try:
             await self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
         except (AbsentError, ConflictError) as error:  # evicted by a drain meanwhile
             log.info("pod is gone already", namespace=metadata.namespace, pod=metadata.name, error=error.message)
+        except ApiError as error:
+            if not self._patience.is_over(metadata.uid, error):
+                raise
+            why = f"the API server refuses its eviction: {error.message}"
+            self._readers.publish(PreemptionCancelled(signal_uid, why))
         else:
             log.info("pod of an interrupted node evicted", namespace=metadata.namespace, pod=metadata.name)
+        self._patience.forget(metadata.uid)
 
     def _on_node_change(self, before: Node | None, now: Node | None) -> None:
         node = now or before

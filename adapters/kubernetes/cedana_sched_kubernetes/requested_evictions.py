@@ -25,7 +25,7 @@ from cedana_sched.adapter.mark_removal import is_running
 from cedana_sched.adapter.protected_pods import build_victim
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.kube.builtin_kinds import Pod
-from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, ConflictError
+from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
@@ -33,14 +33,12 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
+from cedana_sched_kubernetes.eviction_patience import EvictionPatience
 from cedana_sched_kubernetes.objects import EVICTION_API, TAINT, DisruptionBudget
 
 log = structlog.get_logger(__name__)
 
-BUDGET_PATIENCE_SECONDS: Final = 60.0
-"""How long a saved pod stays frozen while its budget does not allow the eviction any more; then it runs on."""
 _EVICTED: Final = frozenset({Verdict.COMMITTED, Verdict.EVICT})
-_TOO_MANY_REQUESTS: Final = 429
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -82,8 +80,7 @@ class RequestedEvictions:
         """By uid: marked pods whose budget does not allow their eviction now."""
         self._ended: dict[tuple[str, str], set[str]] = {}
         """By namespace and name of a budget: uids of its evicted pods whose end its status does not show yet."""
-        self._blocked_since: dict[str, float] = {}
-        """By uid of a pod, in loop time: since when its budget has refused the eviction of the saved pod."""
+        self._patience = EvictionPatience()
         self._readers: ReportFanout[Report] = ReportFanout()
 
     async def run(self) -> None:
@@ -149,21 +146,17 @@ class RequestedEvictions:
                 await self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
         except (AbsentError, ConflictError) as error:  # evicted by its client meanwhile
             log.info("pod is gone already", namespace=metadata.namespace, pod=metadata.name, error=error.message)
-        except ApiUnavailableError as error:
-            if error.status != _TOO_MANY_REQUESTS or not self._is_patience_over(metadata.uid):
+        except ApiError as error:
+            if not self._patience.is_over(metadata.uid, error):
                 raise
-            self._cancel(pod, signal_uid, mark.budget)
+            self._cancel(pod, signal_uid, error.message)
         else:
             log.info("saved pod evicted", namespace=metadata.namespace, pod=metadata.name, by=mark.by)
-        self._blocked_since.pop(metadata.uid, None)
+        self._patience.forget(metadata.uid)
 
-    def _is_patience_over(self, uid: str) -> bool:
-        now = asyncio.get_running_loop().time()
-        return now - self._blocked_since.setdefault(uid, now) >= BUDGET_PATIENCE_SECONDS
-
-    def _cancel(self, pod: Pod, signal_uid: str, budget: str) -> None:
+    def _cancel(self, pod: Pod, signal_uid: str, refusal: str) -> None:
         self._requests.pop(pod.metadata.uid, None)
-        why = f"PodDisruptionBudget {budget or '(unknown)'} does not allow its eviction any more"
+        why = f"the API server refuses its eviction: {refusal}"
         log.warning("saved pod is not evicted", namespace=pod.metadata.namespace, pod=pod.metadata.name, reason=why)
         self._readers.publish(PreemptionCancelled(signal_uid, why))
 

@@ -10,7 +10,18 @@ from cedana_sched.kube.index import Index
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.preemption import INTERVAL
 from cedana_sched.model.records import CheckpointStep
+
+CLOCK_STEP_SECONDS = 1.0
+"""Kubernetes writes times in whole seconds."""
+EVICTION_FOLLOWS_SECONDS = 120.0
+"""How long after its commit a saved pod is evicted at the latest."""
+
+
+def deletion_time_of(pod: Pod) -> float:
+    """Return when the deletion of a pod began, in epoch seconds; 0 if it is not deleted."""
+    return (pod.metadata.deletion_deadline or 0.0) - (pod.metadata.deletion_grace_period_seconds or 0)
 
 
 def describe_missed_checkpoint(missed: KnownCheckpoint) -> str:
@@ -43,10 +54,22 @@ class CheckpointsById(Index[tuple[str, str], KnownCheckpoint]):
         """Whether a Checkpoint of any replica of its id exists, including failed ones and those in flight."""
         return next(iter(self.objects_of((identity.namespace, identity.id))), None) is not None
 
-    def has_checkpoint_of_pod(self, pod: Pod, identity: Identity) -> bool:
-        """Whether a Checkpoint of this very pod exists, including a failed one and one in flight."""
-        known = self.objects_of((identity.namespace, identity.id))
-        return any(one.spec.pod_ref.uid == pod.metadata.uid for one in known)
+    def has_checkpoint_for_deletion(self, pod: Pod, identity: Identity) -> bool:
+        """Whether a Checkpoint of this very pod explains its deletion: it is in flight, or ended shortly before.
+
+        A periodic one never does, nor one of an earlier eviction.
+        """
+        deleted_at = deletion_time_of(pod)
+        return any(
+            one.spec.pod_ref.uid == pod.metadata.uid
+            and one.spec.reason != INTERVAL
+            and (
+                one.in_flight
+                or (one.began_at or 0.0) >= deleted_at - CLOCK_STEP_SECONDS
+                or (one.committed_at or 0.0) >= deleted_at - EVICTION_FOLLOWS_SECONDS
+            )
+            for one in self.objects_of((identity.namespace, identity.id))
+        )
 
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
         """See `adapter.cluster_contract.Snapshots`."""

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from cedana_sched.adapter.protected_pods import find_identity, identity_of, namespace_uid_of
-from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById, deletion_time_of
 from cedana_sched.cluster.coordinator.sibling_snapshot_choice import SiblingSnapshotChoice, is_snapshot_choice_pending
 from cedana_sched.kube.builtin_kinds import Metadata, Node, Pod, PodSpec
 from cedana_sched.kube.client import Api, Object
@@ -26,6 +26,7 @@ from cedana_sched.kube.patch_preconditions import same_version_tests
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.response_decoding import Unreadable, UnreadableSink
 from cedana_sched.kube.restore_node_affinity import cpus_that_can_continue, require_node_label
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, may_be_same_namespace
@@ -38,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 LARGEST_AFFINITY_BYTES: Final = 256 << 10
 """As JSON; an affinity that lists each node of a large cluster is smaller."""
+EXPLANATION_SECONDS: Final = 20.0
+"""From a deletion until the agent waits for no explanation any more: a dead node's pod may be terminating for ever."""
 OPENED_AT_ONCE: Final = 16
 """Maximum pods read whole at a time; they may be large."""
 
@@ -151,9 +154,14 @@ class Gates:
             if its_identity is None or not is_deletion_unexplained(sibling):
                 continue
             may_continue_it = its_identity == identity or is_snapshot_choice_pending(pod)
-            if may_continue_it and not self._checkpoints.has_checkpoint_of_pod(sibling, its_identity):
+            if may_continue_it and not self._checkpoints.has_checkpoint_for_deletion(sibling, its_identity):
                 return True
         return False
+
+    def _schedule_opening(self, pod: Pod) -> None:
+        """Look at the gate again once no deletion waits for an explanation any more."""
+        key = (pod.metadata.namespace, pod.metadata.name)
+        asyncio.get_running_loop().call_later(EXPLANATION_SECONDS, self._queue.put_nowait, key)
 
     def _newest_is(self, record: Checkpoint) -> bool:
         newest = self._taken_on.get(record.identity)
@@ -217,6 +225,7 @@ class Gates:
             problem = missing if isinstance(error, KeyError) else str(error)
             return self._report_gate_kept(pod, problem)
         if self._continues_unexplained_deletion(pod, identity):
+            self._schedule_opening(pod)
             return []
         taken_on = self._snapshot_node_of(identity, pod)
         if is_snapshot_choice_pending(pod):
@@ -260,6 +269,7 @@ def is_deletion_unexplained(pod: Pod) -> bool:
     annotations = pod.metadata.annotations
     return (
         pod.metadata.deletion_timestamp is not None
+        and SERVER_TIME.now().timestamp() - deletion_time_of(pod) < EXPLANATION_SECONDS
         and pod.status.phase == "Running"
         and annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS
         and annotations.get(names.NOT_PREEMPTED) != "true"

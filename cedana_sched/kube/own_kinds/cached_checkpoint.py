@@ -94,10 +94,11 @@ class AnsweredMessage(PartialStruct, frozen=True):
 class KnownSpec(CheckpointSpec, frozen=True):
     uid: str = ""
     namespace_uid: str = ""
+    reason: str = ""
 
     def __post_init__(self) -> None:
-        """Share the namespace's uid."""
-        intern_texts(self, "namespace_uid")
+        """Share the namespace's uid and the reason."""
+        intern_texts(self, "namespace_uid", "reason")
 
 
 class KnownStatus(CheckpointStatus, frozen=True):

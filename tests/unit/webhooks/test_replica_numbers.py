@@ -168,7 +168,9 @@ async def _answer_beside(*siblings: Object, looks: bool = True, unreachable: boo
     return await pod_admission.PodAdmission(knowledge(), configuration(), numbers).answer(creation(body))
 
 
-_DELETED = {"deletionTimestamp": "2026-05-01T12:10:00Z"}
+_DELETED = {"deletionTimestamp": "2040-05-01T12:10:00Z"}
+_LONG_AGO = {"deletionTimestamp": "2026-05-01T12:10:00Z"}
+"""A node that is dead keeps it."""
 
 
 async def test_replacement_of_a_pod_that_is_being_deleted_waits_until_it_is_known_whether_that_is_saved() -> None:
@@ -181,8 +183,9 @@ async def test_replacement_of_a_pod_that_is_being_deleted_waits_until_it_is_know
         _sibling(),
         _sibling(owner_uid="2", **_DELETED),
         _sibling(annotations={names.NOT_PREEMPTED: "true"}, **_DELETED),
+        _sibling(**_LONG_AGO),
     ],
-    ids=["runs on", "of another controller", "deleted for good"],
+    ids=["runs on", "of another controller", "deleted for good", "on a dead node"],
 )
 async def test_pod_that_replaces_none_begins_at_once(sibling: Object) -> None:
     assert (await _answer_beside(sibling)).decision == "identified"

@@ -24,6 +24,8 @@ from cedana_sched_kubernetes.objects import EVICTION_API
 
 NAMESPACE = "bio"
 JOB_UID = "job-uid"
+HOOKED = {names.PRESTOP_TOKEN: "token", names.CONFIRM_DELETION: names.CONFIRM_ALWAYS}
+"""Annotations of a pod whose preStop hook waits."""
 
 
 def owner(kind: str = "Job", api_version: str = "batch/v1", *, name: str = "md", uid: str = JOB_UID) -> Object:
@@ -53,7 +55,14 @@ class KubernetesStage(ClusterStage):
     ) -> tuple[RunningWorkload, ...]:
         name = f"md{next(self.numbers)}"
         pods = tuple(
-            self.put_pod(f"{name}-{i}", index=i, protected=protected, deadline_seconds=deadline_seconds, owner=owner())
+            self.put_pod(
+                f"{name}-{i}",
+                index=i,
+                protected=protected,
+                deadline_seconds=deadline_seconds,
+                owner=owner(),
+                annotations=HOOKED,
+            )
             for i in range(members)
         )
         await self.wait_until_reported()
@@ -74,7 +83,7 @@ class KubernetesStage(ClusterStage):
         self.change_pod(victim, {"status": {"phase": "Succeeded"}})
 
     async def wait_until_returned(self, victim: RunningWorkload) -> RunningWorkload:
-        again = self.put_pod(victim.workload.name, owner=owner())
+        again = self.put_pod(victim.workload.name, owner=owner(), annotations=HOOKED)
         await self.wait_until_reported()
         return again
 

@@ -11,8 +11,9 @@ from cedana_sched.kube.resources import JOBS
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy, OnFinalDeletion
 from cedana_sched.model.preemption import Release, Verdict
+from cedana_sched_kubernetes import deletions
 from cedana_sched_kubernetes.deletions import DELETED
-from tests.unit.adapters.kubernetes.kubernetes_stage import NAMESPACE, KubernetesStage
+from tests.unit.adapters.kubernetes.kubernetes_stage import HOOKED, NAMESPACE, KubernetesStage, owner
 
 
 async def deleted(stage: KubernetesStage, pod: RunningWorkload) -> Coordinator:
@@ -63,7 +64,7 @@ async def test_pod_of_a_job_that_is_gone_is_reported_only_if_its_policy_says_so(
 async def test_pods_of_other_adapters_are_left_to_them(settings: Object) -> None:
     stage = KubernetesStage()
     stage.settings = settings
-    pod = stage.put_pod("md-0", labels={"kueue.x-k8s.io/podset": "main"}, scheduler="volcano")
+    pod = stage.put_pod("md-0", labels={"kueue.x-k8s.io/podset": "main"}, scheduler="volcano", annotations=HOOKED)
     coordinator = await deleted(stage, pod)
     assert coordinator.preemptions() == set()
     assert not is_said_not_to_be_preempted(stage, pod)
@@ -80,3 +81,32 @@ async def test_deletion_that_follows_from_a_release_is_no_other_preemption() -> 
             await stage.wait_until_reported()
     assert {one for one in coordinator.preemptions() if "~" not in one} == set()
     assert not is_said_not_to_be_preempted(stage, pod)
+
+
+async def test_program_that_ends_already_is_not_saved() -> None:
+    """Its hook has waited for as long as an agent does, or it has none."""
+    stage = KubernetesStage()
+    (pod,) = await stage.start()
+    bare = stage.put_pod("md-9", owner=owner())
+    long_ago = {"deletionTimestamp": "2026-01-01T00:10:00Z", "deletionGracePeriodSeconds": 600}
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            stage.change_pod(pod, {"metadata": long_ago})
+            await stage.preempt_with_deadline(bare)
+            await stage.wait_until_reported()
+    assert coordinator.preemptions() == set()
+
+
+async def test_pod_that_was_released_and_runs_on_is_saved_when_it_is_deleted_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deletions, "FOLLOWS_SECONDS", 0.0)
+    stage = KubernetesStage()
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            (pod,) = await stage.start()
+            await adapter.release(Release("kube-scheduler's", {pod.uid: Verdict.COMMITTED}))
+            await stage.preempt_with_deadline(pod)
+            await coordinator.wait_for_signal(pod)

@@ -112,6 +112,14 @@ def test_the_second_eviction_is_held_though_the_first_hold_is_still_there() -> N
     assert "at most 30 s more" in refused(asked_about(Desk(earlier), OBJECTS, *again))
 
 
+@pytest.mark.parametrize("text", ["9999-a", "2026-05-01T13:00:00Z", "2026-05-01T11:00:31+00:00", ""])
+def test_a_moment_that_no_suspension_of_ours_has_noted_counts_for_nothing(text: str) -> None:
+    """The author of an object may write anything into it as it is created."""
+    earlier = hold(created="2026-05-01T11:00:00Z", step=HoldStep.RELEASED)
+    again = suspension(annotations={names.SUSPENDED_AT: text})
+    assert asked_about(Desk(earlier), OBJECTS, *again).decision == "over"
+
+
 def test_an_object_of_any_size_is_held() -> None:
     now, before = suspension(spec={**_TEMPLATES, "filler": ["x"] * 300_000})
     refused(asked_about(Desk(hold()), OBJECTS, now, before))

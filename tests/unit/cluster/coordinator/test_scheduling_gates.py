@@ -22,6 +22,7 @@ from cedana_sched.kube.response_decoding import Unreadable
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.compatibility import Compatibility
+from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep
 from tests.unit.cluster.coordinator.filled_mirrors import filled
@@ -317,7 +318,13 @@ def _deleted(index: int, **annotations: str) -> Object:
     """A running pod of the id that is being deleted, and whose preStop hook waits."""
     told = {names.ID: "md", names.INDEX: str(index), names.CONFIRM_DELETION: names.CONFIRM_ALWAYS, **annotations}
     metadata = {"name": f"md-{index}", "namespace": "bio", "uid": f"old-{index}", "annotations": told}
-    return {"metadata": {**metadata, "deletionTimestamp": "2026-05-01T12:10:00Z"}, "status": {"phase": "Running"}}
+    return {"metadata": {**metadata, "deletionTimestamp": "2040-05-01T12:10:00Z"}, "status": {"phase": "Running"}}
+
+
+def _deleted_long_ago(index: int) -> Object:
+    body = _deleted(index)
+    body["metadata"]["deletionTimestamp"] = "2026-05-01T12:10:00Z"
+    return body
 
 
 def _of_any_index(body: Object) -> Object:
@@ -332,8 +339,9 @@ def _of_any_index(body: Object) -> Object:
         (_deleted(2), True),
         (_deleted(1, **{names.NOT_PREEMPTED: "true"}), True),
         (_deleted(1, **{names.CONFIRM_DELETION: names.CONFIRM_IF_EVICTED}), True),
+        (_deleted_long_ago(1), True),
     ],
-    ids=["of its identity", "of another", "deleted for good", "explained by its scheduler"],
+    ids=["of its identity", "of another", "deleted for good", "explained by its scheduler", "on a dead node"],
 )
 async def test_gate_waits_until_the_deletion_of_the_predecessor_is_explained(deleted: Object, opens: bool) -> None:
     server = _Server(_gated(1), deleted)
@@ -355,7 +363,13 @@ async def test_gate_of_an_indistinguishable_pod_waits_for_any_deletion_and_conti
         gates.on_records_saved((checkpoint(1, CheckpointStep.READY),))
         status = {"step": "Ready", "phase": "Ready", "snapshot": {"generation": 1, "id": "md", "index": 1}}
         spec = {"identity": {"id": "md", "index": 1}, "podRef": {"uid": "old-1", "nodeName": "node-1"}}
-        metadata = {"name": "md-1-1", "namespace": "bio", "uid": "u", "resourceVersion": "1"}
+        metadata = {
+            "name": "md-1-1",
+            "namespace": "bio",
+            "uid": "u",
+            "resourceVersion": "1",
+            "creationTimestamp": "2040-05-01T12:10:00Z",
+        }
         offers._put(msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, KnownCheckpoint))
     assert {"op": "replace", "path": _path(names.INDEX), "value": "1"} in server.patches["md-7-new"]
 
@@ -376,3 +390,25 @@ async def test_gate_opens_once_the_deleted_pod_is_gone() -> None:
 
 def _path(name: str) -> str:
     return f"/metadata/annotations/{name.replace('/', '~1')}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "opens"),
+    [
+        ({}, {"step": "Dumping"}, True),
+        ({"reason": "Interval"}, {"step": "Dumping"}, False),
+        ({}, {"step": "Failed"}, False),
+        ({}, {"step": "Ready", "commitTime": "2040-05-01T12:09:30Z"}, True),
+        ({}, {"step": "Ready", "commitTime": "2040-05-01T10:00:00Z"}, False),
+    ],
+    ids=["in flight", "periodic", "failed before", "saved just before", "of an earlier eviction"],
+)
+def test_only_a_checkpoint_of_the_deletion_explains_it(spec: Object, status: Object, opens: bool) -> None:
+    named = {"identity": {"id": "md", "index": 1}, "podRef": {"uid": "old-1", "nodeName": "node-1"}, **spec}
+    metadata = {"name": "md-1", "namespace": "bio", "uid": "u", "resourceVersion": "1"}
+    dated = {**metadata, "creationTimestamp": "2040-05-01T10:00:00Z"}
+    known = CheckpointsById(
+        filled(msgspec.convert({"metadata": dated, "spec": named, "status": status}, KnownCheckpoint))
+    )
+    pod = msgspec.convert(_deleted(1), Pod)
+    assert known.has_checkpoint_for_deletion(pod, Identity("bio", "md", 1)) is opens
