@@ -3,8 +3,8 @@
 Schedulers abandon the attempt if that write is refused: it has no effect, the pod keeps running, and they retry about
 once a second. If the refusal has `retryAfterSeconds`, client-go retries the request, and the scheduler keeps its choice
 meanwhile.
-Other writers of the condition do not retry (taint eviction), or report what has already happened (nodes): their writes
-are never held.
+Writes of others are not held here: the taint controller's have a handler of their own, and nodes report what has
+already happened.
 """
 
 from __future__ import annotations
