@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOOKS_AT_PROCESSES = frozenset({
     "cedana_sched/agent/orphan_processes.py",
     "cedana_sched/cluster/node/containers/containerd_wait.py",
+    "cedana_sched/local/runs/run_supervisor.py",
     "cedana_sched/cluster/node/foreign_socket_monitor.py",
     "tests/integration/local/engine/test_vanishing_processes.py",  # it tests the next one
     "tests/processes.py",

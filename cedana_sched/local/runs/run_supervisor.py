@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from msgspec.structs import replace
 
 from cedana_sched.local.runs import terminal_protocol
@@ -37,9 +38,10 @@ from cedana_sched.local.runs.run_directory import (
     RunState,
 )
 from cedana_sched.local.runs.terminal_keeper import start_keeper
+from cedana_sched.local.runs.terminal_output import open_terminal_output
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.snapshot.cgroups import Cgroup
-from cedana_sched.snapshot.launch import Job, start
+from cedana_sched.snapshot.launch import start
 from cedana_sched.snapshot.restore import restore
 
 _SIGNAL_BASE = 128
@@ -113,9 +115,12 @@ def _start_terminal_keeper(directory: RunDirectory, spec: RunSpec, group: Cgroup
     """Start the keeper of the job's terminal, before the run counts as started; return its PID."""
     if spec.terminal_output is None:
         raise CedanaSchedError("the run's terminal has no place for its output", remedy="report this")
-    output = os.open(spec.terminal_output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    if isinstance(spec.task, Job) and spec.task.uid:
-        os.fchown(output, spec.task.uid, spec.task.gid)
+    try:
+        process = psutil.Process(init)
+        uid, gid = process.uids().real, process.gids().real
+    except psutil.NoSuchProcess as error:  # our child has a status until it is waited for
+        raise CedanaSchedError("the run's first process is gone", remedy="report this") from error
+    output = open_terminal_output(Path(spec.terminal_output), uid, gid)
     with terminal_protocol.listen(directory.path) as listener:
         keeper = start_keeper(terminal, listener, output, init, group.freezer_directory)
     os.close(output)
