@@ -90,8 +90,8 @@ class KubernetesAdapter:
         self._namespaces.subscribe(on_change)
 
     def queue_policy(self, pod: Pod) -> str | None:
-        """See `adapter.cluster_contract.QueuePolicies`: the policy of the pod's namespace."""
-        return self._opt_in.policy_of(pod.metadata.namespace) if self._is_ours(pod) else None
+        """See `adapter.cluster_contract.QueuePolicies`: the policy of the namespace, whatever labels the pod has."""
+        return self._opt_in.policy_of(pod.metadata.namespace)
 
     async def reports(self) -> AsyncIterator[Report]:
         """Yield the reports of all sources."""
