@@ -34,7 +34,7 @@ def open_terminal_output(path: Path, uid: int, gid: int) -> int:
 
 
 def _is_roots_alone(folder: Path) -> bool:
-    """Return whether no other user can replace the folder's entries that are not his own."""
+    """Return whether no other user can replace the folder's entries that belong to root."""
     found = folder.lstat()
     others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
     return found.st_uid == 0 and stat.S_ISDIR(found.st_mode) and not others_write

@@ -37,6 +37,7 @@ KEPT: Final = {
 KEPT_OF_KUEUE: Final = {
     "narrowed-checks": "a stolen token of ours passes the AdmissionChecks of others",
     "narrowed-kueue": "a stolen token of ours admits Workloads, and changes quotas while it is uninstalled",
+    "kueue-suspended-at": "a user who may write an object that Kueue suspends holds its evictions for ever",
 }
 """The same for policies that exist only with Kueue's adapter."""
 

@@ -17,7 +17,7 @@ PODS = st.lists(
         PodToSave,
         uid=st.uuids().map(str),
         bytes_to_move=st.integers(0, 2_000 * MB),
-        work=st.floats(0, 1e6) | st.sampled_from([0.0, 1.0, 100.0]),
+        work=st.floats(0, 1e6).map(lambda work: round(work, 3)) | st.sampled_from([0.0, 1.0, 100.0]),
     ),
     max_size=7,
     unique_by=lambda pod: pod.uid,

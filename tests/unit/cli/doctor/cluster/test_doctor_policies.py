@@ -52,7 +52,7 @@ async def test_with_kueue_there_are_more(cluster: Cluster) -> None:
     cluster.put(POLICIES, *map(policy, KEPT_OF_KUEUE))
     cluster.put(BINDINGS, *(binding(ending, "Deny") for ending in KEPT_OF_KUEUE))
     (finding,) = await cluster.findings(examine)
-    assert finding.startswith("ok all deny: agent, narrowed-checks")
+    assert finding.startswith("ok all deny: agent, kueue-suspended-at")
 
 
 async def test_a_policy_that_is_missing_says_what_it_kept(cluster: Cluster) -> None:
