@@ -65,6 +65,12 @@ class Metadata(_KubernetesStruct, frozen=True):
         return datetime.fromisoformat(self.deletion_timestamp).timestamp() if self.deletion_timestamp else None
 
     @property
+    def deletion_began_at(self) -> float | None:
+        """Return when the deletion of a pod was requested (epoch seconds); None if it is not deleted."""
+        deadline = self.deletion_deadline
+        return None if deadline is None else deadline - (self.deletion_grace_period_seconds or 0)
+
+    @property
     def controller_reference(self) -> OwnerReference | None:
         """Return the owner reference of the controller."""
         return next((owner for owner in self.owner_references if owner.controller), None)

@@ -141,10 +141,8 @@ def _is_terminating(metadata: Metadata, owner_uid: str) -> bool:
     owner = metadata.controller_reference
     if owner is None or owner.uid != owner_uid or names.NOT_PREEMPTED in metadata.annotations:
         return False
-    if (deadline := metadata.deletion_deadline) is None:
-        return False
-    began = deadline - (metadata.deletion_grace_period_seconds or 0)
-    return SERVER_TIME.now().timestamp() - began < LONGEST_REPLACEMENT_SECONDS
+    began_at = metadata.deletion_began_at
+    return began_at is not None and SERVER_TIME.now().timestamp() - began_at < LONGEST_REPLACEMENT_SECONDS
 
 
 def _random_number() -> int:

@@ -39,10 +39,9 @@ class UnexplainedDeletions:
         job = job_of(now) if now is not None else None
         if now is None or job is None or now.finished:
             return
-        uid, ends_at = now.metadata.uid, now.metadata.deletion_deadline
-        if ends_at is None or uid in self._timers:
+        uid, begun_at = now.metadata.uid, now.metadata.deletion_began_at
+        if begun_at is None or uid in self._timers:
             return
-        begun_at = ends_at - (now.metadata.deletion_grace_period_seconds or 0)
         pause = max(begun_at + WORD_SECONDS - self._clock(), min(FIRST_SECONDS, WORD_SECONDS))
         self._timers[uid] = asyncio.get_running_loop().call_later(pause, self._on_unexplained, job, uid)
 

@@ -49,7 +49,7 @@ class KubernetesAdapter:
         self._deletions = Deletions(self.name, cluster, concerns=self._is_ours)
         self._nodes = Informer(Watch(cluster.api, NODES, Node), unreadable)
         self._interruptions = NodeInterruptions(self.name, cluster, self._nodes)
-        self._requests = RequestedEvictions(self.name, cluster, self._budgets, on_evicted=self._deletions.on_evicted)
+        self._requests = RequestedEvictions(self.name, cluster, self._budgets)
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:

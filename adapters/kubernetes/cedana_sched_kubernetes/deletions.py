@@ -133,12 +133,11 @@ class Deletions:
 
     def _is_hook_waiting(self, pod: Pod) -> bool:
         """Return whether the pod's preStop hook waits: a program that already ends is not worth saving."""
-        annotations, deadline = pod.metadata.annotations, pod.metadata.deletion_deadline or 0.0
-        began = deadline - (pod.metadata.deletion_grace_period_seconds or 0)
+        annotations, began_at = pod.metadata.annotations, pod.metadata.deletion_began_at or 0.0
         has_hook = (
             names.PRESTOP_TOKEN in annotations and annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS
         )
-        return has_hook and self._now().timestamp() - began < HOOK_WAITS_SECONDS
+        return has_hook and self._now().timestamp() - began_at < HOOK_WAITS_SECONDS
 
 
 def _is_explained(pod: Pod) -> bool:

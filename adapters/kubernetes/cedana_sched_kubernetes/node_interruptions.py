@@ -23,7 +23,7 @@ from cedana_sched.adapter.mark_removal import is_running
 from cedana_sched.adapter.protected_pods import build_victim
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.kube.builtin_kinds import Node, Pod
-from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
+from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.own_kinds.measured_checkpoint import MeasuredCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS
@@ -35,10 +35,10 @@ from cedana_sched.model.objects.base import utc_datetime_of
 from cedana_sched.model.objects.node_interruption import InterruptionKind
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kubernetes.cordon import apply_to_node, cordon_patch, uncordon_patch
-from cedana_sched_kubernetes.eviction_patience import EvictionPatience
 from cedana_sched_kubernetes.node_notices import NodeNotice, notice_of
 from cedana_sched_kubernetes.save_estimates import MetadataOfPod, PodResources, estimate_save, measured_rate
 from cedana_sched_kubernetes.save_planning import PodToSave, SavePlan, plan_saves, seconds_to_save
+from cedana_sched_kubernetes.saved_pod_eviction import SavedPodEviction
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class NodeInterruptions:
         self._now = now
         self._signals: dict[str, Signal] = {}
         """By uid of the pod: reported, and the pod neither ended nor cancelled."""
-        self._patience = EvictionPatience()
+        self._evictions = SavedPodEviction()
         self._released: set[str] = set()
         """Uids of such pods whose signal was released."""
         self._explained: set[str] = set()
@@ -139,18 +139,9 @@ class NodeInterruptions:
 
     async def _evict(self, pod: Pod, signal_uid: str) -> None:
         metadata = pod.metadata
-        try:
-            await self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
-        except (AbsentError, ConflictError) as error:  # evicted by a drain meanwhile
-            log.info("pod is gone already", namespace=metadata.namespace, pod=metadata.name, error=error.message)
-        except ApiError as error:
-            if not self._patience.is_over(metadata.uid, error):
-                raise
-            why = f"the API server refuses its eviction: {error.message}"
-            self._readers.publish(PreemptionCancelled(signal_uid, why))
-        else:
-            log.info("pod of an interrupted node evicted", namespace=metadata.namespace, pod=metadata.name)
-        self._patience.forget(metadata.uid)
+        eviction = self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
+        if (refusal := await self._evictions.attempt(metadata, eviction, self._adapter)) is not None:
+            self._readers.publish(PreemptionCancelled(signal_uid, refusal))
 
     def _on_node_change(self, before: Node | None, now: Node | None) -> None:
         node = now or before

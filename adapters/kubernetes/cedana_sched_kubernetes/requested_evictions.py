@@ -17,7 +17,6 @@ from datetime import datetime
 from typing import Final
 
 import msgspec
-import structlog
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
@@ -25,7 +24,6 @@ from cedana_sched.adapter.mark_removal import is_running
 from cedana_sched.adapter.protected_pods import build_victim
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.kube.builtin_kinds import Pod
-from cedana_sched.kube.errors import AbsentError, ApiError, ConflictError
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
@@ -33,10 +31,8 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
-from cedana_sched_kubernetes.eviction_patience import EvictionPatience
 from cedana_sched_kubernetes.objects import EVICTION_API, TAINT, DisruptionBudget
-
-log = structlog.get_logger(__name__)
+from cedana_sched_kubernetes.saved_pod_eviction import SavedPodEviction
 
 _EVICTED: Final = frozenset({Verdict.COMMITTED, Verdict.EVICT})
 
@@ -56,7 +52,6 @@ class RequestedEvictions:
         adapter: the name in records.
         cluster: the coordinator's shared clients and caches.
         budgets: all PodDisruptionBudgets.
-        on_evicted: called with the uid of a pod before it is evicted.
         now: the current time.
     """
 
@@ -66,13 +61,11 @@ class RequestedEvictions:
         cluster: ClusterAccess,
         budgets: Informer[DisruptionBudget],
         *,
-        on_evicted: Callable[[str], None],
         now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._adapter = adapter
         self._cluster = cluster
         self._budgets = budgets
-        self._on_evicted = on_evicted
         self._now = now
         self._requests: dict[str, _Request] = {}
         """By uid of the pod: reported, and neither deleted nor cancelled."""
@@ -80,7 +73,7 @@ class RequestedEvictions:
         """By uid: marked pods whose budget does not allow their eviction now."""
         self._ended: dict[tuple[str, str], set[str]] = {}
         """By namespace and name of a budget: uids of its evicted pods whose end its status does not show yet."""
-        self._patience = EvictionPatience()
+        self._evictions = SavedPodEviction()
         self._readers: ReportFanout[Report] = ReportFanout()
 
     async def run(self) -> None:
@@ -136,29 +129,19 @@ class RequestedEvictions:
         return mark if mark is not None and _signal_uid(pod, mark) == signal_uid else None
 
     async def _evict(self, pod: Pod, mark: EvictionMark, signal_uid: str) -> None:
-        metadata = pod.metadata
-        self._on_evicted(metadata.uid)
-        try:
-            if mark.cause == TAINT:
-                await write_disruption_condition(self._cluster.api, pod, TAINT, "cedana-sched: NoExecute taint")
-                await self._cluster.api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
-            else:
-                await self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
-        except (AbsentError, ConflictError) as error:  # evicted by its client meanwhile
-            log.info("pod is gone already", namespace=metadata.namespace, pod=metadata.name, error=error.message)
-        except ApiError as error:
-            if not self._patience.is_over(metadata.uid, error):
-                raise
-            self._cancel(pod, signal_uid, error.message)
-        else:
-            log.info("saved pod evicted", namespace=metadata.namespace, pod=metadata.name, by=mark.by)
-        self._patience.forget(metadata.uid)
+        eviction = self._delete_tainted(pod) if mark.cause == TAINT else self._evict_by_api(pod)
+        if (refusal := await self._evictions.attempt(pod.metadata, eviction, mark.by)) is not None:
+            self._requests.pop(pod.metadata.uid, None)
+            self._readers.publish(PreemptionCancelled(signal_uid, refusal))
 
-    def _cancel(self, pod: Pod, signal_uid: str, refusal: str) -> None:
-        self._requests.pop(pod.metadata.uid, None)
-        why = f"the API server refuses its eviction: {refusal}"
-        log.warning("saved pod is not evicted", namespace=pod.metadata.namespace, pod=pod.metadata.name, reason=why)
-        self._readers.publish(PreemptionCancelled(signal_uid, why))
+    async def _delete_tainted(self, pod: Pod) -> None:
+        """Delete the pod as the taint controller does, whatever its budget is."""
+        metadata = pod.metadata
+        await write_disruption_condition(self._cluster.api, pod, TAINT, "cedana-sched: NoExecute taint")
+        await self._cluster.api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
+
+    async def _evict_by_api(self, pod: Pod) -> None:
+        await self._cluster.api.evict(pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid)
 
     def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
         pod = now or before

@@ -67,7 +67,7 @@ async def _is_missing_in_replica_set(api: Api, pod: Pod, owner: OwnerReference) 
     labels = (found.spec.selector or {}).get("matchLabels") or {}
     query = {"fieldSelector": UNFINISHED_PODS, "labelSelector": ",".join(f"{key}={labels[key]}" for key in labels)}
     pods, _ = await api.list_all(PODS, pod.metadata.namespace, query, into=PartialObject)
-    deleted_at = (pod.metadata.deletion_deadline or 0) - (pod.metadata.deletion_grace_period_seconds or 0)
+    deleted_at = pod.metadata.deletion_began_at or 0.0
     others = sum(_is_older_sibling(one.metadata, owner, deleted_at) for one in pods)
     return others < found.spec.replicas
 

@@ -43,8 +43,7 @@ def awaits_confirmation(pod: Pod) -> bool:
 
 def is_prestop_waiting(pod: Pod, now: float) -> bool:
     """Whether its preStop hook waits at this time (seconds since the epoch), so that its processes still run."""
-    ends_at = pod.metadata.deletion_deadline
-    if ends_at is None or not awaits_confirmation(pod) or pod.status.phase != "Running":
+    asked_at = pod.metadata.deletion_began_at
+    if asked_at is None or not awaits_confirmation(pod) or pod.status.phase != "Running":
         return False
-    asked_at = ends_at - (pod.metadata.deletion_grace_period_seconds or 0)
     return now - asked_at < ASKS_FOR_SECONDS

@@ -19,11 +19,6 @@ EVICTION_FOLLOWS_SECONDS = 120.0
 """How long after its commit a saved pod is evicted at the latest."""
 
 
-def deletion_time_of(pod: Pod) -> float:
-    """Return when the deletion of a pod began, in epoch seconds; 0 if it is not deleted."""
-    return (pod.metadata.deletion_deadline or 0.0) - (pod.metadata.deletion_grace_period_seconds or 0)
-
-
 def describe_missed_checkpoint(missed: KnownCheckpoint) -> str:
     """Describe a checkpoint that was not restored: its name, and whether its snapshot existed already."""
     if (snapshot := missed.snapshot) is not None:
@@ -59,7 +54,7 @@ class CheckpointsById(Index[tuple[str, str], KnownCheckpoint]):
 
         A periodic one never does, nor one of an earlier eviction.
         """
-        deleted_at = deletion_time_of(pod)
+        deleted_at = pod.metadata.deletion_began_at or 0.0
         return any(
             one.spec.pod_ref.uid == pod.metadata.uid
             and one.spec.reason != INTERVAL

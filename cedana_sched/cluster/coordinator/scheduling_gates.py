@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from cedana_sched.adapter.protected_pods import find_identity, identity_of, namespace_uid_of
-from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById, deletion_time_of
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
 from cedana_sched.cluster.coordinator.sibling_snapshot_choice import SiblingSnapshotChoice, is_snapshot_choice_pending
 from cedana_sched.kube.builtin_kinds import Metadata, Node, Pod, PodSpec
 from cedana_sched.kube.client import Api, Object
@@ -266,10 +266,10 @@ def _identity_patch(identity: Identity) -> list[Object]:
 
 def is_deletion_unexplained(pod: Pod) -> bool:
     """Whether a running pod is being deleted, and its preStop hook waits for an adapter to say why."""
-    annotations = pod.metadata.annotations
+    annotations, began_at = pod.metadata.annotations, pod.metadata.deletion_began_at
     return (
-        pod.metadata.deletion_timestamp is not None
-        and SERVER_TIME.now().timestamp() - deletion_time_of(pod) < EXPLANATION_SECONDS
+        began_at is not None
+        and SERVER_TIME.now().timestamp() - began_at < EXPLANATION_SECONDS
         and pod.status.phase == "Running"
         and annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS
         and annotations.get(names.NOT_PREEMPTED) != "true"

@@ -13,7 +13,7 @@ from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, serialized_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict
-from cedana_sched_kubernetes import eviction_patience
+from cedana_sched_kubernetes import saved_pod_eviction
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, EVICTION_API, TAINT
 from tests.unit.adapters.kubernetes.kubernetes_stage import NAMESPACE, KubernetesStage
 
@@ -135,7 +135,7 @@ async def test_saved_pod_that_its_budget_keeps_runs_on_after_a_while(monkeypatch
                 await adapter.release(committed(signal))
             assert coordinator.cancellations() == set()
 
-            monkeypatch.setattr(eviction_patience, "PATIENCE_SECONDS", 0.0)
+            monkeypatch.setattr(saved_pod_eviction, "PATIENCE_SECONDS", 0.0)
             await adapter.release(committed(signal))
             await stage.wait_until_reported()
     (cancelled,) = (one for one in coordinator.heard if isinstance(one, PreemptionCancelled))
