@@ -18,8 +18,10 @@ from cedana_sched.kube.cached_metadata_keys import only_cached_keys
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
 from cedana_sched.model.objects.names import CHECKPOINTABLE
 
+DISRUPTED: Final = "DisruptionTarget"
+"""Condition of a pod that is being evicted."""
 PREEMPTION = "PreemptionByScheduler"
-"""Reason of the condition `DisruptionTarget`."""
+"""Its reason if a scheduler evicts the pod."""
 
 
 class _KubernetesStruct(msgspec.Struct, frozen=True, rename="camel"):
@@ -227,7 +229,7 @@ class Pod(_KubernetesStruct, frozen=True):
     @property
     def is_evicted(self) -> bool:
         """Return whether the scheduler has marked the pod as preempted."""
-        conditions = (one for one in self.status.conditions if one.type == "DisruptionTarget" and one.status == "True")
+        conditions = (one for one in self.status.conditions if one.type == DISRUPTED and one.status == "True")
         return any(one.reason == PREEMPTION for one in conditions)
 
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Final, TypedDict
 
 from cedana_sched.kube.cached_metadata_keys import register_cached_key
+from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks.admission import Shape
 
@@ -167,6 +168,12 @@ class RunningPod(TypedDict, total=False):
 
     metadata: MetadataOfRunning
     status: StatusOfRunning | None
+
+
+def find_true_condition(pod: Object, kind: str) -> Object | None:
+    """Return the condition of this type, if it is true."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one.get("type") == kind and one.get("status") == "True"), None)
 
 
 POD = Shape(Pod, large=(MarkedPod, MarkedPod))

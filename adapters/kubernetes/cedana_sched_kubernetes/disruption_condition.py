@@ -5,14 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from cedana_sched.kube.builtin_kinds import Pod
+from cedana_sched.kube.builtin_kinds import DISRUPTED, Pod
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, ConflictError, RefusedByServerError
 from cedana_sched.kube.patch_preconditions import same_object_test
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 
-DISRUPTED: Final = "DisruptionTarget"
 _INVALID: Final = 422
 
 

@@ -26,7 +26,7 @@ import structlog
 
 from cedana_sched.eviction_holds.decision import NOT_HELD, UNHELD, Decision
 from cedana_sched.eviction_holds.pod_eviction_rule import KEPT, decide, eviction_request_tracker
-from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.builtin_kinds import DISRUPTED, Metadata
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import ApiError, decoded
 from cedana_sched.kube.eviction_marker import EvictionMarker
@@ -34,7 +34,6 @@ from cedana_sched.kube.label_selector import selects
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
-from cedana_sched_kubernetes.disruption_condition import DISRUPTED
 from cedana_sched_kubernetes.objects import (
     DISRUPTION_BUDGETS,
     EVICTION_API,
@@ -44,7 +43,7 @@ from cedana_sched_kubernetes.objects import (
     TaintedNode,
 )
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
-from cedana_sched_webhooks.admission_types import StatusOfRunning
+from cedana_sched_webhooks.admission_types import StatusOfRunning, find_true_condition
 from cedana_sched_webhooks.schedulers import ReplicaAccess
 
 log = structlog.get_logger(__name__)
@@ -241,13 +240,8 @@ def _is_running(pod: Object) -> bool:
 
 
 def _is_ready(pod: Object) -> bool:
-    return _has_condition(pod, "Ready")
+    return find_true_condition(pod, "Ready") is not None
 
 
 def _is_disrupted(pod: Object) -> bool:
-    return _has_condition(pod, DISRUPTED)
-
-
-def _has_condition(pod: Object, kind: str) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == kind and one.get("status") == "True" for one in conditions)
+    return find_true_condition(pod, DISRUPTED) is not None

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from cedana_sched.kube.builtin_kinds import DISRUPTED
 from cedana_sched.kube.client import Object
 from cedana_sched.model.errors import UsageError
-from cedana_sched_kubernetes.disruption_condition import DISRUPTED
 from cedana_sched_webhooks.admission import Answer, Request
 from cedana_sched_webhooks.identity import asks_for_protection, is_without_id
 

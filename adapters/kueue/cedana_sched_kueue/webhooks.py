@@ -23,7 +23,7 @@ from cedana_sched.model.objects.base import UserWritten
 from cedana_sched_kueue.managed_kinds import has_identity, read_suspended
 from cedana_sched_kueue.suspension_decision import Suspension, decide_suspension
 from cedana_sched_webhooks.admission import Answer, Refusal, Request, Shape
-from cedana_sched_webhooks.admission_types import Metadata, Template
+from cedana_sched_webhooks.admission_types import Metadata, Template, find_true_condition
 from cedana_sched_webhooks.identity import replica_of
 from cedana_sched_webhooks.json_patch import escape_pointer_segment
 from cedana_sched_webhooks.schedulers import Endpoint, Handler, ReplicaAccess, SchedulerWebhooks
@@ -230,13 +230,8 @@ class KueueWebhooks(SchedulerWebhooks):
 
 
 def _is_stopped(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(
-        one.get("type") == STOPPED
-        and one.get("status") == "True"
-        and (one.get("reason") or "").startswith(EVICTED_REASON)
-        for one in conditions
-    )
+    condition = find_true_condition(pod, STOPPED)
+    return condition is not None and (condition.get("reason") or "").startswith(EVICTED_REASON)
 
 
 def _removal_of_release(metadata: Object) -> tuple[Object, ...]:

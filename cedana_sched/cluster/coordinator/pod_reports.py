@@ -16,7 +16,7 @@ from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
 from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
 from cedana_sched.cluster.coordinator.pod_end_confirmation import PodEndConfirmation
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
-from cedana_sched.kube.builtin_kinds import Pod
+from cedana_sched.kube.builtin_kinds import DISRUPTED, Pod
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
@@ -167,7 +167,7 @@ def _ended_report(pod: Pod) -> Ended:
     """
     containers = pod.status.container_statuses
     has_run = not containers or any(status.has_run for status in containers)
-    disrupted = any(one.type == "DisruptionTarget" and one.status == "True" for one in pod.status.conditions)
+    disrupted = any(one.type == DISRUPTED and one.status == "True" for one in pod.status.conditions)
     by_itself = pod.status.phase == "Failed" and pod.ended_by_itself and not pod.status.reason and not disrupted
     failed = by_itself and has_run
     return Ended(pod.metadata.uid, f"the pod has {pod.status.phase.lower()}", failed, _ran_seconds(pod))

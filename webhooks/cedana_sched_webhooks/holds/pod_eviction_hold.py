@@ -19,16 +19,16 @@ import msgspec
 from cedana_sched.eviction_holds.decision import NOT_HELD
 from cedana_sched.eviction_holds.eviction_persistence import EvictionPersistence
 from cedana_sched.eviction_holds.pod_eviction_rule import KEPT, decide, eviction_request_tracker
-from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.builtin_kinds import DISRUPTED, Metadata
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
+from cedana_sched_webhooks.admission_types import find_true_condition
 from cedana_sched_webhooks.caches import AdmissionCaches
 from cedana_sched_webhooks.configuration import Configuration
 from cedana_sched_webhooks.holds.stale_write_patch import patch_for_stale_write
 
-DISRUPTED: Final = "DisruptionTarget"
 RETRY_SECONDS: Final = 1
 
 
@@ -100,5 +100,4 @@ class PodEvictionHold:
 
 
 def _is_disrupted(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == DISRUPTED and one.get("status") == "True" for one in conditions)
+    return find_true_condition(pod, DISRUPTED) is not None

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cedana_sched.kube.builtin_kinds import DISRUPTED
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
 
-_EVICTING: Final = frozenset({"Ready", "DisruptionTarget"})
+_EVICTING: Final = frozenset({"Ready", DISRUPTED})
 """Conditions that schedulers write on eviction."""
 _OF_REFUSALS: Final = frozenset({names.EVICTION_REQUESTED, names.DISRUPTION_REQUESTED})
 """Annotations that we write when we refuse an eviction."""
