@@ -55,6 +55,9 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     """The newest snapshot of its identity that is known to be committed and was not deleted by a user."""
     refused: str | None = None
     """Why the workload must not be restored at all: it starts cold or fails, as its policy requires."""
+    predecessor: str | None = None
+    """Why an earlier workload of its identity may still run, and the remedy; until a repeated report has None here, the
+    workload neither is restored nor starts cold."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

@@ -220,6 +220,8 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The newest snapshot known to be committed at the start; the checkpoint's record may have expired."""
     incarnation: int = 0
     """The workload's incarnation that this attempt is for; another incarnation has another record."""
+    predecessor: str | None = None
+    """Why an earlier workload of its identity may still run: until that has ended, this one waits."""
     cold: bool = False
     failure: str | None = None
     running_at: float | None = None

@@ -40,6 +40,7 @@ from cedana_sched.cluster.coordinator.missed_restores import MissedRestores
 from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
 from cedana_sched.cluster.coordinator.owner_references import OwnerReferences
 from cedana_sched.cluster.coordinator.periodic_pod_snapshots import PeriodicPodSnapshots
+from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.pods_missed_by_webhook import PodsMissedByWebhook
@@ -160,7 +161,8 @@ class LeadingCoordinator:
             if isinstance(one, QueuePolicies):
                 self._policies.add_queue_policy_source(one.queue_policy)
         of_all_pods = dataclasses.replace(access(PodReports.name), pods=self._everywhere)
-        self._pod_reports = PodReports(of_all_pods, self._alive, incarnations, by_id)
+        fencing = PodFencing(self._everywhere, self._nodes, self._checkpoints)
+        self._pod_reports = PodReports(of_all_pods, self._alive, incarnations, by_id, fencing)
         self._excluded = ExcludedNamespacesAdapter(served)
         self._periodic = PeriodicPodSnapshots(
             access(PeriodicPodSnapshots.name),

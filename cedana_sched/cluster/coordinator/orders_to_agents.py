@@ -20,6 +20,7 @@ from cedana_sched.cluster.coordinator.answer_validation import (
     outcome_if_undeliverable,
     truncate_outcome_texts,
 )
+from cedana_sched.cluster.coordinator.pod_fencing import is_out_of_service
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost, record_uid_of
@@ -54,8 +55,6 @@ from cedana_sched.model.texts import truncate_text
 
 log = structlog.get_logger(__name__)
 
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-"""Taint by which an admin declares a node permanently gone."""
 NO_AGENT = "node {node} has no agent of cedana-sched: no pod there can be saved"
 
 
@@ -268,13 +267,13 @@ class ObjectAgents:
         def heard(before: Node | None, now: Node | None) -> None:
             if now is None and before is not None:
                 lost.put_nowait(before.metadata.name)
-            elif now is not None and _is_out_of_service(now) and (before is None or not _is_out_of_service(before)):
+            elif now is not None and is_out_of_service(now) and (before is None or not is_out_of_service(before)):
                 lost.put_nowait(now.metadata.name)
 
         await self._nodes.synced.wait()
         self._nodes.subscribe(heard)
         for name in sorted(self._alive.nodes()):
-            if (node := self._nodes.get(name)) is None or _is_out_of_service(node):
+            if (node := self._nodes.get(name)) is None or is_out_of_service(node):
                 lost.put_nowait(name)
         try:
             while True:
@@ -298,7 +297,3 @@ def _progress_of(order: Order, status: OrderedStatus) -> Progress | StageProgres
     if isinstance(order, Stage):
         return StageProgress(order.restore_uid, shown.read_bytes)
     return Progress(order.checkpoint_uid, shown) if is_possible_transfer(shown) else None
-
-
-def _is_out_of_service(node: Node) -> bool:
-    return any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)

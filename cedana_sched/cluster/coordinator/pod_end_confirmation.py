@@ -39,6 +39,7 @@ class PodEndConfirmation:
         events: publishes that labels were restored.
         on_pod_ended: called with the uid of each ended pod, and the reason. Must not block.
         served: namespaces in which labels are restored.
+        objection_to_end: returns why a pod that the API server lacks may still run; None once it has ended.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class PodEndConfirmation:
         events: EventRecorder,
         on_pod_ended: Callable[[str, str], None],
         served: ServedNamespaces = EVERYWHERE,
+        objection_to_end: Callable[[WorkloadRef], str | None] = lambda workload: None,  # noqa: ARG005
     ) -> None:
+        self._objection_to_end = objection_to_end
         self._served = served
         self._api = api
         self._alive = alive
@@ -69,10 +72,8 @@ class PodEndConfirmation:
     async def _check_pod(self, workload: WorkloadRef) -> None:
         uid = workload.uid
         pod = await self._api.find(PODS, workload.name, workload.namespace, into=Pod)
-        if pod is None:
-            self._on_pod_ended(uid, "the pod was deleted")
-        elif pod.metadata.uid != uid:
-            self._on_pod_ended(uid, "the pod was deleted, and another one has its name")
+        if pod is None or pod.metadata.uid != uid:
+            self._report_if_fenced(workload, "" if pod is None else ", and another one has its name")
         elif pod.finished:
             self._on_pod_ended(uid, f"the pod has {pod.status.phase.lower()}")
         elif self._alive.has_dependent_record(uid):
@@ -81,6 +82,15 @@ class PodEndConfirmation:
                 await self._restore_label(pod)
             if not self._is_cached(workload):
                 asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._queue.add, workload)
+
+    def _report_if_fenced(self, workload: WorkloadRef, also: str) -> None:
+        """Report the end of a pod that the API server lacks, once none of its processes can run any more."""
+        if (why := self._objection_to_end(workload)) is None:
+            self._on_pod_ended(workload.uid, f"the pod was deleted{also}")
+            return
+        log.info("end of a pod is not certain", namespace=workload.namespace, pod=workload.name, reason=why)
+        if self._alive.has_dependent_record(workload.uid):
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._queue.add, workload)
 
     async def _restore_label(self, pod: Pod) -> None:
         metadata = pod.metadata

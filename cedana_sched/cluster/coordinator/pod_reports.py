@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import ClassVar
@@ -15,6 +16,7 @@ from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
 from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
 from cedana_sched.cluster.coordinator.pod_end_confirmation import PodEndConfirmation
+from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.kube.builtin_kinds import DISRUPTED, Pod
 from cedana_sched.model.errors import UsageError
@@ -24,6 +26,9 @@ from cedana_sched.model.preemption import Release, WorkloadRef
 from cedana_sched_webhooks.snapshot_choice import requested_snapshot_of
 
 log = structlog.get_logger(__name__)
+
+LOOK_AGAIN_SECONDS = 2.0
+"""For a pod whose predecessor may still run: also the time since its deletion counts, which no watch shows."""
 
 
 class PodReports:
@@ -37,6 +42,7 @@ class PodReports:
         alive: PodNodeDependencies,
         incarnations: IncarnationNumbers,
         checkpoints: CheckpointsById,
+        fencing: PodFencing | None = None,
     ) -> None:
         """Construct the reporter.
 
@@ -47,13 +53,21 @@ class PodReports:
             incarnations: incarnations of restored pods.
             checkpoints: all Checkpoints. Our webhook makes a pod wait only if its id has one, or the pod names its
                 snapshot: any other waiting pod in an unserved namespace has our reserved names from its own author.
+            fencing: evidence that pods have ended; None: a deleted pod has ended.
         """
+        self._fencing = fencing
         self._cluster = cluster
         self._incarnations = incarnations
         self._alive = alive
         self._checkpoints = checkpoints
         self._ends = PodEndConfirmation(
-            cluster.api, alive, self._is_cached, cluster.events, self._on_pod_ended, cluster.served
+            cluster.api,
+            alive,
+            self._is_cached,
+            cluster.events,
+            self._on_pod_ended,
+            cluster.served,
+            fencing.objection_to_end if fencing is not None else lambda workload: None,  # noqa: ARG005
         )
         self._readers: ReportFanout[Report] = ReportFanout()
 
@@ -72,12 +86,23 @@ class PodReports:
         with self._readers.subscribed_queue() as queue:
 
             def heard(before: Pod | None, now: Pod | None) -> None:
+                if now is None and before is not None:
+                    timers.pop(before.metadata.uid, None)
                 for report in self._reports_of_change(before, now):
                     queue.put_nowait(report)
+                    if isinstance(report, Starting) and report.predecessor is not None:
+                        look_again(report.workload)
+
+            def look_again(waiting: WorkloadRef) -> None:
+                later = asyncio.get_running_loop().call_later(
+                    LOOK_AGAIN_SECONDS, replaced_by, waiting.namespace, waiting.name
+                )
+                timers[waiting.uid] = later
 
             def replaced_by(namespace: str, name: str) -> None:
                 heard(None, self._cluster.pods.get(name, namespace))
 
+            timers: dict[str, asyncio.TimerHandle] = {}
             self._cluster.pods.subscribe(heard)
             self._incarnations.subscribe(replaced_by)
             self._alive.subscribe(self._enqueue_if_uncached)
@@ -89,6 +114,8 @@ class PodReports:
                 while True:
                     yield await queue.get()
             finally:
+                for timer in timers.values():
+                    timer.cancel()
                 self._cluster.pods.unsubscribe(heard)
                 self._incarnations.unsubscribe(replaced_by)
                 self._alive.unsubscribe(self._enqueue_if_uncached)
@@ -147,6 +174,7 @@ class PodReports:
             incarnation=self._incarnations.latest_incarnation_of(pod.metadata.uid),
             newest_snapshot=self._newest_snapshot_of(identity),
             refused=refused,
+            predecessor=self._fencing.objection_to_start(pod) if self._fencing is not None else None,
         )
 
     def _newest_snapshot_of(self, identity: Identity) -> SnapshotRef | None:

@@ -55,6 +55,8 @@ def blocked_by(registry: RecordRegistry, restore: Restore, wanted: SnapshotRef |
     """
     if flying := checkpoints_awaited_by(registry, restore):
         return f"a checkpoint of {flying[0].identity} is in flight"
+    if restore.predecessor is not None:
+        return restore.predecessor
     if mine := checkpoints_of_restarted_workload(registry, restore):
         return f"it is about to be evicted, with {mine[0].snapshot or 'a checkpoint'} of its own"
     is_earlier = True  # of two waiting restores, the later one waits for the earlier one

@@ -69,7 +69,7 @@ class Restores:
         earlier = self._registry.latest_restore_of_workload(report.workload.uid)
         if earlier is not None:
             if report.incarnation <= earlier.incarnation:
-                self._refuse_if_rival_runs(self._refresh_newest_snapshot(earlier, report), report)
+                self._refuse_if_rival_runs(self._refresh_waiting_restore(earlier, report), report)
                 return
             if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # no files were written into the earlier one
                 self._registry.update(replace(earlier, incarnation=report.incarnation))
@@ -87,10 +87,12 @@ class Restores:
             deadline=self._turn.now + report.policy.restore_deadline_seconds,
             requested_snapshot=report.requested_snapshot,
             newest_snapshot=report.newest_snapshot,
+            predecessor=report.predecessor,
             incarnation=report.incarnation,
         )
         restore = replace(restore, quick_failures=inherited_failures(self._registry, restore))
         self._registry.add(restore, self._turn.now, f"{adapter} starts {report.workload.name}")
+        self._publish_predecessor(restore)
         self._refuse_if_rival_runs(restore, report)
 
     def apply_answer(self, outcome: RestoreOutcome) -> None:
@@ -169,7 +171,8 @@ class Restores:
             return
         notes = self._steps.transient[restore.uid]
         problem = restore_obstacles.request_refusal(restore) or notes.rival
-        if problem and not restore_obstacles.checkpoints_of_restarted_workload(self._registry, restore):
+        must_wait = restore.predecessor or restore_obstacles.checkpoints_of_restarted_workload(self._registry, restore)
+        if problem and not must_wait:
             self._steps.apply_failure_policy(restore, problem)
         elif self._blocked_by(restore) is not None:
             if restore_obstacles.checkpoints_awaited_by(self._registry, restore):
@@ -205,13 +208,23 @@ class Restores:
 
     # -- starts
 
-    def _refresh_newest_snapshot(self, restore: Restore, report: Starting) -> Restore:
-        """Refresh `newest_snapshot`: a user may have deleted snapshots on purpose meanwhile."""
-        if restore.step is not RestoreStep.WAITING or restore.newest_snapshot == report.newest_snapshot:
+    def _refresh_waiting_restore(self, restore: Restore, report: Starting) -> Restore:
+        """Refresh `predecessor`, and `newest_snapshot`: a user may have deleted snapshots on purpose meanwhile."""
+        known = (restore.newest_snapshot, restore.predecessor)
+        if restore.step is not RestoreStep.WAITING or known == (report.newest_snapshot, report.predecessor):
             return restore
-        restore = replace(restore, newest_snapshot=report.newest_snapshot)
+        waited = restore.predecessor
+        restore = replace(restore, newest_snapshot=report.newest_snapshot, predecessor=report.predecessor)
         self._registry.update(restore)
+        if waited != restore.predecessor:
+            self._registry.mark_for_reconciliation(restore.uid)
+            restore = self._steps.extend_for_wait(restore)  # the wait does not count
+            self._publish_predecessor(restore)
         return restore
+
+    def _publish_predecessor(self, restore: Restore) -> None:
+        if restore.predecessor is not None:
+            self._turn.publish(user_events.predecessor_runs_event(restore, restore.predecessor))
 
     def _refuse_if_rival_runs(self, restore: Restore, report: Starting) -> None:
         """Refuse a restore whose identity another workload runs under, unless that workload is being saved.
@@ -381,6 +394,11 @@ class Restores:
         mine = restore_obstacles.checkpoints_of_restarted_workload(self._registry, restore) if is_waiting else []
         if self._steps.extend_for_checkpoints(restore, in_flight, mine):
             return
+        if is_waiting and restore.predecessor is not None:
+            later = self._steps.extend_for_wait(restore)
+            if later.deadline > self._turn.now:
+                self.set_next_timer(later)
+                return
         seconds = restore.deadline - restore.created_at
         why = f"not restored within {user_events.format_seconds(seconds)}"
         if mine:  # evicted by its scheduler, but not deleted

@@ -191,6 +191,12 @@ def restore_delayed_event(restore: Restore, why: str, now: float) -> PublishEven
     return _event_of_record(restore, "RestoreDelayed", text, Severity.WARNING)
 
 
+def predecessor_runs_event(restore: Restore, why: str) -> PublishEvent:
+    """Return the Event that a restore waits for the end of an earlier workload of its identity."""
+    text = f"{restore.workload.name} waits, so that nothing runs twice: {why}"
+    return _event_of_record(restore, "RestoreDelayed", text, Severity.WARNING)
+
+
 def workload_restarted_event(earlier: Restore, workload: WorkloadRef) -> PublishEvent:
     """Return the Event that a workload restarts and loses the work since its last start that no snapshot holds."""
     was = (

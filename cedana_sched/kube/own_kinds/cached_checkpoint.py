@@ -12,6 +12,7 @@ from cedana_sched.kube.builtin_kinds import Metadata, read_time
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PartialStruct, PodRef, SnapshotName, intern_texts
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import AfterCommit
 from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, Phase
 from cedana_sched.model.texts import truncate_text
 
@@ -95,14 +96,16 @@ class KnownSpec(CheckpointSpec, frozen=True):
     uid: str = ""
     namespace_uid: str = ""
     reason: str = ""
+    after_commit: str = ""
 
     def __post_init__(self) -> None:
-        """Share the namespace's uid and the reason."""
-        intern_texts(self, "namespace_uid", "reason")
+        """Share the texts that many objects have."""
+        intern_texts(self, "namespace_uid", "reason", "after_commit")
 
 
 class KnownStatus(CheckpointStatus, frozen=True):
     unconfirmed: bool = False
+    eviction_cancelled: bool = False
     cancelled: bool = False
     freeze_time: str | None = None
     completion_time: str | None = None
@@ -134,6 +137,11 @@ class KnownCheckpoint(Checkpoint, frozen=True):
             return None
         identity = Identity(self.metadata.namespace, named.id, named.index, named.container)
         return SnapshotRef(identity, named.generation)
+
+    @property
+    def has_pod_run_on(self) -> bool:
+        """Whether the pod was thawed after the commit, and has work that the snapshot lacks."""
+        return self.spec.after_commit == AfterCommit.LEAVE_RUNNING or self.status.eviction_cancelled
 
     @property
     def manifest_digest(self) -> str:

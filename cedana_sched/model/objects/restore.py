@@ -53,6 +53,8 @@ class RestoreStatus(ReportedStatus):
     """The newest snapshot known to be committed when the pod started; absent if none was."""
     incarnation: int = 0
     """How often the pod's containers had been recreated before, for example after a reboot of the node."""
+    predecessor: str | None = None
+    """Why an earlier pod of its identity may still run; until that has ended, the pod waits."""
     cold: bool = False
     message: str | None = None
     start_time: MicroTime | None = None

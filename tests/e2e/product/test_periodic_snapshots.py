@@ -1,4 +1,4 @@
-"""Pods are saved at the interval of their policy, and keep running."""
+"""Pods that are saved while they run continue when they, or their nodes, are lost; and never beside themselves."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import asyncio
 
 import pytest
 
+from cedana_sched.cluster.coordinator.pod_fencing import OUT_OF_SERVICE
 from cedana_sched.model.objects.names import API_VERSION, ID, POLICY
 from tests.cluster.api.client import Api, Object
-from tests.cluster.api.waiting import wait_for_all
+from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
+from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace, container, job
 from tests.cluster.patience import patient
-from tests.e2e.product import parts
+from tests.e2e.product import parts, s3_server
+from tests.e2e.product.cordoning import cordoned
 from tests.e2e.product.counting import begun, counting
+from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.policies import own_policy
 
-pytestmark = [pytest.mark.any_shape, pytest.mark.exhaustive]
+pytestmark = pytest.mark.any_shape
 
 _OFTEN = {"intervalSeconds": 2, "maxFrozenPercent": 50, "retention": {"keepLast": 2}}
 
@@ -34,25 +38,65 @@ async def _saved(namespace: Namespace, generation: int) -> list[Object]:
     """Wait until this generation is restorable; all Checkpoints."""
 
     def is_saved(found: list[Object]) -> bool:
-        shown = (one.get("status", {}) for one in found)
-        ready = (status["snapshot"]["generation"] for status in shown if status.get("phase") == "Ready")
+        ready = (one["status"]["snapshot"]["generation"] for one in found if one["status"].get("phase") == "Ready")
         return max(ready, default=0) >= generation
 
     return await wait_for_all(namespace.api, API_VERSION, "Checkpoint", is_saved, namespace=namespace.name)
 
 
-async def test_running_pod_is_saved_again_and_again_and_misses_nothing(
+async def _enough(namespace: Namespace, pod: str) -> None:
+    await namespace.exec(pod, "touch", "/tmp/enough")
+    await namespace.wait("batch/v1", "Job", "md", lambda body: bool(body["status"].get("succeeded")), within=60)
+
+
+async def test_running_pod_is_saved_and_its_successor_waits_for_its_end(
     namespace: Namespace, toolbox: str, installed: Product, api: Api
 ) -> None:
     del installed
     async with own_policy(namespace, **_OFTEN) as policy, Following.of(namespace, "md") as md:
         await namespace.apply(_job(toolbox, policy))
         await asyncio.wait_for(begun(md, 0), patient(120))
-        found = await _saved(namespace, 3)
+        found = await _saved(namespace, 4)
         assert {one["spec"]["reason"] for one in found} == {"Interval"}
         assert len(md.pods[0]) == 1
-        counted = len(md.lines(0))
-        await asyncio.wait_for(md.said(0, counted + 5), patient(60))
         numbers = list(map(int, md.lines(0)))
         assert numbers == list(range(len(numbers)))
+        await namespace.delete("v1", "Pod", md.pods[0][0])
+        await asyncio.wait_for(begun(md, 0, counts=len(md.lines(0)) + 40), patient(180))
+        first, second = (list(map(int, lines)) for lines in md.by_pod(0))
+        assert 0 < second[0] <= first[-1] + 1
+        assert second == list(range(second[0], second[0] + len(second)))
+        await _enough(namespace, md.pods[0][1])
+    await parts.whole(api)
+
+
+@pytest.mark.exhaustive
+async def test_pod_of_a_dead_node_continues_from_its_last_snapshot_once_the_node_is_fenced(
+    namespace: Namespace, toolbox: str, installed: Product, cluster: Cluster, api: Api
+) -> None:
+    del installed
+    (server,) = await api.objects("v1", "Pod", s3_server.NAMESPACE)
+    async with own_policy(namespace, **_OFTEN) as policy, Following.of(namespace, "md") as md:
+        async with cordoned(namespace, server["spec"]["nodeName"]):
+            await namespace.apply(_job(toolbox, policy))
+            await asyncio.wait_for(begun(md, 0), patient(120))
+        await _saved(namespace, 2)
+        old, name = md.pods[0][0], md.nodes[0][0]
+        node = cluster.nodes[name]
+        node.kill()
+        await wait_for(api, "v1", "Node", name, has_condition("Ready", "Unknown"), within=120)
+        await namespace.delete("v1", "Pod", old, grace=0)
+        successor = (await namespace.pods("job=md", count=1))[0]["metadata"]["name"]
+        (message,) = set(await wait_for_messages(namespace, successor, "RestoreDelayed"))
+        assert f"on node {name}, which is not ready" in message
+        await namespace.kubectl("taint", "node", name, f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute")
+        try:
+            await asyncio.wait_for(begun(md, 0, counts=len(md.lines(0)) + 40), patient(180))
+            second = list(map(int, md.by_pod(0)[-1]))
+            assert second[0] > 0
+            assert second == list(range(second[0], second[0] + len(second)))
+            await _enough(namespace, successor)
+        finally:
+            await cluster.start_node(node)
+            await namespace.kubectl("taint", "node", name, f"{OUT_OF_SERVICE}-")
     await parts.whole(api)

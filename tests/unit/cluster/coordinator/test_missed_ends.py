@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.cluster.coordinator import pod_end_confirmation
-from cedana_sched.cluster.coordinator.orders_to_agents import OUT_OF_SERVICE, ObjectAgents
+from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
+from cedana_sched.cluster.coordinator.pod_fencing import OUT_OF_SERVICE
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection

@@ -1,0 +1,167 @@
+"""When a pod has ended for certain, so that another one may continue its work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cedana_sched.cluster.coordinator.pod_fencing import OUT_OF_SERVICE, PodFencing
+from cedana_sched.kube.builtin_kinds import (
+    Condition,
+    Metadata,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Taint,
+)
+from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
+from cedana_sched.kube.watching import Informer
+from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import WorkloadRef
+from tests.unit.cluster.coordinator.filled_mirrors import filled
+
+NOW = 1_777_636_800.0
+NOON, EARLIER = "2026-05-01T12:00:00Z", "2026-05-01T09:00:00Z"
+
+
+def node(*, ready: bool = True, taint: str | None = None, since: str = EARLIER) -> Node:
+    conditions = (Condition("Ready", "True" if ready else "Unknown", last_transition_time=since),)
+    taints = () if taint is None else (Taint(taint),)
+    return Node(Metadata("n1", resource_version="1"), NodeSpec(taints), NodeStatus(conditions))
+
+
+def pod(name: str = "old", *, phase: str = "Running", deleted: bool = False, grace: int | None = None) -> Pod:
+    metadata = Metadata(
+        name=name,
+        namespace="bio",
+        uid=f"uid-of-{name}",
+        annotations={names.ID: "md", names.INDEX: "0"},
+        deletion_timestamp=NOON if deleted else None,
+    )
+    return Pod(metadata, PodSpec(node_name="n1", termination_grace_period_seconds=grace), PodStatus(phase=phase))
+
+
+def snapshot(
+    generation: int = 1, of: str = "old", *, after: str = "LeaveRunning", spared: bool = False
+) -> KnownCheckpoint:
+    status: dict[str, Any] = {
+        "step": "Ready",
+        "snapshot": {"id": "md", "generation": generation},
+        "evictionCancelled": spared,
+    }
+    spec = {"identity": {"id": "md"}, "podRef": {"nodeName": "n1", "uid": f"uid-of-{of}"}, "afterCommit": after}
+    metadata = {"name": f"md-{generation}", "namespace": "bio", "resourceVersion": "1"}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, KnownCheckpoint)
+
+
+OLD = WorkloadRef("uid-of-old", "bio", "old", "n1")
+NEW = pod("new", phase="Pending")
+
+
+class Field:
+    """Pods, nodes, Checkpoints and the time, as a coordinator sees them."""
+
+    def __init__(self, *pods: Pod, nodes: tuple[Node, ...] = (), checkpoints: tuple[KnownCheckpoint, ...] = ()) -> None:
+        self.now = NOW
+        self.pods: Informer[Pod] = filled(*pods)
+        self.nodes: Informer[Node] = filled(*nodes)
+        self.fencing = PodFencing(self.pods, self.nodes, filled(*checkpoints), lambda: self.now)
+
+    def end(self) -> str | None:
+        return self.fencing.objection_to_end(OLD)
+
+    def start(self) -> str | None:
+        return self.fencing.objection_to_start(NEW)
+
+
+def test_a_pod_whose_node_is_gone_has_ended() -> None:
+    assert Field().end() is None
+
+
+def test_a_pod_of_a_node_out_of_service_has_ended() -> None:
+    assert Field(nodes=(node(ready=False, taint=OUT_OF_SERVICE),)).end() is None
+
+
+def test_a_pod_of_a_node_that_is_cut_off_may_run_however_long_ago_it_was_deleted() -> None:
+    field = Field(pod(), nodes=(node(ready=False, taint="node.kubernetes.io/unreachable"),))
+    field.pods._drop(pod())
+    field.now += 86_400
+    assert OUT_OF_SERVICE in (field.end() or "")
+
+
+def test_a_pod_that_was_seen_finished_has_ended_wherever_its_node_is() -> None:
+    field = Field(pod(), nodes=(node(ready=False),))
+    field.pods._put(pod(phase="Failed"))
+    field.pods._drop(pod())
+    assert field.end() is None
+
+
+def test_a_ready_kubelet_has_the_grace_of_the_pod_to_end_it() -> None:
+    field = Field(pod(grace=120), nodes=(node(),))
+    field.pods._drop(pod())
+    field.now += 179
+    assert field.end() is not None
+    field.now += 1
+    assert field.end() is None
+
+
+def test_the_time_of_a_kubelet_counts_from_when_its_node_is_ready_again() -> None:
+    field = Field(pod(grace=10), nodes=(node(ready=False),))
+    field.pods._drop(pod())
+    field.now += 3600
+    field.nodes._put(node(since="2026-05-01T13:00:00Z"))
+    assert field.end() is not None
+    field.now += 70
+    assert field.end() is None
+
+
+def test_a_pod_that_disappeared_before_the_coordinator_led_has_a_kubelet_s_time_as_well() -> None:
+    field = Field(nodes=(node(),))
+    assert field.end() is not None
+    field.now += 90
+    assert field.end() is None
+
+
+def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
+    field = Field(NEW, pod(deleted=True), nodes=(node(),), checkpoints=(snapshot(),))
+    assert field.start() == "old is being deleted, and may still run on node n1"
+    field.pods._put(pod(deleted=True, phase="Failed"))
+    assert field.start() is None
+
+
+@pytest.mark.parametrize("nodes", [(), (node(ready=False, taint=OUT_OF_SERVICE),)], ids=["node gone", "out of service"])
+def test_a_deleted_pod_of_a_fenced_node_is_not(nodes: tuple[Node, ...]) -> None:
+    assert Field(NEW, pod(deleted=True), nodes=nodes, checkpoints=(snapshot(),)).start() is None
+
+
+def test_a_deleted_pod_of_a_node_that_is_cut_off_is_waited_for_with_a_remedy() -> None:
+    field = Field(NEW, pod(deleted=True), nodes=(node(ready=False),), checkpoints=(snapshot(),))
+    assert "delete the node's object" in (field.start() or "")
+
+
+def test_a_pod_that_stands_still_since_its_snapshot_is_not_waited_for() -> None:
+    stopped = snapshot(2, after="Stop")
+    assert Field(NEW, pod(deleted=True), nodes=(node(),), checkpoints=(snapshot(), stopped)).start() is None
+    spared = snapshot(2, after="Stop", spared=True)
+    assert Field(NEW, pod(deleted=True), nodes=(node(),), checkpoints=(snapshot(), spared)).start() is not None
+
+
+def test_a_pod_that_ran_on_and_disappeared_is_waited_for() -> None:
+    field = Field(NEW, nodes=(node(ready=False),), checkpoints=(snapshot(),))
+    assert "saved as md/0@1" in (field.start() or "")
+    field.nodes._drop(node())
+    assert field.start() is None
+
+
+def test_only_the_newest_snapshot_says_who_ran_on() -> None:
+    newest = snapshot(2, "other", after="Stop")
+    assert Field(NEW, nodes=(node(ready=False),), checkpoints=(snapshot(), newest)).start() is None
+
+
+def test_a_pod_does_not_wait_for_itself() -> None:
+    assert Field(NEW, nodes=(node(ready=False),), checkpoints=(snapshot(of="new"),)).start() is None

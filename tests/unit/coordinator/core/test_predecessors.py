@@ -1,0 +1,60 @@
+"""A workload waits while an earlier one of its identity may still run, however long that takes."""
+
+from __future__ import annotations
+
+from cedana_sched.adapter.contract import Starting
+from cedana_sched.coordinator.core import PublishEvent
+from cedana_sched.model.orders import SnapshotFound
+from cedana_sched.model.records import Restore
+from tests.unit.coordinator.core.core_builders import MD, POLICY, Told, ref, workload
+
+WHY = "old may still run on node n1, which is not ready"
+
+
+def starting(predecessor: str | None = WHY, *, refused: str | None = None) -> Starting:
+    return Starting(workload("w1", "n2"), MD, POLICY, predecessor=predecessor, refused=refused)
+
+
+def test_nothing_is_looked_for_while_its_predecessor_may_run() -> None:
+    told = Told().report(starting())
+    assert told.orders() == []
+    (text,) = [one.text for one in told.said if isinstance(one, PublishEvent)]
+    assert text == f"name-of-w1 waits, so that nothing runs twice: {WHY}"
+    assert told.report(starting()).said == []
+
+
+def test_it_is_restored_once_the_predecessor_has_ended() -> None:
+    told = Told().report(starting()).after(30).report(starting(None))
+    assert told.orders() == ["FindSnapshot restore.w1"]
+    told.tell(SnapshotFound("restore.w1", ref(3)))
+    assert told.orders() == ["Stage restore.w1"]
+
+
+def test_it_never_starts_beside_it_and_its_deadline_counts_from_then() -> None:
+    told = Told().report(starting())
+    for _ in range(20):
+        told.after(POLICY.restore_deadline_seconds - 1)
+        assert told.orders() == []
+    assert told.step("restore.w1") == "Waiting"
+    told.report(starting(None))
+    record = told.saved["restore.w1"]
+    assert isinstance(record, Restore)
+    assert record.deadline == told.now + POLICY.restore_deadline_seconds
+
+
+def test_the_next_coordinator_waits_as_well() -> None:
+    assert Told().report(starting()).restart().orders() == []
+
+
+def test_a_lookup_is_given_up_when_a_predecessor_shows() -> None:
+    told = Told().report(starting(None))
+    assert told.orders() == ["FindSnapshot restore.w1"]
+    told.report(starting())
+    told.tell(SnapshotFound("restore.w1", ref(3)))
+    assert told.step("restore.w1") == "Waiting"
+
+
+def test_a_refused_one_does_not_start_beside_it_either() -> None:
+    told = Told().report(starting(refused="its annotation names no snapshot"))
+    assert told.orders() == []
+    assert told.report(starting(None, refused="its annotation names no snapshot")).orders() == ["StartCold restore.w1"]
