@@ -58,6 +58,9 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     predecessor: str | None = None
     """Why an earlier workload of its identity may still run, and the remedy; until a repeated report has None here, the
     workload neither is restored nor starts cold."""
+    loss: str | None = None
+    """How an earlier workload of its identity was lost with its node, so that the policy's `on_node_loss` applies; None
+    if it was not."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

@@ -43,6 +43,14 @@ class OnFinalDeletion(StrEnum):
     """It is saved before it ends, as a pod that has a successor."""
 
 
+class OnNodeLoss(StrEnum):
+    """What happens to a workload that was lost with its node: work after its last snapshot is repeated, or not."""
+
+    RESTORE = "Restore"
+    COLD_START = "ColdStart"
+    FAIL = "Fail"
+
+
 class Compression(StrEnum):
     """Compression of chunks. AUTO adapts to the store's throughput."""
 
@@ -82,6 +90,7 @@ class CheckpointPolicy(BaseModel):
     )
     on_restore_failure: Annotated[OnRestoreFailure, Field(alias="onRestoreFailure")] = OnRestoreFailure.COLD_START
     on_final_deletion: Annotated[OnFinalDeletion, Field(alias="onFinalDeletion")] = OnFinalDeletion.DISCARD
+    on_node_loss: Annotated[OnNodeLoss, Field(alias="onNodeLoss")] = OnNodeLoss.RESTORE
     quick_failure_threshold: Annotated[int, Field(ge=1, le=100, alias="quickFailureThreshold")] = 2
     """How many times a program may fail soon after a restore from one snapshot; after that an older snapshot is
     restored, or `on_restore_failure` applies if there is none."""

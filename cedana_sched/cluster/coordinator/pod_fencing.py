@@ -11,6 +11,7 @@ force. Evidence that a pod has ended is one of these:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from cedana_sched.adapter.protected_pods import find_identity
 from cedana_sched.coordinator.core.user_events import format_short_name
@@ -23,6 +24,8 @@ from cedana_sched.model.identity import Identity, may_be_same_namespace
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import CheckpointStep
+
+T = TypeVar("T")
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 """Taint by which an admin declares a node permanently gone."""
@@ -61,6 +64,8 @@ class PodFencing:
         self._began_at = now()
         self._finished: dict[str, None] = {}
         """Uids of pods that were seen finished."""
+        self._ended_by_themselves: dict[str, None] = {}
+        """Uids of those that no component has ended: their program did."""
         self._gone: dict[str, tuple[float, float]] = {}
         """By uid of a pod that disappeared unfinished: when, and its grace in seconds."""
         self._shown: dict[str, None] = {}
@@ -100,6 +105,17 @@ class PodFencing:
                 return self._objection_to_ending(other)
         return self._objection_to_lost(identity, pod)
 
+    def loss_before(self, pod: Pod) -> str | None:
+        """Return how the pod's predecessor was lost with its node; None if it was not, or has not run on unsaved."""
+        identity = find_identity(pod)
+        newest = self._newest_snapshot(identity, pod) if identity is not None else None
+        if newest is None or not newest.has_pod_run_on or newest.spec.pod_ref.uid in self._ended_by_themselves:
+            return None
+        ref = newest.spec.pod_ref
+        node = self._nodes.get(ref.node_name)
+        is_lost = ref.uid != pod.metadata.uid and (node is None or is_out_of_service(node))
+        return f"node {ref.node_name} was lost with {_name_of_saved(newest)}" if is_lost else None
+
     def _is_ending(self, pod: Pod) -> bool:
         """Whether the pod is about to end, and executes until then."""
         metadata, node = pod.metadata, self._nodes.get(pod.spec.node_name)
@@ -125,36 +141,46 @@ class PodFencing:
 
     def _objection_to_lost(self, identity: Identity, pod: Pod) -> str | None:
         """Return why a pod that ran on after its newest snapshot, and that the API server lacks, may still run."""
+        newest = self._newest_snapshot(identity, pod)
+        if newest is None or not newest.has_pod_run_on:
+            return None
+        ref = newest.spec.pod_ref
+        if ref.uid == pod.metadata.uid or ref.uid in self._shown:
+            return None
+        return self.objection_to_end(WorkloadRef(ref.uid, identity.namespace, _name_of_saved(newest), ref.node_name))
+
+    def _newest_snapshot(self, identity: Identity, pod: Pod) -> KnownCheckpoint | None:
         mine = pod.metadata.annotations.get(names.NAMESPACE_UID, "")
         made = [
             one
             for one in self._snapshots.objects_of(identity)
             if one.status.step is CheckpointStep.READY and may_be_same_namespace(one.spec.namespace_uid, mine)
         ]
-        newest = max(made, key=lambda one: one.snapshot.generation if one.snapshot is not None else 0, default=None)
-        if newest is None or not newest.has_pod_run_on:
-            return None
-        ref = newest.spec.pod_ref
-        if ref.uid == pod.metadata.uid or ref.uid in self._shown:
-            return None
-        name = f"the pod that was saved as {format_short_name(newest.snapshot)}" if newest.snapshot else "its pod"
-        return self.objection_to_end(WorkloadRef(ref.uid, identity.namespace, name, ref.node_name))
+        return max(made, key=lambda one: one.snapshot.generation if one.snapshot is not None else 0, default=None)
 
     def _on_pod_changed(self, before: Pod | None, now: Pod | None) -> None:
         if now is not None:
             self._shown[now.metadata.uid] = None
             if now.finished:
-                self._finished[now.metadata.uid] = None
-                while len(self._finished) > MOST_FINISHED:
-                    del self._finished[next(iter(self._finished))]
+                _remember(self._finished, now.metadata.uid, None)
+            if now.ended_by_itself and not any(one.type == "DisruptionTarget" for one in now.status.conditions):
+                _remember(self._ended_by_themselves, now.metadata.uid, None)
         elif before is not None:
             uid = before.metadata.uid
             self._shown.pop(uid, None)
             if uid not in self._finished:
                 grace = before.spec.termination_grace_period_seconds
-                self._gone[uid] = (self._now(), UNKNOWN_GRACE_SECONDS if grace is None else float(grace))
-                while len(self._gone) > MOST_FINISHED:
-                    del self._gone[next(iter(self._gone))]
+                _remember(self._gone, uid, (self._now(), UNKNOWN_GRACE_SECONDS if grace is None else float(grace)))
+
+
+def _name_of_saved(one: KnownCheckpoint) -> str:
+    return f"the pod that was saved as {format_short_name(one.snapshot)}" if one.snapshot is not None else "its pod"
+
+
+def _remember(known: dict[str, T], uid: str, value: T) -> None:
+    known[uid] = value
+    while len(known) > MOST_FINISHED:
+        del known[next(iter(known))]
 
 
 def _ready_since(node: Node) -> float | None:

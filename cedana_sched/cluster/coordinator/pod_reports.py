@@ -175,6 +175,7 @@ class PodReports:
             newest_snapshot=self._newest_snapshot_of(identity),
             refused=refused,
             predecessor=self._fencing.objection_to_start(pod) if self._fencing is not None else None,
+            loss=self._fencing.loss_before(pod) if self._fencing is not None else None,
         )
 
     def _newest_snapshot_of(self, identity: Identity) -> SnapshotRef | None:

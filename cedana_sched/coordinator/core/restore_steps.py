@@ -20,7 +20,7 @@ from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import FailWorkload, FindSnapshot, Order, RestoreSnapshot, Stage, StartCold
-from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, OnRestoreFailure
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, OnNodeLoss, OnRestoreFailure
 from cedana_sched.model.preemption import AfterCommit, Verdict
 from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
 
@@ -84,6 +84,8 @@ class TransientState:
     """The awaited checkpoint is terminal, another obstacle remains."""
     is_promised: bool = False
     """Started on behalf of a snapshot that the registry may not contain."""
+    loss: str | None = None
+    """How its predecessor was lost with its node, if the policy does not restore then."""
     rival: str | None = None
     """Why the restore is refused once its workload's own checkpoint is terminal."""
     tries: int = 0
@@ -140,6 +142,14 @@ class RestoreSteps:
             self.take_transition(restore, Cause.START_COLD, cold=True, failure=why, snapshot=snapshot)
         else:
             self.take_transition(restore, Cause.GIVE_UP, failure=why, snapshot=snapshot)
+
+    def apply_loss_policy(self, restore: Restore, loss: str) -> None:
+        """Start cold or fail after the loss of a node, as the policy's `on_node_loss` requires."""
+        why = f"{loss}, and the policy has onNodeLoss: {restore.policy.on_node_loss}"
+        if restore.policy.on_node_loss is OnNodeLoss.COLD_START:
+            self.take_transition(restore, Cause.START_COLD, cold=True, failure=why)
+        else:
+            self.take_transition(restore, Cause.GIVE_UP, failure=why)
 
     # -- timers
 

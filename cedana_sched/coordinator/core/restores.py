@@ -36,6 +36,7 @@ from cedana_sched.model.orders import (
     StartedCold,
     WorkloadFailed,
 )
+from cedana_sched.model.policy import OnNodeLoss
 from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, CheckpointStep, Restore, RestoreStep
 
 
@@ -174,6 +175,8 @@ class Restores:
         must_wait = restore.predecessor or restore_obstacles.checkpoints_of_restarted_workload(self._registry, restore)
         if problem and not must_wait:
             self._steps.apply_failure_policy(restore, problem)
+        elif notes.loss and not must_wait and restore.requested_snapshot is None:
+            self._steps.apply_loss_policy(restore, notes.loss)
         elif self._blocked_by(restore) is not None:
             if restore_obstacles.checkpoints_awaited_by(self._registry, restore):
                 notes.awaits_checkpoint = True
@@ -236,6 +239,9 @@ class Restores:
         notes = self._steps.transient[restore.uid]
         if report.continues:
             notes.is_promised = True
+        if report.loss is not None and restore.policy.on_node_loss is not OnNodeLoss.RESTORE:
+            notes.loss = report.loss
+            self._registry.mark_for_reconciliation(restore.uid)
         if report.refused is not None:
             notes.rival = report.refused
             self.look_up_if_unblocked(restore)

@@ -127,7 +127,14 @@ def report_of_run_start(job: Job, run: Run, workload: WorkloadRef) -> Starting |
     if identity is None:
         return None
     wanted = SnapshotRef(identity, job.wanted_generation) if job.wanted_generation is not None else None
-    return Starting(workload, identity, job.description.policy, wanted)
+    loss = "its processes were lost" if _was_lost_before(job, run) else None
+    return Starting(workload, identity, job.description.policy, wanted, loss=loss)
+
+
+def _was_lost_before(job: Job, run: Run) -> bool:
+    """Whether the previous run of the replica was lost, with its work after the last snapshot."""
+    earlier = [one for one in job.runs if one.index == run.index and one.uid != run.uid and one.attempt < run.attempt]
+    return bool(earlier) and max(earlier, key=lambda one: one.attempt).ending == LOST
 
 
 def on_run_began(draft: Draft, uid: str, beginning: RunStartDetails) -> None:

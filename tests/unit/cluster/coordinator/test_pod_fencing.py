@@ -78,6 +78,9 @@ class Field:
     def start(self) -> str | None:
         return self.fencing.objection_to_start(NEW)
 
+    def loss(self) -> str | None:
+        return self.fencing.loss_before(NEW)
+
 
 def test_a_pod_whose_node_is_gone_has_ended() -> None:
     assert Field().end() is None
@@ -165,3 +168,16 @@ def test_only_the_newest_snapshot_says_who_ran_on() -> None:
 
 def test_a_pod_does_not_wait_for_itself() -> None:
     assert Field(NEW, nodes=(node(ready=False),), checkpoints=(snapshot(of="new"),)).start() is None
+
+
+def test_a_pod_that_ran_on_is_lost_with_its_node() -> None:
+    lost = "node n1 was lost with the pod that was saved as md/0@1"
+    assert Field(NEW, checkpoints=(snapshot(),)).loss() == lost
+    assert Field(NEW, nodes=(node(ready=False, taint=OUT_OF_SERVICE),), checkpoints=(snapshot(),)).loss() == lost
+
+
+def test_nothing_is_lost_with_a_node_that_is_there_or_a_pod_that_stood_still_or_ended_by_itself() -> None:
+    assert Field(NEW, nodes=(node(),), checkpoints=(snapshot(),)).loss() is None
+    assert Field(NEW, checkpoints=(snapshot(after="Stop"),)).loss() is None
+    assert Field(NEW, pod(phase="Failed"), checkpoints=(snapshot(),)).loss() is None
+    assert Field(NEW).loss() is None

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
+from cedana_sched.cluster.coordinator import pod_reports
 from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
+from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.kube.builtin_kinds import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
@@ -46,7 +48,11 @@ class _Cluster:
     """A mirror that the test fills, and what was reported of it."""
 
     def __init__(
-        self, *pods: Pod, restores: tuple[OrderedObject, ...] = (), saved: SavedSnapshots = NOTHING_SAVED
+        self,
+        *pods: Pod,
+        restores: tuple[OrderedObject, ...] = (),
+        saved: SavedSnapshots = NOTHING_SAVED,
+        fencing: PodFencing | None = None,
     ) -> None:
         self.informer: Informer[Pod] = filled(*pods)
         self.informer.synced.set()
@@ -55,7 +61,7 @@ class _Cluster:
         nothing = cast("Any", None)
         access = ClusterAccess(nothing, nothing, self.informer, _Policies(), saved, "cedana-system", nothing)
         self._reports = PodReports(
-            access, PodNodeDependencies(), IncarnationNumbers(self.restores), known_checkpoints()
+            access, PodNodeDependencies(), IncarnationNumbers(self.restores), known_checkpoints(), fencing
         ).reports()
 
     async def next(self) -> Report:
@@ -98,6 +104,35 @@ async def test_newest_snapshot_that_nobody_has_deleted_comes_along() -> None:
     starting = await _Cluster(_pod("a", "node-1"), saved=saved).next()
     assert isinstance(starting, Starting)
     assert starting.newest_snapshot == SnapshotRef(mine, 11)
+
+
+class _Fencing:
+    """A predecessor that may run for as long as there is a reason left."""
+
+    def __init__(self, *reasons: str) -> None:
+        self._reasons = list(reasons)
+
+    def objection_to_end(self, workload: WorkloadRef) -> str | None:
+        raise NotImplementedError
+
+    def objection_to_start(self, pod: Pod) -> str | None:
+        return self._reasons.pop(0) if self._reasons else None
+
+    def loss_before(self, pod: Pod) -> str | None:
+        return None if self._reasons else "node n1 was lost with it"
+
+
+async def test_it_is_reported_again_until_its_predecessor_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_reports, "LOOK_AGAIN_SECONDS", 0.01)
+    fencing = cast("PodFencing", _Fencing("it is being deleted", "it may still run"))
+    cluster = _Cluster(_pod("a", "node-1"), fencing=fencing)
+    reports = [await cluster.next() for _ in range(3)]
+    assert [(one.predecessor, one.loss) for one in reports if isinstance(one, Starting)] == [
+        ("it is being deleted", None),
+        ("it may still run", "node n1 was lost with it"),
+        (None, "node n1 was lost with it"),
+    ]
+    assert await cluster.silence()
 
 
 def _renewed(pod: Pod) -> Metadata:

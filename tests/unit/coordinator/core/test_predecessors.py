@@ -1,10 +1,12 @@
-"""A workload waits while an earlier one of its identity may still run, however long that takes."""
+"""A workload waits while an earlier one of its identity may still run, and the policy decides if that one was lost."""
 
 from __future__ import annotations
 
 from cedana_sched.adapter.contract import Starting
 from cedana_sched.coordinator.core import PublishEvent
-from cedana_sched.model.orders import SnapshotFound
+from cedana_sched.model.identity import SnapshotRef
+from cedana_sched.model.orders import FailWorkload, SnapshotFound
+from cedana_sched.model.policy import OnNodeLoss
 from cedana_sched.model.records import Restore
 from tests.unit.coordinator.core.core_builders import MD, POLICY, Told, ref, workload
 
@@ -58,3 +60,26 @@ def test_a_refused_one_does_not_start_beside_it_either() -> None:
     told = Told().report(starting(refused="its annotation names no snapshot"))
     assert told.orders() == []
     assert told.report(starting(None, refused="its annotation names no snapshot")).orders() == ["StartCold restore.w1"]
+
+
+LOSS = "node n1 was lost with old"
+
+
+def lost(policy: OnNodeLoss, *, predecessor: str | None = None, wanted: SnapshotRef | None = None) -> Told:
+    given = POLICY.model_copy(update={"on_node_loss": policy})
+    return Told().report(Starting(workload("w1", "n2"), MD, given, wanted, predecessor=predecessor, loss=LOSS))
+
+
+def test_after_the_loss_of_a_node_the_policy_decides() -> None:
+    assert lost(OnNodeLoss.RESTORE).orders() == ["FindSnapshot restore.w1"]
+    assert lost(OnNodeLoss.COLD_START).orders() == ["StartCold restore.w1"]
+    failed = lost(OnNodeLoss.FAIL)
+    assert failed.order(FailWorkload).why == f"{LOSS}, and the policy has onNodeLoss: Fail"
+
+
+def test_a_cold_start_after_the_loss_of_a_node_waits_as_well() -> None:
+    assert lost(OnNodeLoss.COLD_START, predecessor=WHY).orders() == []
+
+
+def test_a_snapshot_that_a_user_requests_is_restored_whatever_was_lost() -> None:
+    assert lost(OnNodeLoss.FAIL, wanted=ref(2)).orders() == ["FindSnapshot restore.w1"]

@@ -6,7 +6,7 @@ import pytest
 
 from cedana_sched.coordinator.snapshot_schedule import SnapshotSchedule
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.preemption import INTERVAL, Signal
+from cedana_sched.model.preemption import INTERVAL, Signal, Verdict
 from tests.unit.local.jobs.job_builders import TWO_GROUPS
 from tests.unit.local.jobs.loop_bench import Bench
 
@@ -75,3 +75,13 @@ async def test_a_gang_with_a_member_that_has_ended_is_saved_without_it(bench: Be
     await bench.loop.take_periodic_snapshot(signal)
     assert bench.signals == []
     assert len(due(bench).victims) == 1
+
+
+async def test_a_run_after_a_lost_one_says_so_and_one_after_a_preemption_does_not(bench: Bench) -> None:
+    await bench.running("sim")
+    await bench.end("sim", None, lost=True)
+    assert [one.loss for one in bench.starting] == [None, "its processes were lost"]
+    await bench.begin("sim", restored=True)
+    await bench.loop.preempt("sim")
+    await bench.release(Verdict.COMMITTED)
+    assert [one.loss for one in bench.starting] == [None, "its processes were lost", None]
