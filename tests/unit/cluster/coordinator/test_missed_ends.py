@@ -15,7 +15,7 @@ from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.cluster.coordinator import pod_end_confirmation
 from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
-from cedana_sched.cluster.coordinator.pod_fencing import OUT_OF_SERVICE
+from cedana_sched.cluster.coordinator.pod_fencing import OUT_OF_SERVICE, PodFencing
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
@@ -71,7 +71,13 @@ class _Events:
 class Cluster:
     """Pods as the API server has them, and as the mirror of protected pods does."""
 
-    def __init__(self, *shown: Pod, hidden: tuple[Pod, ...] = (), records: tuple[Record, ...] = ()) -> None:
+    def __init__(
+        self,
+        *shown: Pod,
+        hidden: tuple[Pod, ...] = (),
+        records: tuple[Record, ...] = (),
+        nodes: Informer[Node] | None = None,
+    ) -> None:
         self.server = FakeApi()
         for pod in (*shown, *hidden):
             self.server.put(PODS, msgspec.to_builtins(pod))
@@ -84,7 +90,8 @@ class Cluster:
         events = cast("EventRecorder", self.events)
         policies, saved = _Policies(), SavedSnapshots()
         access = ClusterAccess(self.server, events, self.informer, policies, saved, "cedana-system", nothing)
-        self.pods = PodReports(access, self.alive, known_beginnings(), known_checkpoints())
+        fencing = None if nodes is None else PodFencing(self.informer, nodes, filled())
+        self.pods = PodReports(access, self.alive, known_beginnings(), known_checkpoints(), fencing)
 
     @asynccontextmanager
     async def reporting(self) -> AsyncIterator[asyncio.Queue[Report]]:
@@ -125,6 +132,20 @@ async def test_successor_of_a_pod_that_ended_while_nobody_led_continues_at_once(
                     told.report(await queue.get())
     assert told.core.registry.restores[uid].step is RestoreStep.ENDED, "nobody has noticed its end"
     assert told.order(FindSnapshot).restore_uid == "restore.uid-of-p2"
+
+
+async def test_a_pod_that_was_deleted_on_a_node_that_is_cut_off_has_not_ended_until_the_node_is_fenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pod_end_confirmation, "LOOK_AGAIN_SECONDS", 0.01)
+    of_record = _of("a").workload.node
+    nodes = filled(_node(of_record, "node.kubernetes.io/unreachable"))
+    async with Cluster(records=(_of("a"),), nodes=nodes).reporting() as queue:
+        await asyncio.sleep(0.05)  # it is looked at again and again
+        assert queue.empty()
+        nodes._put(_node(of_record, OUT_OF_SERVICE, version="2"))
+        async with asyncio.timeout(60):
+            assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
 
 
 @pytest.mark.parametrize(
@@ -309,8 +330,8 @@ async def test_ends_in_the_gap_of_a_watch_are_told_with_its_next_list() -> None:
     assert [one.workload.uid for one in told if isinstance(one, Starting)] == ["another"]
 
 
-def _node(name: str, *taints: str) -> Node:
-    metadata = Metadata(name, uid=name, resource_version="1")
+def _node(name: str, *taints: str, version: str = "1") -> Node:
+    metadata = Metadata(name, uid=name, resource_version=version)
     return Node(metadata, NodeSpec(tuple(Taint(key) for key in taints)))
 
 
