@@ -27,7 +27,7 @@ from cedana_sched_webhooks.snapshot_choice import requested_snapshot_of
 
 log = structlog.get_logger(__name__)
 
-LOOK_AGAIN_SECONDS = 2.0
+LOOK_AGAIN_SECONDS = 1.0
 """For a pod whose predecessor may still run: also the time since its deletion counts, which no watch shows."""
 
 

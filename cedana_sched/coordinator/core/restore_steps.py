@@ -82,6 +82,8 @@ class TransientState:
     """A checkpoint in flight may still produce the snapshot."""
     awaits_end: bool = False
     """The awaited checkpoint is terminal, another obstacle remains."""
+    is_wait_published: bool = False
+    """The wait for the end of its predecessor."""
     is_promised: bool = False
     """Started on behalf of a snapshot that the registry may not contain."""
     loss: str | None = None

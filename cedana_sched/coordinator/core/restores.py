@@ -93,7 +93,6 @@ class Restores:
         )
         restore = replace(restore, quick_failures=inherited_failures(self._registry, restore))
         self._registry.add(restore, self._turn.now, f"{adapter} starts {report.workload.name}")
-        self._publish_predecessor(restore)
         self._refuse_if_rival_runs(restore, report)
 
     def apply_answer(self, outcome: RestoreOutcome) -> None:
@@ -213,6 +212,7 @@ class Restores:
 
     def _refresh_waiting_restore(self, restore: Restore, report: Starting) -> Restore:
         """Refresh `predecessor`, and `newest_snapshot`: a user may have deleted snapshots on purpose meanwhile."""
+        self._publish_lasting_wait(restore, report)
         known = (restore.newest_snapshot, restore.predecessor)
         if restore.step is not RestoreStep.WAITING or known == (report.newest_snapshot, report.predecessor):
             return restore
@@ -222,12 +222,16 @@ class Restores:
         if waited != restore.predecessor:
             self._registry.mark_for_reconciliation(restore.uid)
             restore = self._steps.extend_for_wait(restore)  # the wait does not count
-            self._publish_predecessor(restore)
         return restore
 
-    def _publish_predecessor(self, restore: Restore) -> None:
-        if restore.predecessor is not None:
-            self._turn.publish(user_events.predecessor_runs_event(restore, restore.predecessor))
+    def _publish_lasting_wait(self, restore: Restore, report: Starting) -> None:
+        """Publish once why the restore waits for its predecessor; a wait that is over at the next report is silent."""
+        if restore.step is not RestoreStep.WAITING or restore.predecessor is None or report.predecessor is None:
+            return
+        notes = self._steps.transient[restore.uid]
+        if not notes.is_wait_published:
+            notes.is_wait_published = True
+            self._turn.publish(user_events.predecessor_runs_event(restore, report.predecessor))
 
     def _refuse_if_rival_runs(self, restore: Restore, report: Starting) -> None:
         """Refuse a restore whose identity another workload runs under, unless that workload is being saved.

@@ -20,6 +20,9 @@ def starting(predecessor: str | None = WHY, *, refused: str | None = None) -> St
 def test_nothing_is_looked_for_while_its_predecessor_may_run() -> None:
     told = Told().report(starting())
     assert told.orders() == []
+    assert told.tells() == [], "most waits are over at once"
+    told.report(starting())
+    assert told.orders() == []
     (text,) = [one.text for one in told.said if isinstance(one, PublishEvent)]
     assert text == f"name-of-w1 waits, so that nothing runs twice: {WHY}"
     assert told.report(starting()).said == []
