@@ -38,7 +38,8 @@ async def _saved(namespace: Namespace, generation: int) -> list[Object]:
     """Wait until this generation is restorable; all Checkpoints."""
 
     def is_saved(found: list[Object]) -> bool:
-        ready = (one["status"]["snapshot"]["generation"] for one in found if one["status"].get("phase") == "Ready")
+        shown = (one.get("status", {}) for one in found)
+        ready = (status["snapshot"]["generation"] for status in shown if status.get("phase") == "Ready")
         return max(ready, default=0) >= generation
 
     return await wait_for_all(namespace.api, API_VERSION, "Checkpoint", is_saved, namespace=namespace.name)
