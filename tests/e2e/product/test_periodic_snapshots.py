@@ -21,7 +21,7 @@ from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.policies import own_policy
 
-pytestmark = pytest.mark.any_shape
+pytestmark = [pytest.mark.any_shape, pytest.mark.exhaustive]
 
 _OFTEN = {"intervalSeconds": 2, "maxFrozenPercent": 50, "retention": {"keepLast": 2}}
 
@@ -71,7 +71,6 @@ async def test_running_pod_is_saved_and_its_successor_waits_for_its_end(
     await parts.whole(api)
 
 
-@pytest.mark.exhaustive
 async def test_pod_of_a_dead_node_continues_from_its_last_snapshot_once_the_node_is_fenced(
     namespace: Namespace, toolbox: str, installed: Product, cluster: Cluster, api: Api
 ) -> None:
