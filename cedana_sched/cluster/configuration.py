@@ -116,12 +116,14 @@ def _check_metadata_url(url: str) -> str:
 
 
 class InterruptionsConfiguration(UserWritten):
-    """From where an agent reads its provider's notices of interruption, such as those of spot capacity."""
+    """From where an agent reads notices that its node is interrupted, such as those of spot capacity."""
 
     provider: Literal["none", "auto", "aws", "gcp", "azure"] = "none"
     """`auto` detects it; `none`: no request is sent."""
     metadata_url: Annotated[str, AfterValidator(_check_metadata_url)] = ""
     """Of the metadata server; empty: the link-local address of the providers."""
+    node_shutdown: bool = False
+    """Save pods when the kubelet shuts the node down; only where the coordinator has the adapter `kubernetes`."""
 
 
 class AgentConfiguration(ServingConfiguration):

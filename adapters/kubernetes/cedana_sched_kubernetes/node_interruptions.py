@@ -1,8 +1,12 @@
-"""Saves the pods of nodes that their provider is about to interrupt, as far as the time until then allows.
+"""Saves the pods of nodes that are about to be interrupted, as far as the time until then allows.
 
 A notice is followed by three steps: the pods' saves are planned, and those of the plan reported; the node is cordoned;
 and each pod whose save is released is evicted, so that it continues elsewhere. Budgets do not delay the saves: all pods
 of the node end with it. Whenever a save is released, the pods that were left out are planned again.
+
+While the kubelet shuts the node down, it ends the pods itself: only pods whose preStop hook waits, or is yet to come,
+are saved; those that are left out end as without us; and a saved pod is deleted, because a refused eviction would let
+it run on to its end, beside its snapshot.
 
 If the notice is withdrawn, what was reported is cancelled, and our cordon is undone.
 """
@@ -20,7 +24,7 @@ import structlog
 from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.adapter.mark_removal import is_running
-from cedana_sched.adapter.protected_pods import build_victim
+from cedana_sched.adapter.protected_pods import build_victim, mark_not_preempted
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.kube.builtin_kinds import Node, Pod
 from cedana_sched.kube.errors import ApiError
@@ -35,6 +39,7 @@ from cedana_sched.model.objects.base import utc_datetime_of
 from cedana_sched.model.objects.node_interruption import InterruptionKind
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kubernetes.cordon import apply_to_node, cordon_patch, uncordon_patch
+from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
 from cedana_sched_kubernetes.node_notices import NodeNotice, notice_of
 from cedana_sched_kubernetes.save_estimates import MetadataOfPod, PodResources, estimate_save, measured_rate
 from cedana_sched_kubernetes.save_planning import PodToSave, SavePlan, plan_saves, seconds_to_save
@@ -46,9 +51,13 @@ MARGIN_SECONDS: Final = 3.0
 """How long before the node's end everything must be committed: clocks differ, and the end may come early."""
 READ_SECONDS: Final = 3.0
 """How long a plan waits for measurements; without them it assumes."""
-WITHDRAWN: Final = "the node's provider has withdrawn its notice"
-_REASONS: Final = {InterruptionKind.TERMINATION: "NodeTermination", InterruptionKind.MAINTENANCE: "NodeMaintenance"}
-"""Reasons of signals, by kind of the notice."""
+WITHDRAWN: Final = "the notice that the node ends was withdrawn"
+_REASONS: Final = {
+    InterruptionKind.TERMINATION: "NodeTermination",
+    InterruptionKind.MAINTENANCE: "NodeMaintenance",
+    InterruptionKind.SHUTDOWN: "NodeShutdown",
+}
+"""Reasons of signals, by kind of the notice; the last one also that of the condition `DisruptionTarget`."""
 _SEPARATOR: Final = "="
 """Between the pod's uid and the notice's key in the uid of a signal; no other source of this adapter uses it."""
 _EVICTED: Final = frozenset({Verdict.COMMITTED, Verdict.EVICT})
@@ -139,9 +148,24 @@ class NodeInterruptions:
 
     async def _evict(self, pod: Pod, signal_uid: str) -> None:
         metadata = pod.metadata
-        eviction = self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
+        if self._is_shut_down(pod.spec.node_name):
+            eviction = self._delete(pod)
+        else:
+            eviction = self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
         if (refusal := await self._evictions.attempt(metadata, eviction, self._adapter)) is not None:
             self._readers.publish(PreemptionCancelled(signal_uid, refusal))
+
+    def _is_shut_down(self, name: str) -> bool:
+        """Return whether the kubelet ends the node's pods."""
+        node = self._nodes.get(name)
+        return node is not None and (notice := notice_of(node)) is not None and notice.kind is InterruptionKind.SHUTDOWN
+
+    async def _delete(self, pod: Pod) -> None:
+        """Delete the pod, whatever its budget is: the kubelet ends it in any case."""
+        metadata = pod.metadata
+        reason = _REASONS[InterruptionKind.SHUTDOWN]
+        await write_disruption_condition(self._cluster.api, pod, reason, "saved while its node shuts down")
+        await self._cluster.api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
 
     def _on_node_change(self, before: Node | None, now: Node | None) -> None:
         node = now or before
@@ -171,7 +195,7 @@ class NodeInterruptions:
         """Save the node's pods and cordon it; or cancel that.
 
         Raises:
-            ApiError: the node cannot be cordoned or uncordoned.
+            ApiError: the node cannot be cordoned or uncordoned, or a pod not be marked.
         """
         node = self._nodes.get(name)
         if node is None:
@@ -200,9 +224,17 @@ class NodeInterruptions:
         self._cluster.events.record_event(ObjectEvent(NODES.reference(name, uid=name), "InterruptionLikely", message))
 
     async def _save_pods(self, node: Node, notice: NodeNotice) -> None:
-        """Report the pods whose save fits, and record Events on the others."""
+        """Report the pods whose save fits, and record Events on the others.
+
+        Raises:
+            ApiError: a pod that the kubelet ends cannot be marked as left out.
+        """
         name = node.metadata.name
-        pods = {pod.metadata.uid: pod for pod in self._cluster.pods if pod.spec.node_name == name and is_running(pod)}
+        pods = {
+            pod.metadata.uid: pod
+            for pod in self._cluster.pods
+            if pod.spec.node_name == name and is_running(pod) and _may_be_saved(pod, notice)
+        }
         if not pods.keys() - self._signals.keys():
             return
         rate, saves = await self._estimate_saves(name, pods)
@@ -214,6 +246,8 @@ class NodeInterruptions:
         for uid in plan.left_out.keys() - self._explained:
             self._explained.add(uid)
             self._record_left_out(pods[uid], notice, plan.left_out[uid])
+            if notice.kind is InterruptionKind.SHUTDOWN:
+                await mark_not_preempted(self._cluster.api, pods[uid])
         log.info(
             "node is interrupted",
             node=name,
@@ -268,3 +302,10 @@ class NodeInterruptions:
         message = f"Node {pod.spec.node_name} ends {ends_at}, and the pod is not saved: it {reason}"
         reference = PODS.reference(metadata.name, metadata.namespace, metadata.uid)
         self._cluster.events.record_event(ObjectEvent(reference, "NotSavedInTime", message, warning=True))
+
+
+def _may_be_saved(pod: Pod, notice: NodeNotice) -> bool:
+    """Return whether the pod's program does not end already."""
+    annotations = pod.metadata.annotations
+    is_held = names.PRESTOP_TOKEN in annotations and annotations.get(names.NOT_PREEMPTED) != "true"
+    return is_held or notice.kind is not InterruptionKind.SHUTDOWN

@@ -33,7 +33,9 @@ from cedana_sched.cluster.node.installation.handler_registration import keep_reg
 from cedana_sched.cluster.node.installation.host import Host
 from cedana_sched.cluster.node.installation.installation import Installation, InstallationPaths, InstallationResult
 from cedana_sched.cluster.node.interruptions.configured_monitoring import monitor_interruptions
+from cedana_sched.cluster.node.interruptions.kubelet_shutdown import KubeletShutdown
 from cedana_sched.cluster.node.interruptions.remaining_pods import RemainingPods
+from cedana_sched.cluster.node.kubelet_configuration import KubeletConfigurationReader
 from cedana_sched.cluster.node.kubelet_thresholds import KubeletThresholds
 from cedana_sched.cluster.node.node_pods import NodePods
 from cedana_sched.cluster.node.order_feed import OrderFeed
@@ -114,12 +116,14 @@ async def _serve(configuration: AgentConfiguration, busy: list[DrainablePart]) -
             description = NodeDescription(**compatible, runc=installed.runc)
             publish = partial(facts.publish, description, ready=installed.is_active)
             await retry("facts of the node", publish, ApiError, on_failure=refused)
-            agent = _Agent(api, node, configuration, installed)
+            shutdown = _make_kubelet_shutdown(configuration)
+            agent = _Agent(api, node, configuration, installed, shutdown)
             busy.extend(agent.busy)
             ready["objects"] = agent.unsynced_reason
             waiting[:] = ["the agent is starting"]
+            watches = [] if shutdown is None else [shutdown.watch(SERVER_TIME.now)]
             notices = monitor_interruptions(
-                configuration.interruptions, facts.publish_interruption, RemainingPods(api, node).has_pods
+                configuration.interruptions, facts.publish_interruption, RemainingPods(api, node).has_pods, watches
             )
             works = (keep_registered(installation), publish_gpus(facts.publish_gpus, HOST_ROOT), notices)
             await run_until_marked(facts, agent.run(waiting.clear), *works)
@@ -130,12 +134,20 @@ async def _serve(configuration: AgentConfiguration, busy: list[DrainablePart]) -
 class _Agent:
     """The parts of one node's agent, wired."""
 
-    def __init__(self, api: Api, node: str, configuration: AgentConfiguration, installed: InstallationResult) -> None:
+    def __init__(
+        self,
+        api: Api,
+        node: str,
+        configuration: AgentConfiguration,
+        installed: InstallationResult,
+        shutdown: KubeletShutdown | None,
+    ) -> None:
         paths = HostPaths(host_root=HOST_ROOT, pods=configuration.kubelet / "pods")
         self._paths = paths
         state, data = configuration.state, configuration.data
         self._feed = OrderFeed(api, node, self._perform, served=configuration.served_namespaces)
-        self._pods = NodePods(api, node, self._feed, configuration.served_namespaces)
+        is_shutting_down = (lambda: False) if shutdown is None else shutdown.is_in_progress
+        self._pods = NodePods(api, node, self._feed, configuration.served_namespaces, is_shutting_down)
         self._order_guard = PodOrderGuard(self._perform_validated_order, self._pods.is_on_node, self._find_pod_names)
         wait_containerd = partial(wait_for_containerd, paths.agent_path(configuration.containerd_socket))
         self._restorer = PodRestorer(
@@ -300,7 +312,19 @@ def _staging_reserve(configuration: AgentConfiguration) -> Callable[[], Reserve]
     share = configuration.staging_reserve
     if share is not None:
         return lambda: Reserve(share, inode_share=share)
-    return KubeletThresholds(HOST_ROOT / configuration.kubelet.relative_to("/")).read_reserve
+    return KubeletThresholds(_kubelet_folder(configuration)).read_reserve
+
+
+def _make_kubelet_shutdown(configuration: AgentConfiguration) -> KubeletShutdown | None:
+    """Return None if pods are not saved when the kubelet shuts the node down."""
+    if not configuration.interruptions.node_shutdown:
+        return None
+    folder = _kubelet_folder(configuration)
+    return KubeletShutdown(folder, KubeletConfigurationReader(folder))
+
+
+def _kubelet_folder(configuration: AgentConfiguration) -> Path:
+    return HOST_ROOT / configuration.kubelet.relative_to("/")
 
 
 def _is_restarted_by_kubelet(pod: Pod) -> bool:

@@ -25,7 +25,7 @@ from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
 
 ASK_SECONDS = 15.0
-"""How long a deletion waits for the coordinator's verdict; the coordinator mostly writes it within a second."""
+"""How long the end of a pod waits for the coordinator's verdict, which mostly comes within a second."""
 
 MOST_ADDRESSES = 20
 """Maximum number of a pod's peer addresses to look up; members of one job that are connected to each other are
@@ -42,6 +42,7 @@ class NodePods:
     Args:
         feed: has the orders for the pods.
         served: namespaces in which a deletion is held until its cause is reported.
+        is_shutting_down: whether the kubelet ends the node's pods without deleting them.
         now: seconds since the epoch, by the API server.
     """
 
@@ -51,8 +52,10 @@ class NodePods:
         node: str,
         feed: OrderFeed,
         served: ServedNamespaces = EVERYWHERE,
+        is_shutting_down: Callable[[], bool] = lambda: False,
         now: Callable[[], float] = SERVER_TIME.seconds,
     ) -> None:
+        self._is_shutting_down = is_shutting_down
         self._served = served
         self._now = now
         self.informer = Informer(
@@ -171,11 +174,7 @@ class NodePods:
     async def wait_released(self, uid: str) -> None:
         """Return when no checkpoint of the pod is in flight, and none can be ordered any more."""
         await self._feed.wait_synced()
-        if (
-            (pod := self.pod(uid)) is not None
-            and self._may_be_unreported_preemption(pod)
-            and await self.is_deleted(pod)
-        ):
+        if (pod := self.pod(uid)) is not None and self.is_served(pod) and await self._is_end_unexplained(pod):
             with suppress(TimeoutError):
                 async with asyncio.timeout(ASK_SECONDS):
                     await self._wait_for_checkpoint_or_release(uid)
@@ -185,11 +184,13 @@ class NodePods:
         """Return whether the pod's namespace is served."""
         return self._served.includes(pod.metadata.namespace)
 
-    def _may_be_unreported_preemption(self, pod: Pod) -> bool:
-        """Return whether the pod's deletion may be a preemption that is not reported yet."""
+    async def _is_end_unexplained(self, pod: Pod) -> bool:
+        """Return whether the pod's end may be a shutdown of the node, or a preemption, that is not reported yet."""
+        if self._is_shutting_down():
+            return True
         asks = pod.metadata.annotations.get(names.CONFIRM_DELETION)
         is_asking = asks == names.CONFIRM_ALWAYS or (asks == names.CONFIRM_IF_EVICTED and pod.is_evicted)
-        return is_asking and self.is_served(pod)
+        return is_asking and await self.is_deleted(pod)
 
     async def is_deleted(self, pod: Pod) -> bool:
         """Return whether the pod is being deleted, or is gone; True also if the API server does not answer.

@@ -1,4 +1,4 @@
-"""Annotation of a node that its provider is about to interrupt: a spot notice, maintenance, a raised risk.
+"""Annotation of a node that is about to be interrupted: a spot notice, maintenance, a shutdown, a raised risk.
 
 An agent writes it on its own node. It is input from another component, so reading validates it completely.
 """
@@ -19,11 +19,12 @@ LONGEST_TEXT: Final = 512
 
 
 class InterruptionSource(StrEnum):
-    """The provider whose metadata server has the notice."""
+    """The provider whose metadata server has the notice, or the kubelet."""
 
     AWS = "aws"
     GCP = "gcp"
     AZURE = "azure"
+    KUBELET = "kubelet"
 
 
 class InterruptionKind(StrEnum):
@@ -33,6 +34,8 @@ class InterruptionKind(StrEnum):
     """The machine ends: its spot capacity is reclaimed, or it is deleted."""
     MAINTENANCE = "Maintenance"
     """The machine restarts, or is moved to other hardware: its memory is lost."""
+    SHUTDOWN = "Shutdown"
+    """The machine is shut down, and the kubelet ends its pods already."""
     RISK = "Risk"
     """The provider is likely to need the capacity soon; there may never be a termination."""
 

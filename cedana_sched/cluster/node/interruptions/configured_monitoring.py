@@ -1,9 +1,9 @@
-"""Monitors the notices of the configured provider, or of the detected one."""
+"""Monitors the notices of the configured provider, or of the detected one, and the node's shutdown."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,10 +21,9 @@ from cedana_sched.cluster.node.interruptions.metadata_server import (
 )
 from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch
 from cedana_sched.cluster.node.interruptions.provider_detection import detect_provider
-from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects.node_interruption import InterruptionSource
-from cedana_sched.retrying import CHORES, Backoff, retry
+from cedana_sched.retrying import CHORES, Backoff
 
 log = structlog.get_logger(__name__)
 
@@ -34,21 +33,34 @@ DETECTION_ATTEMPTS: Final = 6
 HasPods = Callable[[], Awaitable[bool]]
 
 
-async def monitor_interruptions(configuration: InterruptionsConfiguration, publish: Publish, has_pods: HasPods) -> None:
-    """Publish notices until cancelled; return if no provider is configured or detected.
+async def monitor_interruptions(
+    configuration: InterruptionsConfiguration,
+    publish: Publish,
+    has_pods: HasPods,
+    watches: Sequence[NoticeWatch] = (),
+) -> None:
+    """Publish notices until cancelled; first remove one that an earlier configuration has left.
 
     Args:
         configuration: names the provider.
         publish: see `InterruptionMonitor`.
         has_pods: see `AzureMachine`.
+        watches: read whatever the provider is.
     """
     async with MetadataServer.open(configuration.metadata_url or LINK_LOCAL_URL) as server:
-        provider = await _choose_provider(configuration, server)
-        if provider is None:  # a notice that an earlier configuration has left
-            await retry("removal of the notice", partial(publish, None), ApiError)
-            return
-        log.info("watching for notices of interruption", provider=provider)
-        await InterruptionMonitor(_watches_of(provider, server, has_pods), publish).run()
+        find = partial(_find_watches, configuration, server, has_pods)
+        await InterruptionMonitor(watches, find, publish).run()
+
+
+async def _find_watches(
+    configuration: InterruptionsConfiguration, server: MetadataServer, has_pods: HasPods
+) -> tuple[NoticeWatch, ...]:
+    """Return the watches of the provider; none if no provider is configured or detected."""
+    provider = await _choose_provider(configuration, server)
+    if provider is None:
+        return ()
+    log.info("watching for notices of interruption", provider=provider)
+    return _watches_of(provider, server, has_pods)
 
 
 async def _choose_provider(
@@ -76,3 +88,5 @@ def _watches_of(provider: InterruptionSource, server: MetadataServer, has_pods: 
             return gcp_watches(server, SERVER_TIME.now)
         case InterruptionSource.AZURE:
             return azure_watches(server, SERVER_TIME.now, has_pods)
+        case InterruptionSource.KUBELET:
+            return ()

@@ -1,4 +1,4 @@
-"""Publishes the node's most urgent notice of interruption, and withdraws it when the provider does.
+"""Publishes the node's most urgent notice of interruption, and withdraws it when its source does.
 
 A notice stays published while the metadata server does not answer: silence is no withdrawal.
 """
@@ -18,19 +18,23 @@ from cedana_sched.retrying import AWAITED, Backoff, retry
 
 log = structlog.get_logger(__name__)
 
+FindWatches = Callable[[], Awaitable[Sequence[NoticeWatch]]]
 Publish = Callable[[NodeInterruption | None], Awaitable[None]]
 
 
 class InterruptionMonitor:
-    """Reads all watches of one provider. Run `run` as a task.
+    """Reads all watches of one node. Run `run` as a task.
 
     Args:
-        watches: the provider's.
+        watches: those that need no provider.
+        find_watches: returns those of the node's provider; it may take minutes.
         publish: writes the notice on the node, or removes it (None); raises ApiError.
     """
 
-    def __init__(self, watches: Sequence[NoticeWatch], publish: Publish) -> None:
-        self._watches = watches
+    def __init__(self, watches: Sequence[NoticeWatch], find_watches: FindWatches, publish: Publish) -> None:
+        self._watches = list(watches)
+        self._find_watches = find_watches
+        self._is_found = False
         self._publish = publish
         self._notices: dict[str, NodeInterruption | None] = {}
         """By name of the watch; absent until it was read once."""
@@ -39,9 +43,15 @@ class InterruptionMonitor:
     async def run(self) -> None:
         """Read and publish until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._publish_changes(), name="publication of interruptions")
             for watch in self._watches:
                 group.create_task(self._read_repeatedly(watch), name=watch.name)
-            group.create_task(self._publish_changes(), name="publication of interruptions")
+            found = await self._find_watches()
+            self._watches.extend(found)
+            self._is_found = True
+            self._changed.set()
+            for watch in found:
+                group.create_task(self._read_repeatedly(watch), name=watch.name)
 
     async def _read_repeatedly(self, watch: NoticeWatch) -> None:
         backoff = Backoff(AWAITED)  # each second of a notice counts, and only this node calls its metadata server
@@ -69,9 +79,9 @@ class InterruptionMonitor:
             return
         self._notices[name] = notice
         if notice is not None:
-            log.warning("the provider interrupts the node", what=name, kind=notice.kind, not_before=notice.not_before)
+            log.warning("the node is interrupted", what=name, kind=notice.kind, not_before=notice.not_before)
         elif before is not None:
-            log.info("the provider withdraws its notice", what=name)
+            log.info("the notice is withdrawn", what=name)
         self._changed.set()
 
     async def _publish_changes(self) -> None:
@@ -80,7 +90,7 @@ class InterruptionMonitor:
             await self._changed.wait()
             self._changed.clear()
             wanted = self._current()
-            is_complete = len(self._notices) == len(self._watches)
+            is_complete = self._is_found and len(self._notices) == len(self._watches)
             if (wanted is not None or is_complete) and published != [wanted]:
                 published = [await retry("notice on the node", self._publish_current, ApiError, profile=AWAITED)]
 

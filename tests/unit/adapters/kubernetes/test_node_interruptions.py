@@ -29,7 +29,7 @@ from cedana_sched.model.objects.node_interruption import (
 )
 from cedana_sched.model.preemption import Verdict
 from cedana_sched_kubernetes.node_interruptions import MARGIN_SECONDS, WITHDRAWN
-from tests.unit.adapters.kubernetes.kubernetes_stage import KubernetesStage, owner
+from tests.unit.adapters.kubernetes.kubernetes_stage import HOOKED, KubernetesStage, owner
 
 SPOT_TAINT = {"key": "aws-node-termination-handler/spot-itn", "value": "event-1", "effect": "NoSchedule"}
 GIB = 1 << 30
@@ -424,3 +424,49 @@ async def test_an_annotation_of_another_writer_is_no_notice(text: str) -> None:
         await stage.wait_until_reported()
         assert coordinator.heard == []
         assert not stage.is_cordoned
+
+
+async def test_pod_of_a_node_that_shuts_down_is_saved_and_deleted_whatever_its_budget_is() -> None:
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        (pod,) = await stage.start()
+        stage.change_pod(pod, {"status": {"conditions": []}})
+        stage.announce(60, InterruptionKind.SHUTDOWN)
+        signal = await coordinator.wait_for_signal(pod)
+        assert signal.reason == "NodeShutdown"
+        assert signal.not_after is not None
+        await stage.api.until(lambda: stage.is_cordoned)
+        await coordinator.release(signal, Verdict.COMMITTED)
+    assert stage.evicted() == []
+    writes = [(write.verb, write.body) for write in stage.api.traffic.writes if write.resource.plural == "pods"]
+    assert [verb for verb, _ in writes] == ["patch", "delete"]
+    (condition,) = (one["value"] for one in writes[0][1] if one["op"] == "add")
+    assert (condition["type"], condition["reason"]) == ("DisruptionTarget", "NodeShutdown")
+
+
+async def test_pod_whose_end_nothing_holds_is_not_saved_while_its_node_shuts_down() -> None:
+    """Its program has SIGTERM already: what it does at its end would be done twice."""
+    stage = SpotStage()
+    stage.put_pod("unhooked-0", owner=owner())
+    async with stage.coordinated() as coordinator:
+        (held,) = await stage.start()
+        stage.announce(60, InterruptionKind.SHUTDOWN)
+        await coordinator.wait_for_signal(held)
+        await stage.wait_until_reported()
+        assert signalled(coordinator) == [held.workload.name]
+
+
+async def test_pod_that_is_left_out_of_a_shutdown_ends_at_once(events: list[ObjectEvent]) -> None:
+    """The seconds that are left are its own: its hook does not wait."""
+    stage = SpotStage()
+    large = stage.put_sized("large-0", 40)
+    stage.change_pod(large, {"metadata": {"annotations": HOOKED}})
+    async with stage.coordinated() as coordinator:
+        stage.announce(30, InterruptionKind.SHUTDOWN)
+        await stage.api.until(lambda: stage.is_cordoned)
+        await stage.wait_until_reported()
+        assert signalled(coordinator) == []
+    pod = stage.pod_of(large)
+    assert pod is not None
+    assert pod["metadata"]["annotations"][names.NOT_PREEMPTED] == "true"
+    assert [event.reason for event in events] == ["NotSavedInTime"]

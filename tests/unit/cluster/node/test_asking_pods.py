@@ -28,7 +28,8 @@ class Node:
         self.feed.checkpoints.synced.set()
         self.feed.restores.synced.set()
         self.now = read_time(DEADLINE) or 0.0
-        self.pods = NodePods(api, "n1", self.feed, now=lambda: self.now)
+        self.shuts_down = False
+        self.pods = NodePods(api, "n1", self.feed, is_shutting_down=lambda: self.shuts_down, now=lambda: self.now)
         self._version = 0
 
     def put(
@@ -143,6 +144,29 @@ async def test_only_who_is_deleted_waits_for_a_word(api: Written, waits: bool) -
     node = Node(cast("Any", api))
     node.put(names.CONFIRM_ALWAYS, deleted=False)
     assert await node.is_released() is not waits
+
+
+@pytest.mark.parametrize("asks", [names.CONFIRM_ALWAYS, names.CONFIRM_IF_EVICTED, None])
+async def test_every_pod_of_a_node_that_shuts_down_waits_for_its_checkpoint(asks: str | None) -> None:
+    """The kubelet ends it, and nobody deletes it."""
+    node = Node(cast("Any", Written(deleted=False)))
+    node.put(asks, deleted=False)
+    assert await node.is_released(), "a probe ends its container"
+    node.shuts_down = True
+    assert not await node.is_released()
+    node.order(CheckpointStep.DUMPING)
+    assert not await node.is_released()
+    node.order(CheckpointStep.READY, kill_pending=True)
+    assert await node.is_released()
+
+
+async def test_pod_that_is_left_out_of_a_shutdown_ends_at_once() -> None:
+    node = Node(cast("Any", Written(deleted=False)))
+    node.shuts_down = True
+    node.put(None, deleted=False)
+    assert not await node.is_released()
+    node.put(None, deleted=False, not_preempted=True)
+    assert await node.is_released()
 
 
 async def test_who_asks_is_let_go_by_a_word() -> None:

@@ -236,35 +236,24 @@ class OpenStack(FakeMetadataServer):
 
 async def test_a_server_of_another_cloud_is_none_of_them() -> None:
     server = OpenStack()
-    async with server.serve(), monitored_once(server) as node:
+    async with server.serve(), monitored(server, "auto") as node:
         assert await node.next() is None
     assert len(server.requests) == 3, "one of each provider"
-
-
-@contextlib.asynccontextmanager
-async def monitored_once(server: FakeMetadataServer) -> AsyncIterator[Node]:
-    """An agent that detects no provider, and needs none."""
-    node = Node()
-    told = InterruptionsConfiguration.model_validate({"provider": "auto", "metadataUrl": server.url})
-    await asyncio.wait_for(monitor_interruptions(told, node.publish, node.look_for_pods), 60)
-    yield node
 
 
 async def test_a_machine_without_a_provider() -> None:
     server = FakeAws()
     async with server.serve():
         pass  # the port is closed
-    async with monitored_once(server) as node:
+    async with monitored(server, "auto") as node:
         assert await node.next() is None
 
 
 async def test_without_configuration_nothing_is_requested() -> None:
-    node, server = Node(), FakeAws()
-    async with server.serve():
-        told = InterruptionsConfiguration.model_validate({"metadataUrl": server.url})
-        await asyncio.wait_for(monitor_interruptions(told, node.publish, node.look_for_pods), 60)
+    server = FakeAws()
+    async with server.serve(), monitored(server, "none") as node:
+        assert await node.next() is None, "what an earlier configuration has left is removed"
     assert server.requests == []
-    assert await node.next() is None, "what an earlier configuration has left is removed"
 
 
 async def test_a_provider_is_detected_once_its_server_is_up() -> None:

@@ -1,0 +1,171 @@
+"""A shutdown of the node is read from the kubelet's own record, and the time that it leaves from its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from cedana_sched.cluster.node.interruptions.kubelet_shutdown import STATE_FILE, KubeletShutdown, shutdown_seconds
+from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch
+from cedana_sched.cluster.node.kubelet_configuration import KubeletConfigurationReader
+from cedana_sched.model.objects.node_interruption import InterruptionKind, InterruptionSource, NodeInterruption
+
+BEGAN = "2026-05-01T12:00:00.123456789Z"
+BEGAN_AT = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
+NEVER = "0001-01-01T00:00:00Z"
+OBSERVED = BEGAN_AT + timedelta(hours=1)
+"""By the API server's clock, which is ahead of the machine's."""
+
+
+class Machine:
+    """A machine with a kubelet of no process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._proc = folder / "kubelet", folder / "proc"
+        self.folder.mkdir()
+        (self._proc / "1/ns").mkdir(parents=True)
+        (self._proc / "1/ns/pid").symlink_to("pid:[4026531836]")
+        self.boot(BEGAN_AT - timedelta(days=1))
+        self.shutdown = KubeletShutdown(self.folder, KubeletConfigurationReader(self.folder, self._proc), self._proc)
+
+    def boot(self, at: datetime) -> None:
+        (self._proc / "stat").write_text(f"cpu 1 2 3\nbtime {int(at.timestamp())}\nprocesses 7\n")
+
+    def configure(self, content: dict[str, Any] | str) -> None:
+        (self.folder / "config.yaml").write_text(content if isinstance(content, str) else json.dumps(content))
+
+    def record(self, start: str = BEGAN, end: str = NEVER, text: str | None = None) -> None:
+        """As the kubelet does: a file of another name is renamed."""
+        written = self.folder / f".tmp-{STATE_FILE}"
+        written.write_text(json.dumps({"startTime": start, "endTime": end}) if text is None else text)
+        written.rename(self.folder / STATE_FILE)
+
+    def watch(self) -> NoticeWatch:
+        return self.shutdown.watch(lambda: OBSERVED)
+
+    async def begin_shutdown(self) -> NodeInterruption:
+        """While the agent watches."""
+        watch = self.watch()
+        assert await next_notice(watch) is None
+        assert not self.shutdown.is_in_progress()
+        reading = asyncio.create_task(next_notice(watch))
+        await asyncio.sleep(0)
+        self.record()
+        assert self.shutdown.is_in_progress()
+        notice = await reading
+        assert notice is not None
+        return notice
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+async def next_notice(watch: NoticeWatch) -> NodeInterruption | None:
+    return await asyncio.wait_for(watch.read(), 60)
+
+
+async def test_shutdown_is_a_notice_with_the_time_that_pods_have(machine: Machine) -> None:
+    machine.configure({"shutdownGracePeriod": "1m30s", "shutdownGracePeriodCriticalPods": "20s"})
+    notice = await machine.begin_shutdown()
+    assert (notice.source, notice.kind) == (InterruptionSource.KUBELET, InterruptionKind.SHUTDOWN)
+    assert notice.ends_node
+    assert notice.ends_at == pytest.approx((OBSERVED + timedelta(seconds=70)).timestamp(), abs=0.01)
+
+
+async def test_time_that_is_left_of_an_earlier_begin_is_unknown(machine: Machine) -> None:
+    machine.configure({"shutdownGracePeriod": "1m30s"})
+    machine.record()
+    notice = await next_notice(machine.watch())
+    assert notice is not None
+    assert notice.not_before is None
+
+
+async def test_shutdown_that_has_begun_stays(machine: Machine) -> None:
+    """Its end is near, and this agent's pod ends with it."""
+    machine.record()
+    watch = machine.watch()
+    assert await next_notice(watch) is not None
+    machine.record(end=BEGAN)
+    waiting = asyncio.create_task(next_notice(watch))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    waiting.cancel()
+    assert not machine.shutdown.is_in_progress(), "the kubelet ends containers for other reasons again"
+
+
+def _cut_off(machine: Machine) -> None:
+    machine.record()
+    machine.boot(BEGAN_AT + timedelta(minutes=1))
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        pytest.param(lambda machine: machine.record(end=BEGAN), id="ended"),
+        pytest.param(_cut_off, id="of an earlier boot"),
+        pytest.param(lambda machine: machine.record(start=NEVER), id="not begun"),
+        pytest.param(lambda machine: machine.record(text="{}"), id="empty"),
+    ],
+)
+async def test_record_of_another_shutdown_is_no_notice(machine: Machine, leave: Callable[[Machine], None]) -> None:
+    leave(machine)
+    assert await next_notice(machine.watch()) is None
+    assert not machine.shutdown.is_in_progress()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"startTime": 5}', '{"startTime": "yesterday"}'])
+def test_unreadable_record_is_said_and_no_shutdown(machine: Machine, text: str) -> None:
+    machine.record(text=text)
+    with capture_logs() as logs:
+        assert not machine.shutdown.is_in_progress()
+    assert [one["event"] for one in logs] == ["the kubelet's record of a shutdown cannot be read"]
+
+
+@pytest.mark.parametrize("content", ["[", "shutdownGracePeriod: soon\n", "{}"])
+async def test_unknown_time_is_unknown(machine: Machine, content: str) -> None:
+    machine.configure(content)
+    assert (await machine.begin_shutdown()).not_before is None
+
+
+def _groups(*pairs: tuple[int, int]) -> dict[str, Any]:
+    fields = [{"priority": priority, "shutdownGracePeriodSeconds": seconds} for priority, seconds in pairs]
+    return {"shutdownGracePeriodByPodPriority": fields}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "wanted"),
+    [
+        ({}, None),
+        ({"shutdownGracePeriod": "30s"}, 30.0),
+        ({"shutdownGracePeriod": "1h0m0.5s", "shutdownGracePeriodCriticalPods": "0s"}, 3600.5),
+        ({"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "30s"}, None),
+        (_groups((0, 60), (100_000, 20), (2_000_000_000, 5)), 20.0),
+        (_groups((0, 0), (100_000, 20)), 20.0),
+        (_groups((2_000_000_000, 5)), None),
+    ],
+)
+def test_pods_have_the_shortest_time_that_any_group_has(configuration: dict[str, Any], wanted: float | None) -> None:
+    assert shutdown_seconds(configuration) == wanted
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        {"shutdownGracePeriod": "30"},
+        {"shutdownGracePeriod": ["30s"]},
+        {"shutdownGracePeriodByPodPriority": [{"priority": 0}]},
+        {"shutdownGracePeriodByPodPriority": 5},
+    ],
+)
+def test_no_kubelet_starts_with_such_a_configuration(configuration: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"is no (duration|list of groups)"):
+        shutdown_seconds(configuration)
