@@ -2,7 +2,8 @@
 
 Four sources report: preemptions by kube-scheduler (`MarkedEvictions`), evictions by others, deletions, and notices that
 a node ends. Each pod is in the hands of one adapter: pods of schedulers and controllers with an adapter of their own
-are left to that one, except for evictions by others and ends of nodes, which no other adapter supports.
+are left to that one. This adapter saves these only from evictions by others, from the end of their node, and from
+deletions that the other adapter hands over, because they are not its scheduler's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import NAMESPACES, NODES
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.preemption import Release, Verdict
-from cedana_sched_kubernetes.deletions import Deletions
+from cedana_sched_kubernetes.deletions import Deletions, is_handed_over
 from cedana_sched_kubernetes.namespace_opt_in import NamespaceOptIn, is_protecting
 from cedana_sched_kubernetes.node_interruptions import NodeInterruptions
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, DisruptionBudget
@@ -46,7 +47,7 @@ class KubernetesAdapter:
         self._namespaces = Informer(Watch(cluster.api, NAMESPACES, PartialObject, only_metadata=True), unreadable)
         self._opt_in = NamespaceOptIn(self._namespaces.get, self._settings.is_ours, cluster.served)
         self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_preemptible)
-        self._deletions = Deletions(self.name, cluster, concerns=self._is_ours)
+        self._deletions = Deletions(self.name, cluster, concerns=self._explains_deletion_of)
         self._nodes = Informer(Watch(cluster.api, NODES, Node), unreadable)
         self._interruptions = NodeInterruptions(self.name, cluster, self._nodes)
         self._requests = RequestedEvictions(self.name, cluster, self._budgets)
@@ -119,8 +120,8 @@ class KubernetesAdapter:
         """Whether kube-scheduler may preempt it for this adapter: also pods whose Jobs another adapter watches."""
         return pod.spec.scheduler_name not in self._settings.other_schedulers
 
-    def _is_ours(self, pod: Pod) -> bool:
-        return self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels)
+    def _explains_deletion_of(self, pod: Pod) -> bool:
+        return self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels) or is_handed_over(pod)
 
 
 if TYPE_CHECKING:
