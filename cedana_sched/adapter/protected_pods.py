@@ -59,10 +59,24 @@ async def mark_not_preempted(api: Api, pod: Pod) -> None:
     Raises:
         ApiError: the write failed.
     """
-    metadata = pod.metadata
-    if metadata.annotations.get(names.NOT_PREEMPTED) == "true":
-        return
-    await patch_same(api, PODS, metadata, {"metadata": {"annotations": {names.NOT_PREEMPTED: "true"}}})
+    if pod.metadata.annotations.get(names.NOT_PREEMPTED) != "true":
+        await _annotate_not_preempted(api, pod, "true")
+
+
+async def hand_over_deletion(api: Api, pod: Pod) -> None:
+    """Mark a pod with `names.CONFIRM_DELETION` as not preempted by its scheduler; its preStop hook waits on.
+
+    Idempotent.
+
+    Raises:
+        ApiError: the write failed.
+    """
+    if names.NOT_PREEMPTED not in pod.metadata.annotations:
+        await _annotate_not_preempted(api, pod, names.NOT_BY_SCHEDULER)
+
+
+async def _annotate_not_preempted(api: Api, pod: Pod, value: str) -> None:
+    await patch_same(api, PODS, pod.metadata, {"metadata": {"annotations": {names.NOT_PREEMPTED: value}}})
 
 
 def find_identity(pod: Pod) -> Identity | None:

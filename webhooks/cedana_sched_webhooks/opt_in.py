@@ -25,10 +25,14 @@ NOT_OURS: Final = Answer("not-ours")
 
 
 class Protection(msgspec.Struct, frozen=True):
-    """An admin's decision to protect a pod. `role`: part of the id that the pod webhook appends; empty: none."""
+    """An admin's decision to protect a pod. `role`: part of the id that the pod webhook appends; empty: none.
+
+    `warnings`: what the pod's author should know of the decision.
+    """
 
     policy: str | None = None
     role: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class OptIn:
@@ -52,10 +56,12 @@ class OptIn:
             return NOT_OURS
         own, chosen = _annotations_of(pod), _policy_annotation(protection)
         if not is_without_id(pod):
-            return Answer("named", patch=_build_patch(pod, own | chosen)) if chosen else NOT_OURS
+            if not chosen:
+                return NOT_OURS
+            return Answer("named", patch=_build_patch(pod, own | chosen), warnings=protection.warnings)
         if not (given := _identity_annotations(pod, protection)):
             return Answer("alone")
-        return Answer("protected", patch=_build_patch(pod, given | own | chosen))
+        return Answer("protected", patch=_build_patch(pod, given | own | chosen), warnings=protection.warnings)
 
     def annotations_for(self, pod: Object) -> dict[str, str]:
         """Return the annotations that a protected pod gets; one that names an id gets only the policy."""

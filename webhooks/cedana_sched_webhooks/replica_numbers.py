@@ -139,7 +139,7 @@ class ReplicaNumbers:
 
 def _is_terminating(metadata: Metadata, owner_uid: str) -> bool:
     owner = metadata.controller_reference
-    if owner is None or owner.uid != owner_uid or names.NOT_PREEMPTED in metadata.annotations:
+    if owner is None or owner.uid != owner_uid or metadata.annotations.get(names.NOT_PREEMPTED) == "true":
         return False
     began_at = metadata.deletion_began_at
     return began_at is not None and SERVER_TIME.now().timestamp() - began_at < LONGEST_REPLACEMENT_SECONDS

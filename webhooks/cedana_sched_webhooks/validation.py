@@ -38,6 +38,11 @@ def check_policy(policy: Object, longest_seconds: float) -> tuple[str, ...]:
     ]
     if name == DEFAULT and spec.allowed_namespaces is not None:
         warnings.append(f"cedana: spec.allowedNamespaces says nothing here: the policy {DEFAULT!r} is for all")
+    if spec.pod_selector is None and spec.namespace_selector is not None:
+        warnings.append("cedana: spec.namespaceSelector says nothing here: write spec.podSelector, too")
+    if spec.pod_selector is not None and spec.pod_selector.is_empty and spec.namespace_selector is not None:
+        where = "all namespaces" if spec.namespace_selector.is_empty else "the namespaces that it selects"
+        warnings.append(f"cedana: spec.podSelector is empty: the policy opts in all pods of {where} that may use it")
     return tuple(warnings)
 
 

@@ -2,7 +2,8 @@
 
 Four sources report: preemptions by kube-scheduler (`MarkedEvictions`), evictions by others, deletions, and notices that
 a node ends. Each pod is in the hands of one adapter: pods of schedulers and controllers with an adapter of their own
-are left to that one, except for evictions by others and ends of nodes, which no other adapter supports.
+are left to that one. This adapter saves these only from evictions by others, from the end of their node, and from
+deletions that the other adapter hands over, because they are not its scheduler's.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter,
 from cedana_sched.adapter.contract import Report
 from cedana_sched.adapter.marked_evictions import MarkedEvictions
 from cedana_sched.adapter.settings import read_section
-from cedana_sched.kube.builtin_kinds import Node, PartialObject, Pod
+from cedana_sched.kube.builtin_kinds import Node, Pod
 from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.kube.client import Object
-from cedana_sched.kube.resources import NAMESPACES, NODES
+from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES, NAMESPACES, NODES
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.preemption import Release, Verdict
-from cedana_sched_kubernetes.deletions import Deletions
-from cedana_sched_kubernetes.namespace_opt_in import NamespaceOptIn, is_protecting
+from cedana_sched_kubernetes.admin_opt_in import AdminOptIn, is_protecting
+from cedana_sched_kubernetes.deletions import Deletions, is_handed_over
 from cedana_sched_kubernetes.node_interruptions import NodeInterruptions
-from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, DisruptionBudget
+from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, DisruptionBudget, Namespace
+from cedana_sched_kubernetes.policy_selectors import PolicySelectors
 from cedana_sched_kubernetes.requested_evictions import RequestedEvictions
 from cedana_sched_kubernetes.settings import Settings
 
@@ -43,10 +46,14 @@ class KubernetesAdapter:
         self._budgets = Informer(
             Watch(cluster.api, DISRUPTION_BUDGETS, DisruptionBudget, within=cluster.served), unreadable
         )
-        self._namespaces = Informer(Watch(cluster.api, NAMESPACES, PartialObject, only_metadata=True), unreadable)
-        self._opt_in = NamespaceOptIn(self._namespaces.get, self._settings.is_ours, cluster.served)
+        self._namespaces = Informer(Watch(cluster.api, NAMESPACES, Namespace, only_metadata=True), unreadable)
+        self._policies = Informer(Watch(cluster.api, CHECKPOINT_POLICIES, CachedPolicy))
+        selectors = PolicySelectors(self._namespaces.get)
+        if self._settings.pod_selectors:
+            self._policies.subscribe(selectors.on_policy_change)
+        self._opt_in = AdminOptIn(self._namespaces.get, selectors, self._settings, cluster.served)
         self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_preemptible)
-        self._deletions = Deletions(self.name, cluster, concerns=self._is_ours)
+        self._deletions = Deletions(self.name, cluster, concerns=self._explains_deletion_of)
         self._nodes = Informer(Watch(cluster.api, NODES, Node), unreadable)
         self._interruptions = NodeInterruptions(self.name, cluster, self._nodes)
         self._requests = RequestedEvictions(self.name, cluster, self._budgets)
@@ -63,13 +70,14 @@ class KubernetesAdapter:
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
         """See `adapter.cluster_contract.Watching`."""
-        return (self._budgets, self._namespaces, self._nodes)
+        return (self._budgets, self._namespaces, self._policies, self._nodes)
 
     async def run(self) -> None:
         """Run the informers and the sources of reports, forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._budgets.run(), name="PodDisruptionBudgets")
             group.create_task(self._namespaces.run(), name="Namespaces")
+            group.create_task(self._policies.run(), name="CheckpointPolicies")
             group.create_task(self._nodes.run(), name="Nodes")
             group.create_task(self._interruptions.run(), name="interruptions of nodes")
             group.create_task(self._preemptions.run(), name="eviction marks")
@@ -83,15 +91,23 @@ class KubernetesAdapter:
     def on_more_opted_in(self, sink: Callable[[], None]) -> None:
         """See `adapter.cluster_contract.OptingIn`."""
 
-        def on_change(before: PartialObject | None, now: PartialObject | None) -> None:
-            if now is not None and is_protecting(now) and (before is None or not is_protecting(before)):
+        def on_namespace_change(before: Namespace | None, now: Namespace | None) -> None:
+            if now is None or (before is not None and before.metadata.labels == now.metadata.labels):
+                return
+            if self._settings.pod_selectors or is_protecting(now):
                 sink()
 
-        self._namespaces.subscribe(on_change)
+        def on_policy_change(before: CachedPolicy | None, now: CachedPolicy | None) -> None:
+            if now is not None and (before is None or before.spec != now.spec):
+                sink()
+
+        self._namespaces.subscribe(on_namespace_change)
+        if self._settings.pod_selectors:
+            self._policies.subscribe(on_policy_change)
 
     def queue_policy(self, pod: Pod) -> str | None:
-        """See `adapter.cluster_contract.QueuePolicies`: the policy of the namespace, whatever labels the pod has."""
-        return self._opt_in.policy_of(pod.metadata.namespace)
+        """See `adapter.cluster_contract.QueuePolicies`: the policy that selected the pod, else its namespace's."""
+        return self._opt_in.queue_policy_of(pod)
 
     async def reports(self) -> AsyncIterator[Report]:
         """Yield the reports of all sources."""
@@ -119,8 +135,8 @@ class KubernetesAdapter:
         """Whether kube-scheduler may preempt it for this adapter: also pods whose Jobs another adapter watches."""
         return pod.spec.scheduler_name not in self._settings.other_schedulers
 
-    def _is_ours(self, pod: Pod) -> bool:
-        return self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels)
+    def _explains_deletion_of(self, pod: Pod) -> bool:
+        return self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels) or is_handed_over(pod)
 
 
 if TYPE_CHECKING:

@@ -97,7 +97,8 @@ class Deletions:
         if now is None or now.metadata.deletion_timestamp is None:
             return
         metadata = now.metadata
-        if before is None or before.metadata.deletion_timestamp is None or before.metadata.uid != metadata.uid:
+        is_new = before is None or before.metadata.deletion_timestamp is None or before.metadata.uid != metadata.uid
+        if is_new or (is_handed_over(now) and before is not None and not is_handed_over(before)):
             self._queue.add((metadata.namespace, metadata.name, metadata.uid))
 
     async def _explain(self, key: _Key) -> None:
@@ -138,6 +139,11 @@ class Deletions:
             names.PRESTOP_TOKEN in annotations and annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS
         )
         return has_hook and self._now().timestamp() - began_at < HOOK_WAITS_SECONDS
+
+
+def is_handed_over(pod: Pod) -> bool:
+    """Return whether the adapter of the pod's scheduler says that its scheduler does not preempt it."""
+    return pod.metadata.annotations.get(names.NOT_PREEMPTED) == names.NOT_BY_SCHEDULER
 
 
 def _is_explained(pod: Pod) -> bool:

@@ -26,17 +26,17 @@ class JobAdmission:
     """Admission handler for Jobs at CREATE.
 
     Args:
-        protects_all: returns whether a namespace protects all of its pods.
+        is_protected: returns whether an admin protects the pods of a Job, which names no id, in a namespace.
     """
 
-    def __init__(self, protects_all: Callable[[str], bool]) -> None:
-        self._protects_all = protects_all
+    def __init__(self, is_protected: Callable[[Object, str], bool]) -> None:
+        self._is_protected_by_admin = is_protected
 
     async def answer(self, request: Request) -> Answer:
         """Return the rule as a patch, or a warning where it cannot be added."""
         spec = (request.object or {}).get("spec") or {}
         template = spec.get("template") or {}
-        if request.object is None or not self._is_protected(template, request.namespace):
+        if request.object is None or not self._is_protected(request.object, template, request.namespace):
             return _NOT_OURS
         rules = (spec.get("podFailurePolicy") or {}).get("rules") or []
         if any(_is_about_disruptions(rule) for rule in rules):
@@ -51,10 +51,10 @@ class JobAdmission:
         patch = tuple({"op": "add", "path": f"/spec/{field}", "value": value} for field, value in fields.items())
         return Answer("ignores", patch=patch)
 
-    def _is_protected(self, template: Object, namespace: str) -> bool:
+    def _is_protected(self, job: Object, template: Object, namespace: str) -> bool:
         if asks_for_protection(template):
             return True
-        return is_without_id(template) and self._protects_all(namespace)
+        return bool(template) and is_without_id(template) and self._is_protected_by_admin(job, namespace)
 
 
 def _is_about_disruptions(rule: dict[str, Any]) -> bool:

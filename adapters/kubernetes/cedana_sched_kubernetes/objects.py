@@ -25,6 +25,20 @@ class _Struct(msgspec.Struct, frozen=True, rename="camel"):
     pass
 
 
+class LabelledMetadata(Metadata, frozen=True):
+    """Metadata with all labels: selectors may select by any of them."""
+
+    def __post_init__(self) -> None:
+        """Drop only annotations that no component reads."""
+        labels = self.labels
+        Metadata.__post_init__(self)
+        msgspec.structs.force_setattr(self, "labels", labels)
+
+
+class Namespace(_Struct, frozen=True):
+    metadata: LabelledMetadata
+
+
 class BudgetSpec(_Struct, frozen=True):
     unhealthy_pod_eviction_policy: str | None = None
 

@@ -1,4 +1,4 @@
-"""Kubernetes' part of the webhooks: evictions that are held, namespaces that protect their pods, Jobs' accounting."""
+"""Kubernetes' part of the webhooks: evictions that are held, pods that an admin protects, Jobs' accounting."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self, TypedDict
 
 from cedana_sched.adapter.settings import read_section
-from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.eviction_marker import EvictionMarker
-from cedana_sched.kube.resources import NAMESPACES
+from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES, NAMESPACES
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.objects import names
+from cedana_sched_kubernetes.admin_opt_in import AdminOptIn
 from cedana_sched_kubernetes.eviction_hold import EvictionHold
 from cedana_sched_kubernetes.job_admission import JobAdmission
-from cedana_sched_kubernetes.namespace_opt_in import NamespaceOptIn, is_protecting
+from cedana_sched_kubernetes.objects import Namespace
+from cedana_sched_kubernetes.policy_selectors import PolicySelectors
 from cedana_sched_kubernetes.settings import Settings
 from cedana_sched_webhooks.admission import WHOLE, Shape
 from cedana_sched_webhooks.admission_types import (
@@ -36,6 +38,7 @@ STATUSES: Final = "/kubernetes/statuses"
 class _TemplateSpec(TypedDict, total=False):
     containers: list[NamedContainer] | None
     restartPolicy: str | None
+    schedulerName: str | None
 
 
 class _Template(TypedDict, total=False):
@@ -49,6 +52,7 @@ class _JobSpec(TypedDict, total=False):
 
 
 class _Job(TypedDict, total=False):
+    metadata: Metadata | None
     spec: _JobSpec | None
 
 
@@ -69,16 +73,20 @@ POD: Final = Shape(_Pod, _Pod, large=(_Pod, _Pod))
 
 
 class KubernetesWebhooks(SchedulerWebhooks):
-    """Caches Namespaces, and records evictions on pods."""
+    """Caches Namespaces and policies, and records evictions on pods."""
 
     name: ClassVar[str] = "kubernetes"
 
     def __init__(self, replica: ReplicaAccess) -> None:
         settings = read_section(self.name, Settings, replica.settings)
-        self._namespaces = Informer(Watch(replica.api, NAMESPACES, PartialObject, only_metadata=True))
+        self._namespaces = Informer(Watch(replica.api, NAMESPACES, Namespace, only_metadata=True))
+        selectors = PolicySelectors(self._namespaces.get)
+        self._policies = Informer(Watch(replica.api, CHECKPOINT_POLICIES, CachedPolicy))
+        if settings.pod_selectors:
+            self._policies.subscribe(selectors.on_policy_change)
         self._marker = EvictionMarker(replica.api, replica.now, names.DISRUPTION_REQUESTED)
-        self._opt_in = NamespaceOptIn(self._namespaces.get, settings.is_ours, replica.served)
-        self._jobs = JobAdmission(self._protects_all)
+        self._opt_in = AdminOptIn(self._namespaces.get, selectors, settings, replica.served)
+        self._jobs = JobAdmission(self._opt_in.is_job_protected)
         self._holds = EvictionHold(replica, self._marker)
 
     @classmethod
@@ -99,8 +107,5 @@ class KubernetesWebhooks(SchedulerWebhooks):
         """See `SchedulerWebhooks`."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._namespaces.run(), name="Namespaces")
+            group.create_task(self._policies.run(), name="CheckpointPolicies")
             group.create_task(self._marker.run(), name="disruption marks")
-
-    def _protects_all(self, name: str) -> bool:
-        found = self._namespaces.get(name)
-        return found is not None and is_protecting(found)

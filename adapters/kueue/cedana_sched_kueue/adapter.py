@@ -17,7 +17,7 @@ import structlog
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, QueuePolicies, Withdrawing
 from cedana_sched.adapter.contract import PreemptionCancelled
-from cedana_sched.adapter.protected_pods import mark_not_preempted
+from cedana_sched.adapter.protected_pods import hand_over_deletion, mark_not_preempted
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.adapter.settings import read_section
 from cedana_sched.kube.builtin_kinds import Metadata, Pod
@@ -56,7 +56,9 @@ class KueueAdapter:
         self._api = cluster.api
         self._pods = cluster.pods
         self._served = cluster.served
-        self._kinds = ManagedKinds.of(read_section(ADAPTER, Settings, cluster.settings))
+        settings = read_section(ADAPTER, Settings, cluster.settings)
+        self._kinds = ManagedKinds.of(settings)
+        self._answer_unevicted = hand_over_deletion if settings.hands_over_deletions else mark_not_preempted
         self._informers = KindInformers(cluster.api, self._kinds, cluster.record_unreadable, cluster.served)
         self._objects = ManagedObjects(self._informers.by_resource)
         # includes Workloads in unserved namespaces, which wait for our AdmissionCheck all the same
@@ -184,7 +186,7 @@ class KueueAdapter:
             self._answering.add(f"{now.metadata.namespace}/{now.metadata.name}")
 
     async def _release_unevicted_pod(self, pod_key: str) -> None:
-        """Release a pod that Kueue does not evict; based on current objects, because the caches may be stale."""
+        """Release or hand over a pod that Kueue does not evict, by current objects: the caches may be stale."""
         namespace, _, name = pod_key.partition("/")
         pod = self._pods.get(name, namespace)
         if pod is None or not awaits_confirmation(pod):
@@ -195,7 +197,7 @@ class KueueAdapter:
             self._preemptions.is_evicted(uid, namespace) or await self._is_evicted(pod, uid)
         ):
             return
-        await mark_not_preempted(self._api, pod)
+        await self._answer_unevicted(self._api, pod)
 
     async def _is_evicted(self, pod: Pod, uid: str) -> bool:
         """Whether the pod's object is evicted; Kueue sets the Workload's condition, then suspends, then pods go.

@@ -41,6 +41,8 @@ class Settings(UserWritten):
 
     kinds: tuple[ManagedKind, ...] = ()
     """Beside Job. A kind that the cluster does not serve is waited for."""
+    hands_over_deletions: bool = False
+    """Whether another adapter saves pods from deletions that are not Kueue's."""
 
     @field_validator("kinds")
     @classmethod

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import UserWritten, parse_stored_object
+from cedana_sched.model.objects.label_selector import LabelSelector
 from cedana_sched.model.policy import DEADLINES, CheckpointPolicy, OnCheckpointFailure, Retention
 
 DEFAULT: Final = "default"
@@ -99,6 +100,18 @@ class CheckpointPolicySpec(CheckpointPolicy):
     """Whether pods of a queue that names this policy may name another one that their namespace may use. Absent: true
     only for the policy `default`, which is not an explicit choice."""
     pod_defaults: Annotated[PodDefaults, Field(alias="podDefaults")] = PodDefaults()
+    namespace_selector: Annotated[LabelSelector | None, Field(alias="namespaceSelector")] = None
+    """Labels of the namespaces whose pods `pod_selector` selects. Empty or absent: all that may use the policy."""
+    pod_selector: Annotated[LabelSelector | None, Field(alias="podSelector")] = None
+    """Labels of pods that the policy opts in at their creation, by the adapter `kubernetes` with `podSelectors`. Empty:
+    all pods, and `namespace_selector` is required; absent: none."""
+
+    @field_validator("pod_selector")
+    @classmethod
+    def _check_namespaces_are_named(cls, selector: LabelSelector | None, info: ValidationInfo) -> LabelSelector | None:
+        if selector is not None and selector.is_empty and info.data.get("namespace_selector") is None:
+            raise ValueError("it selects all pods: name namespaces, or write 'namespaceSelector: {}', too, for all")
+        return selector
 
 
 _WHERE: Final = f"metadata.annotations[{names.POLICY}]"
@@ -165,14 +178,19 @@ def restrict_policy(policy: CheckpointPolicy, other: CheckpointPolicy) -> Checkp
     )
 
 
+def may_namespace_use(name: str, spec: CheckpointPolicySpec, namespace: str) -> bool:
+    """Return whether pods of a namespace may have the policy."""
+    allowed = spec.allowed_namespaces
+    return allowed is None or name == DEFAULT or allowed.is_namespace_allowed(namespace)
+
+
 def effective_policy(name: str, spec: CheckpointPolicySpec, namespace: str) -> EffectivePolicy:
     """Return the effective policy for pods of a namespace.
 
     Raises:
         UsageError: the policy does not allow the namespace.
     """
-    allowed = spec.allowed_namespaces
-    if allowed is not None and name != DEFAULT and not allowed.is_namespace_allowed(namespace):
+    if not may_namespace_use(name, spec, namespace):
         remedy = "name another one, or have an admin add the namespace to its spec.allowedNamespaces"
         raise UsageError(_WHERE, name, f"is not for pods of namespace {namespace}", remedy=remedy)
     without = _ineffective_field_names(name, spec)

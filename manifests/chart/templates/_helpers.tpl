@@ -252,7 +252,9 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- $labels := list -}}
 {{- if .Values.kueue.enabled }}{{ $labels = append $labels "kueue.x-k8s.io/podset" }}{{ end -}}
 {{- if .Values.armada.enabled }}{{ $labels = append $labels "armada_job_id" }}{{ end -}}
-{{- dict "otherSchedulers" $schedulers "otherLabels" $labels | toJson -}}
+{{- $settings := dict "otherSchedulers" $schedulers "otherLabels" $labels "podSelectors" .Values.kubernetes.podSelectors -}}
+{{- if .Values.kueue.enabled }}{{ $_ := set $settings "otherJobLabels" (list "kueue.x-k8s.io/queue-name") }}{{ end -}}
+{{- toJson $settings -}}
 {{- end }}
 
 {{/* Kinds beside Job whose objects Kueue stops, by API group: resources and versions of each group. */}}

@@ -555,6 +555,32 @@ async def test_an_adapter_has_the_rights_that_it_asks_for(helm: Binaries) -> Non
         assert asked <= has, fragment
 
 
+@pytest.mark.parametrize("selects", [False, True])
+async def test_webhooks_are_called_for_all_new_pods_and_jobs_only_where_policies_select(
+    helm: Binaries, selects: bool
+) -> None:
+    values = {**S3, "kubernetes": {"enabled": True, "podSelectors": selects}}
+    objects = await render(helm, values)
+    (configuration,) = of_kind(objects, "MutatingWebhookConfiguration")
+    hooks = {hook["name"]: hook["namespaceSelector"] for hook in configuration["webhooks"]}
+    for name in ("kubernetes-pods.sched.cedana.ai", "kubernetes-jobs.sched.cedana.ai"):
+        assert hooks[name].get("matchLabels") == (None if selects else {names.PROTECT: "true"})
+        assert hooks[name]["matchExpressions"], "excluded namespaces stay excluded"
+    for settings in (webhooks_of(objects).adapter_settings, coordinator_of(objects).adapter_settings):
+        assert settings["kubernetes"]["podSelectors"] is selects
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_kueues_adapter_hands_over_deletions_only_beside_the_adapter_that_explains_them(
+    helm: Binaries, beside: bool
+) -> None:
+    values = {**S3, "kueue": {"enabled": True}, "kubernetes": {"enabled": beside}}
+    settings = coordinator_of(await render(helm, values)).adapter_settings
+    assert settings["kueue"]["handsOverDeletions"] is beside
+    if beside:
+        assert settings["kubernetes"]["otherJobLabels"] == ["kueue.x-k8s.io/queue-name"]
+
+
 def triples(rule: Object) -> Iterator[tuple[str, str, str]]:
     return itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
 

@@ -173,8 +173,11 @@ _LONG_AGO = {"deletionTimestamp": "2026-05-01T12:10:00Z"}
 """A node that is dead keeps it."""
 
 
-async def test_replacement_of_a_pod_that_is_being_deleted_waits_until_it_is_known_whether_that_is_saved() -> None:
-    assert (await _answer_beside(_sibling(), _sibling(**_DELETED))).decision == "gated"
+@pytest.mark.parametrize("said", [{}, {names.NOT_PREEMPTED: names.NOT_BY_SCHEDULER}], ids=["nothing", "handed over"])
+async def test_replacement_of_a_pod_that_is_being_deleted_waits_until_it_is_known_whether_that_is_saved(
+    said: Object,
+) -> None:
+    assert (await _answer_beside(_sibling(), _sibling(annotations=said, **_DELETED))).decision == "gated"
 
 
 @pytest.mark.parametrize(

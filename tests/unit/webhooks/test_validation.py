@@ -54,6 +54,18 @@ def test_what_is_valid(plural: str, spec: Any) -> None:
             ("spec.allowedNamespaces", "write 'from: Names'"),
         ),
         ("checkpointpolicies", {"allowedNamespaces": {"from": "Names", "names": ["*"]}}, ("names.0: '*'",)),
+        ("checkpointpolicies", {"podSelector": {}}, ("spec.podSelector: {}", "write 'namespaceSelector: {}'")),
+        (
+            "checkpointpolicies",
+            {"podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}},
+            ("spec.podSelector.matchExpressions.0", "write values with the operators In and NotIn"),
+        ),
+        (
+            "checkpointpolicies",
+            {"podSelector": {"matchLabels": {"a b": "c"}}},
+            ("spec.podSelector.matchLabels", "'a b' is no key of a label: write [PREFIX/]NAME"),
+        ),
+        ("checkpointpolicies", {"podSelector": {"matchLabels": {"a": "-"}}}, ("matchLabels.a: '-'",)),
         ("checkpointstorages", {}, ("spec: {} names no storage", "exactly one of spec.s3 and spec.posix")),
         ("checkpointstorages", {"s3": {"bucket": "b"}, "posix": {"path": "/p"}}, ("names two", "exactly one")),
         ("checkpointstorages", {"s3": {}}, ("spec.s3.bucket: None is missing",)),
@@ -86,6 +98,14 @@ def test_what_is_refused_names_field_value_and_remedy(plural: str, spec: Any, pa
         ("x", {"imageMayChange": True, "allowedNamespaces": {"from": "All"}}, ()),
         ("default", {"imageMayChange": True}, ()),
         ("default", {"allowedNamespaces": {"from": "Names"}}, ("says nothing here",)),
+        ("x", {"podSelector": {"matchLabels": {"app": "md"}}}, ()),
+        ("x", {"namespaceSelector": {}}, ("spec.namespaceSelector says nothing here",)),
+        ("x", {"podSelector": {}, "namespaceSelector": {}}, ("opts in all pods of all namespaces",)),
+        (
+            "x",
+            {"podSelector": {}, "namespaceSelector": {"matchLabels": {"team": "bio"}}},
+            ("all pods of the namespaces that it selects",),
+        ),
     ],
 )
 def test_what_counts_for_nobody_is_warned_of(name: str, spec: Any, warned: tuple[str, ...]) -> None:

@@ -21,9 +21,18 @@ class _Agent(msgspec.Struct, frozen=True):
     storage: _Storage = _Storage()
 
 
+class _KubernetesAdapter(msgspec.Struct, frozen=True, rename="camel"):
+    pod_selectors: bool = False
+
+
+class _AdapterSettings(msgspec.Struct, frozen=True):
+    kubernetes: _KubernetesAdapter = _KubernetesAdapter()
+
+
 class _Coordinator(msgspec.Struct, frozen=True, rename="camel"):
     adapters: tuple[str, ...] = ()
     excluded_namespaces: tuple[str, ...] = ()
+    adapter_settings: _AdapterSettings = _AdapterSettings()
 
 
 class _ConfigMap(msgspec.Struct, frozen=True):
@@ -32,7 +41,7 @@ class _ConfigMap(msgspec.Struct, frozen=True):
 
 
 class CheckedReleaseSettings(msgspec.Struct, frozen=True):
-    """Settings of a release. `adapters` are those that the coordinator runs.
+    """Settings of a release. `adapters` are those that the coordinator runs; `selects_pods`: policies opt in pods.
 
     `accepts_unsealed`: agents restore unsealed snapshots; `writes_unsealed`: agents have keys, and do not seal.
     """
@@ -41,6 +50,7 @@ class CheckedReleaseSettings(msgspec.Struct, frozen=True):
     served: ServedNamespaces
     accepts_unsealed: bool
     writes_unsealed: bool
+    selects_pods: bool
 
 
 async def read_settings(reads: ClusterReader, one: Installation) -> CheckedReleaseSettings:
@@ -60,5 +70,9 @@ async def read_settings(reads: ClusterReader, one: Installation) -> CheckedRelea
         raise CedanaSchedError(f"ConfigMap {one.name} cannot be read: {error}", remedy=remedy) from error
     served, storage = ServedNamespaces(frozenset(coordinator.excluded_namespaces)), agent.storage
     return CheckedReleaseSettings(
-        frozenset(coordinator.adapters), served, storage.accept_unsealed, storage.write_unsealed
+        frozenset(coordinator.adapters),
+        served,
+        storage.accept_unsealed,
+        storage.write_unsealed,
+        coordinator.adapter_settings.kubernetes.pod_selectors,
     )

@@ -70,6 +70,38 @@ async def test_pods_of_other_adapters_are_left_to_them(settings: Object) -> None
     assert not is_said_not_to_be_preempted(stage, pod)
 
 
+@pytest.mark.parametrize("first", ["deleted", "handed over"])
+async def test_deletion_that_another_adapter_hands_over_is_reported_once(first: str) -> None:
+    stage = KubernetesStage()
+    stage.settings = {"otherLabels": ["kueue.x-k8s.io/podset"]}
+    labels = {"kueue.x-k8s.io/podset": "main"}
+    pod = stage.put_pod("md-0", labels=labels, annotations=HOOKED, owner=owner())
+    handed = {"metadata": {"annotations": {names.NOT_PREEMPTED: names.NOT_BY_SCHEDULER}}}
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            if first == "handed over":
+                stage.change_pod(pod, handed)
+            await stage.preempt_with_deadline(pod)
+            await stage.wait_until_reported()
+            assert len(coordinator.preemptions()) == int(first == "handed over")
+            stage.change_pod(pod, handed)
+            await stage.wait_until_reported()
+            await stage.repeat_current_state()
+            await stage.wait_until_reported()
+            assert len(coordinator.preemptions()) == 1
+
+
+async def test_handed_over_pod_that_is_deleted_for_good_is_let_go() -> None:
+    stage = KubernetesStage()
+    stage.settings = {"otherLabels": ["kueue.x-k8s.io/podset"]}
+    handed = {**HOOKED, names.NOT_PREEMPTED: names.NOT_BY_SCHEDULER}
+    pod = stage.put_pod("md-0", labels={"kueue.x-k8s.io/podset": "main"}, annotations=handed)
+    coordinator = await deleted(stage, pod)
+    assert coordinator.preemptions() == set()
+    assert is_said_not_to_be_preempted(stage, pod)
+
+
 async def test_deletion_that_follows_from_a_release_is_no_other_preemption() -> None:
     stage = KubernetesStage()
     async with stage.adapter() as adapter:

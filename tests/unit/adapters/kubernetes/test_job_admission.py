@@ -21,7 +21,7 @@ def job(*, restarts: str = "Never", value: str | None = "md", **spec: Any) -> Ob
 
 
 async def answer_of(body: Object, *, protects: bool = False) -> Answer:
-    return await JobAdmission(lambda namespace: protects and namespace == "lab").answer(
+    return await JobAdmission(lambda _, namespace: protects and namespace == "lab").answer(
         Request("1", "lab", object=body)
     )
 

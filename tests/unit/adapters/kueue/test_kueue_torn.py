@@ -184,8 +184,13 @@ class Stage(KueueStage):
         self.api.merge(PODS, name, NAMESPACE, {"metadata": metadata})
 
     def is_let_go(self, workload: RunningWorkload) -> bool:
+        return self.said_of(workload) == "true"
+
+    def said_of(self, workload: RunningWorkload) -> str | None:
+        """Return what the adapter says of a pod that Kueue does not evict."""
         stored = self.api.stored(PODS, workload.workload.name, NAMESPACE) or {}
-        return bool(stored["metadata"]["annotations"].get(names.NOT_PREEMPTED) == "true")
+        said: str | None = stored["metadata"]["annotations"].get(names.NOT_PREEMPTED)
+        return said
 
 
 async def test_who_is_evicted_unheld_is_reported_and_not_let_go() -> None:
@@ -213,6 +218,27 @@ async def test_who_is_not_evicted_is_let_go_at_once(by: str) -> None:
             stage.api.merge(JOBS, job_name, NAMESPACE, {"spec": {"suspend": True}})
         stage.remove_pod(victim)
         await asyncio.wait_for(stage.api.until(lambda: stage.is_let_go(victim)), 60)
+
+
+async def test_who_is_not_evicted_is_handed_over_where_another_adapter_saves_deleted_pods() -> None:
+    stage = Stage()
+    stage.settings = {"handsOverDeletions": True}
+    (victim,) = await stage.start()
+    async with stage.adapter():
+        stage.remove_pod(victim)
+        await asyncio.wait_for(stage.api.until(lambda: stage.said_of(victim) == names.NOT_BY_SCHEDULER), 60)
+
+
+async def test_who_is_evicted_unheld_is_not_handed_over() -> None:
+    stage = Stage()
+    stage.settings = {"handsOverDeletions": True}
+    (victim,) = await stage.start()
+    async with stage.adapter() as adapter:
+        reports = adapter.reports()
+        await stage.preempt(victim)
+        assert isinstance(await asyncio.wait_for(anext(reports), 60), Preempted)
+        await stage.wait_until_reported()
+        assert stage.said_of(victim) is None
 
 
 async def test_a_deletion_that_comes_before_the_news_of_its_eviction_is_asked_about() -> None:

@@ -38,11 +38,11 @@ class Node:
         *,
         evicted: bool = False,
         phase: str = "Running",
-        not_preempted: bool = False,
+        not_preempted: str = "",
         deleted: bool = True,
     ) -> None:
         self._version += 1
-        given = {names.CONFIRM_DELETION: asks, names.NOT_PREEMPTED: "true" if not_preempted else ""}
+        given = {names.CONFIRM_DELETION: asks, names.NOT_PREEMPTED: not_preempted}
         annotations = {key: value for key, value in given.items() if value}
         conditions = (Condition("DisruptionTarget", "True", PREEMPTION),) if evicted else ()
         metadata = Metadata(
@@ -173,7 +173,9 @@ async def test_who_asks_is_let_go_by_a_word() -> None:
     node = Node()
     node.put(names.CONFIRM_ALWAYS)
     assert not await node.is_released()
-    node.put(names.CONFIRM_ALWAYS, not_preempted=True)
+    node.put(names.CONFIRM_ALWAYS, not_preempted=names.NOT_BY_SCHEDULER)
+    assert not await node.is_released(), "another adapter decides"
+    node.put(names.CONFIRM_ALWAYS, not_preempted="true")
     assert await node.is_released()
 
 
@@ -197,6 +199,6 @@ async def test_nobody_waits_any_more_when_it_is_decided(monkeypatch: pytest.Monk
     node.put(names.CONFIRM_ALWAYS)
     before = asyncio.all_tasks()
     if ends_by == "a word":
-        asyncio.get_running_loop().call_later(0.01, lambda: node.put(names.CONFIRM_ALWAYS, not_preempted=True))
+        asyncio.get_running_loop().call_later(0.01, lambda: node.put(names.CONFIRM_ALWAYS, not_preempted="true"))
     await node.pods.wait_released(UID)
     assert asyncio.all_tasks() == before

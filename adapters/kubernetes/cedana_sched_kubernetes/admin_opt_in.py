@@ -1,0 +1,94 @@
+"""Pods that an admin protects: those that a policy selects, and all of a namespace with the label `names.PROTECT`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cedana_sched.kube.builtin_kinds import Pod
+from cedana_sched.kube.client import Object
+from cedana_sched.model.objects import names
+from cedana_sched.model.served_namespaces import ServedNamespaces
+from cedana_sched_kubernetes.objects import Namespace
+from cedana_sched_kubernetes.policy_selectors import PolicySelectors
+from cedana_sched_kubernetes.settings import Settings
+from cedana_sched_webhooks.opt_in import OptIn, Protection
+
+
+class AdminOptIn(OptIn):
+    """Admission handler for pods at CREATE. A policy that selects a pod precedes the pod's namespace.
+
+    Args:
+        namespace: returns a Namespace by its name; None if it does not exist or is not cached yet.
+        selectors: of the policies.
+        settings: which pods are another adapter's.
+        served: namespaces whose pods are mutated.
+    """
+
+    def __init__(
+        self,
+        namespace: Callable[[str], Namespace | None],
+        selectors: PolicySelectors,
+        settings: Settings,
+        served: ServedNamespaces,
+    ) -> None:
+        super().__init__(self._protection_of_pod, served)
+        self._namespace = namespace
+        self._selectors = selectors
+        self._settings = settings
+
+    def queue_policy_of(self, pod: Pod) -> str | None:
+        """Return the policy that an admin chose for a pod; None if there is none.
+
+        A pod keeps the policy that selected it at its creation: its labels may change, and not all are cached.
+        """
+        at_creation, namespace = pod.metadata.annotations.get(names.QUEUE_POLICY, ""), pod.metadata.namespace
+        if self._selectors.is_selecting_in(at_creation, namespace):
+            return at_creation
+        protection = self._protection_by_namespace(namespace)
+        return None if protection is None else protection.policy
+
+    def is_job_protected(self, job: Object, namespace: str) -> bool:
+        """Return whether the pods of a Job, which names no id, will be protected."""
+        template = job["spec"]["template"]
+        labels, scheduler = _labels_of(template), _scheduler_of(template)
+        if not self._settings.is_ours_as_job(_labels_of(job), scheduler, labels):
+            return False
+        return self._find_protection(labels, namespace) is not None
+
+    def _protection_of_pod(self, pod: Object, namespace: str) -> Protection | None:
+        labels = _labels_of(pod)
+        if not self._settings.is_ours(_scheduler_of(pod), labels):
+            return None
+        return self._find_protection(labels, namespace)
+
+    def _find_protection(self, labels: Mapping[str, str], namespace: str) -> Protection | None:
+        if found := self._selectors.policies_selecting(labels, namespace):
+            return Protection(found[0], warnings=_several_policies_warning(found))
+        return self._protection_by_namespace(namespace)
+
+    def _protection_by_namespace(self, name: str) -> Protection | None:
+        found = self._namespace(name)
+        if found is None or not is_protecting(found):
+            return None
+        return Protection(found.metadata.annotations.get(names.POLICY) or None)
+
+
+def is_protecting(namespace: Namespace) -> bool:
+    """Return whether the namespace protects all of its pods."""
+    return namespace.metadata.labels.get(names.PROTECT) == "true"
+
+
+def _several_policies_warning(policies: list[str]) -> tuple[str, ...]:
+    if len(policies) == 1:
+        return ()
+    chosen, *others = policies
+    remedy = f"have an admin narrow spec.podSelector of {', '.join(others)}"
+    return (f"cedana: policies {', '.join(policies)} select the pod: {chosen!r} applies, the first by name ({remedy})",)
+
+
+def _labels_of(body: Object) -> Mapping[str, str]:
+    return (body.get("metadata") or {}).get("labels") or {}
+
+
+def _scheduler_of(body: Object) -> str:
+    return (body.get("spec") or {}).get("schedulerName") or ""
