@@ -107,15 +107,15 @@ class RequestedEvictions:
             RetryableError: the API server is unreachable, or a budget does not allow the eviction now.
         """
         is_requested = False
-        for pod in tuple(self._cluster.pods):
-            verdict = release.verdicts.get(pod.metadata.uid)
-            if verdict is None or (mark := self._mark_of_request(pod, release.signal_uid)) is None:
+        for uid, verdict in release.verdicts.items():
+            pod = self._cluster.pods_by_uid.unique_object_of(uid)
+            if pod is None or (mark := self._mark_of_request(pod, release.signal_uid)) is None:
                 continue
             is_requested = True
             if verdict in _EVICTED and is_running(pod):
                 await self._evict(pod, mark, release.signal_uid)
             else:
-                self._requests.pop(pod.metadata.uid, None)
+                self._requests.pop(uid, None)
         return is_requested
 
     def _mark_of_request(self, pod: Pod, signal_uid: str) -> EvictionMark | None:
