@@ -2,7 +2,7 @@
 
 A notice is followed by three steps: the pods' saves are planned, and those of the plan reported; the node is cordoned;
 and each pod whose save is released is evicted, so that it continues elsewhere. Budgets do not delay the saves: all pods
-of the node end with it. Whenever a save is released, the pods that were left out are planned again.
+of the node end with it. Whenever a save is over, whatever it led to, the pods that were left out are planned again.
 
 If the notice is withdrawn, what was reported is cancelled, and our cordon is undone.
 """
@@ -120,17 +120,21 @@ class NodeInterruptions:
         if not separator:
             return False
         await self._nodes.synced.wait()
-        pod = next((pod for pod in self._cluster.pods if pod.metadata.uid == uid), None)
+        if (signal := self._signals.get(uid)) is not None and uid not in self._released:
+            self._released.add(uid)
+            self._plan_again(signal)
+        pod = self._cluster.pods_by_uid.unique_object_of(uid)
         if pod is None or not is_running(pod) or release.verdicts.get(uid) not in _EVICTED:
             return True
         if self._is_interrupted(pod.spec.node_name):
             await self._evict(pod, release.signal_uid)
         else:  # withdrawn while no reader was connected
             self._readers.publish(PreemptionCancelled(release.signal_uid, WITHDRAWN))
-        if uid in self._signals:
-            self._released.add(uid)
-            self._queue.add(pod.spec.node_name)  # the pods that were left out may fit now
         return True
+
+    def _plan_again(self, ended: Signal) -> None:
+        """Plan the pods of the node that were left out: they may fit, now that this save is over."""
+        self._queue.add(ended.victims[0].workload.node)
 
     def _is_interrupted(self, name: str) -> bool:
         """Return whether the node ends, or is gone."""
@@ -160,7 +164,9 @@ class NodeInterruptions:
 
     def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
         if before is not None and (now is None or now.finished or now.metadata.uid != before.metadata.uid):
-            self._signals.pop(before.metadata.uid, None)
+            signal = self._signals.pop(before.metadata.uid, None)
+            if signal is not None and before.metadata.uid not in self._released:
+                self._plan_again(signal)
             self._released.discard(before.metadata.uid)
             self._explained.discard(before.metadata.uid)
         has_started = now is not None and is_running(now) and (before is None or not is_running(before))
