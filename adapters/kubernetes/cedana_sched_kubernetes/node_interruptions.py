@@ -34,7 +34,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import utc_datetime_of
 from cedana_sched.model.objects.node_interruption import InterruptionKind
 from cedana_sched.model.preemption import Release, Signal, Verdict
-from cedana_sched_kubernetes.cordon import apply_to_node, cordon_patch, uncordon_patch
+from cedana_sched_kubernetes.cordon import cordon, has_cordon_mark, undo_cordon
 from cedana_sched_kubernetes.node_notices import NodeNotice, notice_of
 from cedana_sched_kubernetes.save_estimates import MetadataOfPod, PodResources, estimate_save, measured_rate
 from cedana_sched_kubernetes.save_planning import PodToSave, SavePlan, plan_saves, seconds_to_save
@@ -158,7 +158,7 @@ class NodeInterruptions:
             if before is None or notice_of(before) != notice_of(now):
                 self._noticed.add(name)
                 self._queue.add(name)
-        elif name in self._noticed or uncordon_patch(now) is not None:
+        elif name in self._noticed or has_cordon_mark(now):
             self._noticed.discard(name)
             self._queue.add(name)
 
@@ -187,10 +187,10 @@ class NodeInterruptions:
             self._cancel_signals(name)
             if notice is not None:
                 self._record_risk(node, notice)
-            await apply_to_node(self._cluster.api, node, uncordon_patch(node))
+            await undo_cordon(self._cluster.api, node)
             return
         await self._save_pods(node, notice)
-        await apply_to_node(self._cluster.api, node, cordon_patch(node, notice.key))
+        await cordon(self._cluster.api, node, notice.key)
 
     def _cancel_signals(self, name: str) -> None:
         for uid, signal in tuple(self._signals.items()):

@@ -217,6 +217,24 @@ async def test_a_node_that_an_admin_uncordons_stays_so() -> None:
         await stage.api.until(lambda: names.CORDONED not in stage.node["metadata"]["annotations"])
 
 
+@pytest.mark.parametrize(("last", "stays"), [("kubectl-cordon", True), ("cedana-sched", False)])
+async def test_a_cordon_of_an_admin_that_came_later_stays(last: str, stays: bool) -> None:
+    """They uncordoned the node, and cordoned it again, seen or not."""
+    stage = SpotStage()
+    async with stage.coordinated():
+        stage.announce()
+        await stage.api.until(lambda: stage.is_cordoned)
+        written: Object = {"f:spec": {"f:unschedulable": {}}}
+        managed = [
+            {"manager": "kubelet", "fieldsV1": {"f:status": {}, "f:spec": {"f:providerID": {}}}},
+            {"manager": last, "operation": "Update", "fieldsV1": written},
+        ]
+        stage.change_node({"metadata": {"managedFields": managed}})
+        stage.withdraw_notice()
+        await stage.api.until(lambda: names.CORDONED not in stage.node["metadata"]["annotations"])
+        assert stage.is_cordoned is stays
+
+
 async def test_a_risk_is_published_and_moves_nothing() -> None:
     stage = SpotStage()
     async with stage.coordinated() as coordinator:
