@@ -24,15 +24,13 @@ from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnFinalDeletion
-from cedana_sched.model.preemption import Signal
+from cedana_sched.model.preemption import CONFIRMATION_SECONDS, Signal
 from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
 from cedana_sched_kubernetes.sibling_counts import SiblingCounts
 from cedana_sched_kubernetes.successors import Successors
 
 log = structlog.get_logger(__name__)
 
-HOOK_WAITS_SECONDS: Final = 15.0
-"""How long the agent keeps a preStop hook waiting for an explanation (`cluster.node.node_pods.ASK_SECONDS`)."""
 FOLLOWS_SECONDS: Final = 90.0
 """How long after a release a deletion counts as its consequence: an eviction may be refused for a minute."""
 DELETED: Final = "DeletionOfPod"
@@ -141,7 +139,7 @@ class Deletions:
         has_hook = (
             names.PRESTOP_TOKEN in annotations and annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS
         )
-        return has_hook and self._now().timestamp() - began_at < HOOK_WAITS_SECONDS
+        return has_hook and self._now().timestamp() - began_at < CONFIRMATION_SECONDS
 
 
 def _namespace_of(key: _Key) -> str:

@@ -21,11 +21,8 @@ from cedana_sched.kube.watching import HasMetadata, Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import parse_stored_object
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
-from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.preemption import CONFIRMATION_SECONDS, WorkloadRef
 from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
-
-ASK_SECONDS = 15.0
-"""How long a deletion waits for the coordinator's verdict; the coordinator mostly writes it within a second."""
 
 MOST_ADDRESSES = 20
 """Maximum number of a pod's peer addresses to look up; members of one job that are connected to each other are
@@ -177,7 +174,7 @@ class NodePods:
             and await self.is_deleted(pod)
         ):
             with suppress(TimeoutError):
-                async with asyncio.timeout(ASK_SECONDS):
+                async with asyncio.timeout(CONFIRMATION_SECONDS):
                     await self._wait_for_checkpoint_or_release(uid)
         await _wait_until(self._feed.checkpoints, lambda: not self._is_held(uid))
 
