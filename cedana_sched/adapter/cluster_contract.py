@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, Self, runtime_checkable
 
 from cedana_sched.adapter.contract import Adapter
 from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import EventRecorder
+from cedana_sched.kube.index import Index
 from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.response_decoding import Unreadable
 from cedana_sched.kube.watching import Informer
@@ -91,6 +93,11 @@ class ClusterAccess:
     """The adapter's section of the configuration; the adapter defines its schema."""
     served: ServedNamespaces = EVERYWHERE
     """Namespaces in which adapters act; passed as `within` to their watches of namespaced kinds."""
+
+    @cached_property
+    def pods_by_uid(self) -> Index[str, Pod]:
+        """`pods` by their uids, which are unique."""
+        return Index(lambda pod: pod.metadata.uid, self.pods)
 
     def record_unreadable(self, resource: Resource, one: Unreadable) -> None:
         """Publish an Event on an object that cannot be parsed and is ignored; callback for `Informer`."""

@@ -173,7 +173,8 @@ class MarkedEvictions:
         Raises:
             RetryableError: whether the scheduler still requests the eviction is unknown.
         """
-        spared = [pod for pod in self._cluster.pods if pod.metadata.uid in committed and is_running(pod)]
+        found = map(self._cluster.pods_by_uid.unique_object_of, sorted(committed))
+        spared = [pod for pod in found if pod is not None and is_running(pod)]
         if spared:
             if await self._removal.remove_stale_marks(signal_uid, spared) > 0:
                 raise RetryableError("a pod that is not evicted after all has changed", remedy="look again")
@@ -181,9 +182,9 @@ class MarkedEvictions:
 
     def _has_evicted_victim(self, release: Release) -> bool:
         """Return whether any victim is already evicted: the scheduler used the release before this call."""
-        there = {pod.metadata.uid for pod in self._cluster.pods if pod.metadata.deletion_timestamp is None}
         went = (uid for uid, verdict in release.verdicts.items() if verdict is not Verdict.NOT_NEEDED)
-        return any(uid not in there for uid in went)
+        found = map(self._cluster.pods_by_uid.unique_object_of, went)
+        return any(pod is None or pod.metadata.deletion_timestamp is not None for pod in found)
 
     def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
         pod = now or before

@@ -28,6 +28,7 @@ class PodsBeingSaved:
         """The latest entry of each hold in the heaps; older entries are stale."""
         self._begun: list[tuple[datetime, int, Key]] = []
         self._ending: list[tuple[datetime, int, Key]] = []
+        self._last_end: datetime | None = None
 
     def on_hold_change(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
         """Sink of an informer."""
@@ -48,9 +49,14 @@ class PodsBeingSaved:
             over = heapq.heappop(self._ending)
             if self._is_current(over):
                 del self._current[over[2]]
+                self._last_end = over[0] if self._last_end is None else max(self._last_end, over[0])
         while self._begun and not self._is_current(self._begun[0]):
             heapq.heappop(self._begun)
         return self._begun[0][0] if self._begun else None
+
+    def last_end(self, now: datetime) -> datetime | None:
+        """Return when the last hold ended, as far as they are still cached; `now` if one is in flight, None without."""
+        return self._last_end if self.oldest_begin(now) is None else now
 
     def _is_current(self, entry: tuple[datetime, int, Key]) -> bool:
         return self._current.get(entry[2]) == entry[1]

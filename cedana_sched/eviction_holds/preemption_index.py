@@ -69,3 +69,8 @@ class PreemptionIndex:
         """Whether pods are being saved or evicted for a preemption that began more than `began_before` ago."""
         since = self._pods_being_saved.oldest_begin(now)
         return since is not None and now - since > began_before
+
+    def was_saving_pods(self, now: datetime, within: timedelta) -> bool:
+        """Whether pods are being saved or evicted, or the last one was less than `within` ago."""
+        ended_at = self._pods_being_saved.last_end(now)
+        return ended_at is not None and now - ended_at < within

@@ -1,8 +1,12 @@
-"""A work queue by key: one worker per key at a time, again if the key was added meanwhile, retries with backoff."""
+"""A work queue by key: one worker per key at a time, again if the key was added meanwhile, retries with backoff.
+
+Keys of several groups, such as namespaces, are served in turn, so that the many of one group delay no other group's.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -24,12 +28,19 @@ class WorkQueue(Generic[K]):
     Args:
         name: for the log.
         perform: reconciles a key; reads the current state each time.
+        group_of: returns the group of a key; by default all keys are of one, and are served in their order.
     """
 
-    def __init__(self, name: str, perform: Callable[[K], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        perform: Callable[[K], Awaitable[None]],
+        *,
+        group_of: Callable[[K], Hashable] = lambda _: None,
+    ) -> None:
         self._name = name
         self._perform = perform
-        self._ready: asyncio.Queue[K] = asyncio.Queue()
+        self._ready: _KeysInTurn[K] = _KeysInTurn(group_of)
         self._waiting: set[K] = set()
         """Keys in the queue, or to be queued when their worker is done."""
         self._active: set[K] = set()
@@ -73,3 +84,25 @@ class WorkQueue(Generic[K]):
 
     def _next_pause(self, key: K) -> float:
         return self._backoffs.setdefault(key, Backoff(WATCHES)).next_pause()
+
+
+class _KeysInTurn(Generic[K]):
+    """A queue that serves one key of each group in turn; within a group in their order."""
+
+    def __init__(self, group_of: Callable[[K], Hashable]) -> None:
+        self._group_of = group_of
+        self._of_group: OrderedDict[Hashable, deque[K]] = OrderedDict()
+        """The group whose turn is next comes first; none is empty."""
+        self._available = asyncio.Semaphore(0)
+
+    def put_nowait(self, key: K) -> None:
+        self._of_group.setdefault(self._group_of(key), deque()).append(key)
+        self._available.release()
+
+    async def get(self) -> K:
+        await self._available.acquire()
+        group, keys = self._of_group.popitem(last=False)
+        key = keys.popleft()
+        if keys:
+            self._of_group[group] = keys
+        return key

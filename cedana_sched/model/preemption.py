@@ -23,6 +23,9 @@ class AfterCommit(StrEnum):
     """Thaw it: a backup, on request or periodic."""
 
 
+CONFIRMATION_SECONDS: Final = 15.0
+"""How long the preStop call of a deleted pod waits until an adapter confirms that the pod is preempted, or denies it; a
+confirmation mostly takes less than a second. After that the processes terminate."""
 INTERVAL: Final = "Interval"
 """The reason of periodic snapshots: `CheckpointPolicy.interval_seconds` has passed."""
 

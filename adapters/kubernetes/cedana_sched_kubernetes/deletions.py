@@ -24,14 +24,13 @@ from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnFinalDeletion
-from cedana_sched.model.preemption import Signal
+from cedana_sched.model.preemption import CONFIRMATION_SECONDS, Signal
 from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
-from cedana_sched_kubernetes.successors import has_successor
+from cedana_sched_kubernetes.sibling_counts import SiblingCounts
+from cedana_sched_kubernetes.successors import Successors
 
 log = structlog.get_logger(__name__)
 
-HOOK_WAITS_SECONDS: Final = 15.0
-"""How long the agent keeps a preStop hook waiting for an explanation (`cluster.node.node_pods.ASK_SECONDS`)."""
 FOLLOWS_SECONDS: Final = 90.0
 """How long after a release a deletion counts as its consequence: an eviction may be refused for a minute."""
 DELETED: Final = "DeletionOfPod"
@@ -67,7 +66,9 @@ class Deletions:
         """By uid of the pod."""
         self._evicted: dict[str, float] = {}
         """By uid: pods whose deletion follows from a release, and the loop's time until which it does."""
-        self._queue: WorkQueue[_Key] = WorkQueue("deletion of a pod", self._explain)
+        self._siblings = SiblingCounts()
+        self._successors = Successors(cluster.api, self._siblings)
+        self._queue: WorkQueue[_Key] = WorkQueue("deletion of a pod", self._explain, group_of=_namespace_of)
         self._readers: ReportFanout[Report] = ReportFanout()
 
     async def run(self) -> None:
@@ -91,6 +92,7 @@ class Deletions:
         self._evicted[uid] = asyncio.get_running_loop().time() + FOLLOWS_SECONDS
 
     def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
+        self._siblings.on_pod_change(before, now)
         if before is not None and (now is None or now.metadata.uid != before.metadata.uid):
             self._signals.pop(before.metadata.uid, None)
             self._evicted.pop(before.metadata.uid, None)
@@ -116,7 +118,7 @@ class Deletions:
             return
         victim = build_victim(pod, self._cluster.policies)
         if victim is None or not (
-            victim.policy.on_final_deletion is OnFinalDeletion.SAVE or await has_successor(self._cluster.api, pod)
+            victim.policy.on_final_deletion is OnFinalDeletion.SAVE or await self._successors.has_successor(pod)
         ):
             await mark_not_preempted(self._cluster.api, pod)
             return
@@ -138,7 +140,11 @@ class Deletions:
         has_hook = (
             names.PRESTOP_TOKEN in annotations and annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS
         )
-        return has_hook and self._now().timestamp() - began_at < HOOK_WAITS_SECONDS
+        return has_hook and self._now().timestamp() - began_at < CONFIRMATION_SECONDS
+
+
+def _namespace_of(key: _Key) -> str:
+    return key[0]
 
 
 def is_handed_over(pod: Pod) -> bool:

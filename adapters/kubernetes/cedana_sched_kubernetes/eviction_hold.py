@@ -24,7 +24,7 @@ from typing import Final, TypedDict, cast
 import msgspec
 import structlog
 
-from cedana_sched.eviction_holds.decision import NOT_HELD, UNHELD, Decision
+from cedana_sched.eviction_holds.decision import NOT_HELD, UNANNOUNCED_SECONDS, UNHELD, Decision
 from cedana_sched.eviction_holds.pod_eviction_rule import KEPT, decide, eviction_request_tracker
 from cedana_sched.kube.builtin_kinds import DISRUPTED, Metadata
 from cedana_sched.kube.client import Object
@@ -219,9 +219,14 @@ class EvictionHold:
         return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused, RETRY_SECONDS))
 
     def _waits_for_others(self, waited_seconds: float, now: datetime) -> bool:
-        """Return whether pods are being saved, so that the budget may be taken; never for longer than a hold lasts."""
+        """Return whether the coordinator may have left the budget to other pods; never for longer than a hold lasts.
+
+        Once they are saved, it has as long to take this pod up as if it were the first.
+        """
         preemptions = self._replica.preemptions
-        return waited_seconds < preemptions.longest_seconds and preemptions.is_saving_pods(now, timedelta(0))
+        if waited_seconds >= preemptions.longest_seconds:
+            return False
+        return preemptions.was_saving_pods(now, timedelta(seconds=UNANNOUNCED_SECONDS))
 
 
 def _is_dry_run(request: Request) -> bool:

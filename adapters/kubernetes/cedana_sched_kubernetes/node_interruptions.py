@@ -2,7 +2,7 @@
 
 A notice is followed by three steps: the pods' saves are planned, and those of the plan reported; the node is cordoned;
 and each pod whose save is released is evicted, so that it continues elsewhere. Budgets do not delay the saves: all pods
-of the node end with it. Whenever a save is released, the pods that were left out are planned again.
+of the node end with it. Whenever a save is over, whatever it led to, the pods that were left out are planned again.
 
 While the kubelet shuts the node down, it ends the pods itself: only pods whose preStop hook waits, or is yet to come,
 are saved; those that are left out end as without us; and a saved pod is deleted, because a refused eviction would let
@@ -38,7 +38,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import utc_datetime_of
 from cedana_sched.model.objects.node_interruption import InterruptionKind
 from cedana_sched.model.preemption import Release, Signal, Verdict
-from cedana_sched_kubernetes.cordon import apply_to_node, cordon_patch, uncordon_patch
+from cedana_sched_kubernetes.cordon import cordon, has_cordon_mark, undo_cordon
 from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
 from cedana_sched_kubernetes.node_notices import NodeNotice, notice_of
 from cedana_sched_kubernetes.save_estimates import MetadataOfPod, PodResources, estimate_save, measured_rate
@@ -129,17 +129,21 @@ class NodeInterruptions:
         if not separator:
             return False
         await self._nodes.synced.wait()
-        pod = next((pod for pod in self._cluster.pods if pod.metadata.uid == uid), None)
+        if (signal := self._signals.get(uid)) is not None and uid not in self._released:
+            self._released.add(uid)
+            self._plan_again(signal)
+        pod = self._cluster.pods_by_uid.unique_object_of(uid)
         if pod is None or not is_running(pod) or release.verdicts.get(uid) not in _EVICTED:
             return True
         if self._is_interrupted(pod.spec.node_name):
             await self._evict(pod, release.signal_uid)
         else:  # withdrawn while no reader was connected
             self._readers.publish(PreemptionCancelled(release.signal_uid, WITHDRAWN))
-        if uid in self._signals:
-            self._released.add(uid)
-            self._queue.add(pod.spec.node_name)  # the pods that were left out may fit now
         return True
+
+    def _plan_again(self, ended: Signal) -> None:
+        """Plan the pods of the node that were left out: they may fit, now that this save is over."""
+        self._queue.add(ended.victims[0].workload.node)
 
     def _is_interrupted(self, name: str) -> bool:
         """Return whether the node ends, or is gone."""
@@ -178,13 +182,15 @@ class NodeInterruptions:
             if before is None or notice_of(before) != notice_of(now):
                 self._noticed.add(name)
                 self._queue.add(name)
-        elif name in self._noticed or uncordon_patch(now) is not None:
+        elif name in self._noticed or has_cordon_mark(now):
             self._noticed.discard(name)
             self._queue.add(name)
 
     def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
         if before is not None and (now is None or now.finished or now.metadata.uid != before.metadata.uid):
-            self._signals.pop(before.metadata.uid, None)
+            signal = self._signals.pop(before.metadata.uid, None)
+            if signal is not None and before.metadata.uid not in self._released:
+                self._plan_again(signal)
             self._released.discard(before.metadata.uid)
             self._explained.discard(before.metadata.uid)
         has_started = now is not None and is_running(now) and (before is None or not is_running(before))
@@ -205,10 +211,10 @@ class NodeInterruptions:
             self._cancel_signals(name)
             if notice is not None:
                 self._record_risk(node, notice)
-            await apply_to_node(self._cluster.api, node, uncordon_patch(node))
+            await undo_cordon(self._cluster.api, node)
             return
         await self._save_pods(node, notice)
-        await apply_to_node(self._cluster.api, node, cordon_patch(node, notice.key))
+        await cordon(self._cluster.api, node, notice.key)
 
     def _cancel_signals(self, name: str) -> None:
         for uid, signal in tuple(self._signals.items()):

@@ -71,8 +71,9 @@ class RequestedEvictions:
         """By uid of the pod: reported, and neither deleted nor cancelled."""
         self._waiting: dict[str, Pod] = {}
         """By uid: marked pods whose budget does not allow their eviction now."""
-        self._ended: dict[tuple[str, str], set[str]] = {}
-        """By namespace and name of a budget: uids of its evicted pods whose end its status does not show yet."""
+        self._unshown: dict[tuple[str, str], set[str]] = {}
+        """By namespace and name of a budget: uids of its reported pods that have ended or ceased to be ready, which its
+        status does not show yet."""
         self._evictions = SavedPodEviction()
         self._readers: ReportFanout[Report] = ReportFanout()
 
@@ -106,15 +107,15 @@ class RequestedEvictions:
             RetryableError: the API server is unreachable, or a budget does not allow the eviction now.
         """
         is_requested = False
-        for pod in tuple(self._cluster.pods):
-            verdict = release.verdicts.get(pod.metadata.uid)
-            if verdict is None or (mark := self._mark_of_request(pod, release.signal_uid)) is None:
+        for uid, verdict in release.verdicts.items():
+            pod = self._cluster.pods_by_uid.unique_object_of(uid)
+            if pod is None or (mark := self._mark_of_request(pod, release.signal_uid)) is None:
                 continue
             is_requested = True
             if verdict in _EVICTED and is_running(pod):
                 await self._evict(pod, mark, release.signal_uid)
             else:
-                self._requests.pop(pod.metadata.uid, None)
+                self._requests.pop(uid, None)
         return is_requested
 
     def _mark_of_request(self, pod: Pod, signal_uid: str) -> EvictionMark | None:
@@ -150,17 +151,24 @@ class RequestedEvictions:
         uid = pod.metadata.uid
         if now is None or not is_running(now):
             self._waiting.pop(uid, None)
-            if (request := self._requests.pop(uid, None)) is not None and request.mark.budget:
-                self._ended.setdefault((pod.metadata.namespace, request.mark.budget), set()).add(uid)
-        elif uid not in self._requests:
+            if (request := self._requests.pop(uid, None)) is not None:
+                self._await_update_of_budget(request)
+        elif (request := self._requests.get(uid)) is None:
             self._review(now)
+        elif before is not None and before.ready and not now.ready:  # a frozen pod fails its probes sooner or later
+            self._await_update_of_budget(request)
+
+    def _await_update_of_budget(self, request: _Request) -> None:
+        if budget := request.mark.budget:
+            metadata = request.pod.metadata
+            self._unshown.setdefault((metadata.namespace, budget), set()).add(metadata.uid)
 
     def _on_budget_change(self, before: DisruptionBudget | None, now: DisruptionBudget | None) -> None:
         budget = now or before
         if budget is None:
             return
         metadata = budget.metadata
-        self._ended.pop((metadata.namespace, metadata.name), None)
+        self._unshown.pop((metadata.namespace, metadata.name), None)
         for pod in tuple(self._waiting.values()):
             if pod.metadata.namespace == metadata.namespace:
                 self._review(pod)
@@ -187,16 +195,16 @@ class RequestedEvictions:
         budget = self._budgets.get(mark.budget, pod.metadata.namespace) if mark.budget else None
         if budget is None:
             return True
-        in_flight = sum(
-            one.mark.budget == mark.budget
-            and one.pod.metadata.namespace == pod.metadata.namespace
-            and self._is_ready(one)
-            for one in self._requests.values()
-        ) + len(self._ended.get((pod.metadata.namespace, mark.budget), ()))
-        return budget.allows(is_ready=pod.ready, in_flight=in_flight)
+        namespace = pod.metadata.namespace
+        in_flight = {
+            uid
+            for uid, one in self._requests.items()
+            if one.mark.budget == mark.budget and one.pod.metadata.namespace == namespace and self._is_ready(one)
+        } | self._unshown.get((namespace, mark.budget), set())
+        return budget.allows(is_ready=pod.ready, in_flight=len(in_flight))
 
     def _is_ready(self, request: _Request) -> bool:
-        """Return whether the budget still counts the pod as healthy: a frozen pod fails its probes sooner or later."""
+        """Return whether the budget still counts the pod as healthy."""
         metadata = request.pod.metadata
         shown = self._cluster.pods.get(metadata.name, metadata.namespace)
         return shown is not None and shown.metadata.uid == metadata.uid and shown.ready

@@ -1,84 +1,124 @@
-"""Whether a deleted pod will have a successor that continues its work, or is deleted for good.
+"""Whether a pod that is being deleted has a successor that continues its work.
 
 A controller replaces a pod that a person or another program deletes. A pod that its own controller no longer wants is
 deleted for good: its Job has ended, its set is scaled down or rolled out, or the controller itself is deleted. A pod
 without a controller has no successor either.
+
+Many pods of one ReplicaSet may be deleted at once, so its protected pods are counted as they change. Only those without
+protection are read, of which there are seldom any.
 """
 
 from __future__ import annotations
 
-from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, PartialObject, Pod, read_time
+import asyncio
+from typing import Final
+
+from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, PartialObject, Pod
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.resources import JOBS, NAMESPACES, PODS, UNFINISHED_PODS
+from cedana_sched.model.objects import names
 from cedana_sched.model.pod_indexing import POD_INDEX, REVISION
 from cedana_sched_kubernetes.objects import REPLICA_SETS, STATEFUL_SETS, Job, ReplicaSet, StatefulSet
+from cedana_sched_kubernetes.sibling_counts import ControllerKey, SiblingCounts, creation_time_while_wanted
+
+ALL_PROTECTED_SECONDS: Final = 10.0
+"""How long a ReplicaSet without unprotected pods counts as one. A pod that is added meanwhile is not counted: at worst
+another one is saved in vain."""
 
 
-async def has_successor(api: Api, pod: Pod) -> bool:
-    """Return whether the pod's controller replaces it; True also for controllers of unknown kinds.
+class Successors:
+    """Decides it for one pod after the other.
 
-    Raises:
-        ApiError: the controller cannot be read now.
+    Args:
+        api: reads controllers, and their pods without protection.
+        protected: counts the protected pods.
     """
-    owner = pod.metadata.controller_reference
-    if owner is None or await _is_namespace_ending(api, pod):
-        return False
-    kind = (owner.api_version, owner.kind)
-    if kind == (JOBS.group_version, JOBS.kind):
-        return await _is_continued_by_job(api, pod, owner)
-    if kind == (STATEFUL_SETS.group_version, STATEFUL_SETS.kind):
-        return await _is_in_stateful_set(api, pod, owner)
-    if kind == (REPLICA_SETS.group_version, REPLICA_SETS.kind):
-        return await _is_missing_in_replica_set(api, pod, owner)
-    return True
+
+    def __init__(self, api: Api, protected: SiblingCounts) -> None:
+        self._api = api
+        self._protected = protected
+        self._all_protected_until: dict[ControllerKey, float] = {}
+        """Loop time, in the order of the reads."""
+
+    async def has_successor(self, pod: Pod) -> bool:
+        """Return whether the pod's controller replaces it; True also for controllers of unknown kinds.
+
+        Raises:
+            ApiError: the controller cannot be read now.
+        """
+        owner = pod.metadata.controller_reference
+        if owner is None or await self._is_namespace_ending(pod):
+            return False
+        kind = (owner.api_version, owner.kind)
+        if kind == (JOBS.group_version, JOBS.kind):
+            return await self._is_continued_by_job(pod, owner)
+        if kind == (STATEFUL_SETS.group_version, STATEFUL_SETS.kind):
+            return await self._is_in_stateful_set(pod, owner)
+        if kind == (REPLICA_SETS.group_version, REPLICA_SETS.kind):
+            return await self._is_missing_in_replica_set(pod, owner)
+        return True
+
+    async def _is_namespace_ending(self, pod: Pod) -> bool:
+        found = await self._api.find(NAMESPACES, pod.metadata.namespace, into=PartialObject)
+        return found is None or found.metadata.deletion_timestamp is not None
+
+    async def _is_continued_by_job(self, pod: Pod, owner: OwnerReference) -> bool:
+        """Return whether the Job continues; a suspended one does so later."""
+        job = await self._api.find(JOBS, owner.name, pod.metadata.namespace, into=Job)
+        return job is not None and _is_owner(job.metadata, owner) and not job.ends
+
+    async def _is_in_stateful_set(self, pod: Pod, owner: OwnerReference) -> bool:
+        """Return whether the set has the pod's ordinal, and does not replace the pod by one of another template."""
+        found = await self._api.find(STATEFUL_SETS, owner.name, pod.metadata.namespace, into=StatefulSet)
+        if found is None or not _is_owner(found.metadata, owner):
+            return False
+        labels, first = pod.metadata.labels, found.spec.ordinals.start if found.spec.ordinals is not None else 0
+        ordinal = labels.get(POD_INDEX) or pod.metadata.name.rpartition("-")[2]
+        if not ordinal.isdecimal() or not first <= int(ordinal) < first + found.spec.replicas:
+            return False
+        revisions = {"", found.status.update_revision}
+        if int(ordinal) < found.spec.partition:
+            revisions.add(found.status.current_revision)
+        return labels.get(REVISION, "") in revisions
+
+    async def _is_missing_in_replica_set(self, pod: Pod, owner: OwnerReference) -> bool:
+        """Return whether the set wants more pods than it had without this one when this one was deleted."""
+        found = await self._api.find(REPLICA_SETS, owner.name, pod.metadata.namespace, into=ReplicaSet)
+        if found is None or not _is_owner(found.metadata, owner):
+            return False
+        controller, deleted_at = (pod.metadata.namespace, owner.uid), pod.metadata.deletion_began_at or 0.0
+        others = self._protected.count_older(controller, deleted_at)
+        if others >= found.spec.replicas:
+            return False
+        others += sum(_is_older(one, deleted_at) for one in await self._read_unprotected(controller, found))
+        return others < found.spec.replicas
+
+    async def _read_unprotected(self, controller: ControllerKey, found: ReplicaSet) -> tuple[Metadata, ...]:
+        """Return the pods of the set that are not protected; without a request if there were none a moment ago."""
+        now = asyncio.get_running_loop().time()
+        while self._all_protected_until and (oldest := next(iter(self._all_protected_until.items())))[1] <= now:
+            del self._all_protected_until[oldest[0]]
+        if controller in self._all_protected_until:
+            return ()
+        labels = (found.spec.selector or {}).get("matchLabels") or {}
+        terms = [*(f"{key}={value}" for key, value in labels.items()), f"{names.PROTECTED}!=true"]
+        query = {"fieldSelector": UNFINISHED_PODS, "labelSelector": ",".join(terms)}
+        pods, _ = await self._api.list_all(PODS, controller[0], query, into=PartialObject)
+        unprotected = tuple(one.metadata for one in pods if _is_controlled_by(one.metadata, controller[1]))
+        if not unprotected:
+            self._all_protected_until.pop(controller, None)
+            self._all_protected_until[controller] = now + ALL_PROTECTED_SECONDS
+        return unprotected
 
 
-async def _is_namespace_ending(api: Api, pod: Pod) -> bool:
-    found = await api.find(NAMESPACES, pod.metadata.namespace, into=PartialObject)
-    return found is None or found.metadata.deletion_timestamp is not None
-
-
-async def _is_continued_by_job(api: Api, pod: Pod, owner: OwnerReference) -> bool:
-    """Return whether the Job continues; a suspended one does so later."""
-    job = await api.find(JOBS, owner.name, pod.metadata.namespace, into=Job)
-    return job is not None and _is_owner(job.metadata, owner) and not job.ends
-
-
-async def _is_in_stateful_set(api: Api, pod: Pod, owner: OwnerReference) -> bool:
-    """Return whether the set has the pod's ordinal, and does not replace the pod by one of another template."""
-    found = await api.find(STATEFUL_SETS, owner.name, pod.metadata.namespace, into=StatefulSet)
-    if found is None or not _is_owner(found.metadata, owner):
-        return False
-    labels, first = pod.metadata.labels, found.spec.ordinals.start if found.spec.ordinals is not None else 0
-    ordinal = labels.get(POD_INDEX) or pod.metadata.name.rpartition("-")[2]
-    if not ordinal.isdecimal() or not first <= int(ordinal) < first + found.spec.replicas:
-        return False
-    revisions = {"", found.status.update_revision}
-    if int(ordinal) < found.spec.partition:
-        revisions.add(found.status.current_revision)
-    return labels.get(REVISION, "") in revisions
-
-
-async def _is_missing_in_replica_set(api: Api, pod: Pod, owner: OwnerReference) -> bool:
-    """Return whether the set wants more pods than it had without this one when this one was deleted."""
-    found = await api.find(REPLICA_SETS, owner.name, pod.metadata.namespace, into=ReplicaSet)
-    if found is None or not _is_owner(found.metadata, owner):
-        return False
-    labels = (found.spec.selector or {}).get("matchLabels") or {}
-    query = {"fieldSelector": UNFINISHED_PODS, "labelSelector": ",".join(f"{key}={labels[key]}" for key in labels)}
-    pods, _ = await api.list_all(PODS, pod.metadata.namespace, query, into=PartialObject)
-    deleted_at = pod.metadata.deletion_began_at or 0.0
-    others = sum(_is_older_sibling(one.metadata, owner, deleted_at) for one in pods)
-    return others < found.spec.replicas
-
-
-def _is_older_sibling(metadata: Metadata, owner: OwnerReference, deleted_at: float) -> bool:
-    """Return whether this is another pod of the owner that was there before; a younger one is the replacement."""
-    controller = metadata.controller_reference
-    if controller is None or controller.uid != owner.uid or metadata.deletion_timestamp is not None:
-        return False
-    created_at = read_time(metadata.creation_timestamp)  # whole seconds, as the time of the deletion
+def _is_older(metadata: Metadata, deleted_at: float) -> bool:
+    """Return whether the pod was there before, and is not deleted; a younger one is the replacement."""
+    created_at = creation_time_while_wanted(metadata)
     return created_at is not None and created_at < deleted_at
+
+
+def _is_controlled_by(metadata: Metadata, uid: str) -> bool:
+    return (controller := metadata.controller_reference) is not None and controller.uid == uid
 
 
 def _is_owner(found: Metadata, owner: OwnerReference) -> bool:

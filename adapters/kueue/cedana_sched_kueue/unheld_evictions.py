@@ -12,11 +12,9 @@ from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.model.objects import names
 from cedana_sched.model.pod_indexing import POD_SET
+from cedana_sched.model.preemption import CONFIRMATION_SECONDS
 from cedana_sched_kueue.managed_objects import ManagedObject
 from cedana_sched_kueue.objects import EVICTED, FINISHED, Workload
-
-ASKS_FOR_SECONDS: Final = 15.0
-"""How long an agent waits before SIGTERM; a program that already terminates is not worth saving."""
 
 register_cached_key(POD_SET)
 _WITHOUT_A_HOLD: Final = frozenset({"", "default-scheduler"})
@@ -43,7 +41,7 @@ def awaits_confirmation(pod: Pod) -> bool:
 
 def is_prestop_waiting(pod: Pod, now: float) -> bool:
     """Whether its preStop hook waits at this time (seconds since the epoch), so that its processes still run."""
-    asked_at = pod.metadata.deletion_began_at
-    if asked_at is None or not awaits_confirmation(pod) or pod.status.phase != "Running":
+    began_at = pod.metadata.deletion_began_at
+    if began_at is None or not awaits_confirmation(pod) or pod.status.phase != "Running":
         return False
-    return now - asked_at < ASKS_FOR_SECONDS
+    return now - began_at < CONFIRMATION_SECONDS  # a program that already terminates is not worth saving

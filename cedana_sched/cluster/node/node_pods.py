@@ -21,11 +21,8 @@ from cedana_sched.kube.watching import HasMetadata, Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import parse_stored_object
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
-from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.preemption import CONFIRMATION_SECONDS, WorkloadRef
 from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
-
-ASK_SECONDS = 15.0
-"""How long the end of a pod waits for the coordinator's verdict, which mostly comes within a second."""
 
 MOST_ADDRESSES = 20
 """Maximum number of a pod's peer addresses to look up; members of one job that are connected to each other are
@@ -176,7 +173,7 @@ class NodePods:
         await self._feed.wait_synced()
         if (pod := self.pod(uid)) is not None and self.is_served(pod) and await self._is_end_unexplained(pod):
             with suppress(TimeoutError):
-                async with asyncio.timeout(ASK_SECONDS):
+                async with asyncio.timeout(CONFIRMATION_SECONDS):
                     await self._wait_for_checkpoint_or_release(uid)
         await _wait_until(self._feed.checkpoints, lambda: not self._is_held(uid))
 

@@ -87,6 +87,15 @@ def test_it_answers_as_a_look_at_every_hold_would(
         assert known.is_saving_pods(at(now), BEGAN_BEFORE) == scanned(holds, at(now))
 
 
+def test_pods_were_saved_until_a_while_after_the_last_release() -> None:
+    known, within = PreemptionIndex(), timedelta(seconds=30)
+    assert not known.was_saving_pods(START, within)
+    for name, released in (("a", 40), ("b", 10)):
+        known.on_hold_change(None, hold(name, 0, 100))
+        known.on_hold_change(hold(name, 0, 100), hold(name, 0, 100, HoldStep.RELEASED, released))
+    assert [known.was_saving_pods(at(now), within) for now in (1, 20, 44, 46, 74, 76)] == [True] * 5 + [False]
+
+
 @pytest.mark.parametrize("age", [0.0, 5.0], ids=["all young", "all old"])
 def test_its_work_does_not_grow_with_the_holds(age: float) -> None:
     def calls_of(number: int) -> int:

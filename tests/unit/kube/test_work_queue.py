@@ -13,8 +13,10 @@ from cedana_sched.kube.work_queue import WorkQueue
 
 
 @asynccontextmanager
-async def _running(perform: Callable[[str], Awaitable[None]]) -> AsyncIterator[WorkQueue[str]]:
-    queue = WorkQueue("test", perform)
+async def _running(
+    perform: Callable[[str], Awaitable[None]], group_of: Callable[[str], str] = lambda _: ""
+) -> AsyncIterator[WorkQueue[str]]:
+    queue = WorkQueue("test", perform, group_of=group_of)
     task = asyncio.create_task(queue.run())
     try:
         async with asyncio.timeout(60):
@@ -81,3 +83,23 @@ async def test_a_defect_is_logged_and_costs_no_other_key() -> None:
             queue.add("b")
             await done.wait()
     assert [one["key"] for one in logs if one["log_level"] == "error"] == ["a"]
+
+
+async def test_many_keys_of_one_group_delay_no_other_groups() -> None:
+    order: list[str] = []
+    done = asyncio.Event()
+
+    async def perform(key: str) -> None:
+        order.append(key)
+        await asyncio.sleep(0)
+        if len(order) == 102:
+            done.set()
+
+    async with _running(perform, group_of=lambda key: key.partition("/")[0]) as queue:
+        for number in range(100):
+            queue.add(f"many/{number}")
+        queue.add("few/0")
+        queue.add("few/1")
+        await done.wait()
+    assert [key for key in order if key.startswith("many/")] == [f"many/{number}" for number in range(100)]
+    assert {"few/0", "few/1"} < set(order[:4])

@@ -14,12 +14,12 @@ from typing import Any, cast
 import msgspec
 
 from cedana_sched.cluster.node.foreign_socket_monitor import hold_port_event
-from cedana_sched.kube.builtin_kinds import Metadata, Node, NodeSpec
+from cedana_sched.kube.builtin_kinds import Metadata, Node
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import COMPONENT, EventRecorder, ObjectEvent
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.model.objects import names
-from cedana_sched_kubernetes.cordon import cordon_patch, uncordon_patch
+from cedana_sched_kubernetes.cordon import CordonedNode, cordon_patch, uncordon_patch
 from cedana_sched_kueue.admission_check_decisions import (
     build_active_condition,
     build_pending_status,
@@ -178,8 +178,8 @@ def test_of_a_node_the_adapter_writes_whether_it_is_cordoned() -> None:
     assert patch is not None
     assert set(patch["spec"]) == changed(PARTS, "object.spec", of=r"resources: \[nodes\]") == {"unschedulable"}
     assert patch["metadata"] == {"annotations": {names.CORDONED: "notice"}}
-    cordoned = Node(Metadata(name="n", uid="u", annotations={names.CORDONED: "notice"}), NodeSpec(unschedulable=True))
-    undone = uncordon_patch(cordoned)
+    metadata = {"name": "n", "uid": "u", "resourceVersion": "1", "annotations": {names.CORDONED: "notice"}}
+    undone = uncordon_patch(msgspec.convert({"metadata": metadata, "spec": {"unschedulable": True}}, CordonedNode))
     assert undone is not None
     assert set(undone["spec"]) == {"unschedulable"}
     for when in ("Before", "After"):

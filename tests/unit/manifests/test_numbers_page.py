@@ -22,7 +22,6 @@ from cedana_sched.cluster.coordinator.redo_log import LOG_NAME, SLOTS
 from cedana_sched.cluster.node import kubelet_thresholds, prestop_server
 from cedana_sched.cluster.node.capture_cgroups import PARENT
 from cedana_sched.cluster.node.containers import containerd_wait
-from cedana_sched.cluster.node.node_pods import ASK_SECONDS
 from cedana_sched.cluster.node.restoring.pod_restorer import RESTORE_SECONDS
 from cedana_sched.cluster.prestop_proxy import call_forwarder, call_limits
 from cedana_sched.cluster.prestop_proxy.configuration import PreStopProxyConfiguration
@@ -35,6 +34,7 @@ from cedana_sched.kube.lease import LeaseTiming
 from cedana_sched.local.jobs.job_event_rules import MOST_LOSSES
 from cedana_sched.model.manifest import FORMAT_VERSION
 from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
+from cedana_sched.model.preemption import CONFIRMATION_SECONDS
 from cedana_sched.runtime_handler import progress_signs, wait
 from cedana_sched.snapshot.stall_detection import STORE_FACTOR
 from cedana_sched.store import (
@@ -81,7 +81,7 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("another replica leads within 20 s (a lease lasts `coordinator.lease.duration`, 15 s)", (LEASE.duration,), (15,)),
     (
         "is held for half a minute, a pod that is deleted for 15 s; then they proceed",
-        (UNANNOUNCED_SECONDS, ASK_SECONDS),
+        (UNANNOUNCED_SECONDS, CONFIRMATION_SECONDS),
         (30, 15),
     ),
     ("(ConfigMaps `cedana-sched-journal`, `-0` to `-31`)", (LOG_NAME, SLOTS), ("cedana-sched-journal", 32)),

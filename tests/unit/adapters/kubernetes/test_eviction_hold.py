@@ -220,13 +220,31 @@ async def test_eviction_waits_longer_while_others_of_its_budget_may_be_saved_but
     desk = Desk()
     desk.put_budget(1)
     desk.put_hold("another", pod="pod-2")
-    for desk.time in range(0, 300, 5):
+    for desk.time in range(0, 330, 5):
         answer = await desk.evict()
         assert answer.decision == NOT_HELD, desk.time
     assert answer.refusal is not None
     assert answer.refusal.message == "Waits: of the pods of PodDisruptionBudget md, cedana saves others first"
-    desk.time = 301
-    assert await desk.evict() == Answer(UNHELD), "the other hold is over"
+    desk.time = 331
+    assert await desk.evict() == Answer(UNHELD), "the other hold is over, and nobody took this pod up since"
+
+
+async def test_eviction_that_waited_for_others_is_not_allowed_before_it_can_be_taken_up() -> None:
+    desk = Desk()
+    desk.put_budget(1)
+    desk.put_hold("another", pod="pod-2")
+    for desk.time in range(0, 100, 5):
+        await desk.evict()
+    hold = PreemptionHold(
+        Metadata(name="hold-another", namespace="lab", uid="another"),
+        HoldSpec(TAINT, uid="another", creation_time=at(-10)),
+        HoldStatus(HoldStep.RELEASED, at(300), at(100), (VictimStatus("pod-2", Verdict.COMMITTED),)),
+    )
+    desk.known.on_hold_change(None, hold)
+    for desk.time in range(100, 135, 5):
+        assert (await desk.evict()).decision == NOT_HELD, desk.time
+    desk.time = 136
+    assert await desk.evict() == Answer(UNHELD)
 
 
 async def test_eviction_is_allowed_where_the_api_server_does_not_answer_us() -> None:

@@ -217,6 +217,24 @@ async def test_a_node_that_an_admin_uncordons_stays_so() -> None:
         await stage.api.until(lambda: names.CORDONED not in stage.node["metadata"]["annotations"])
 
 
+@pytest.mark.parametrize(("last", "stays"), [("kubectl-cordon", True), ("cedana-sched", False)])
+async def test_a_cordon_of_an_admin_that_came_later_stays(last: str, stays: bool) -> None:
+    """They uncordoned the node, and cordoned it again, seen or not."""
+    stage = SpotStage()
+    async with stage.coordinated():
+        stage.announce()
+        await stage.api.until(lambda: stage.is_cordoned)
+        written: Object = {"f:spec": {"f:unschedulable": {}}}
+        managed = [
+            {"manager": "kubelet", "fieldsV1": {"f:status": {}, "f:spec": {"f:providerID": {}}}},
+            {"manager": last, "operation": "Update", "fieldsV1": written},
+        ]
+        stage.change_node({"metadata": {"managedFields": managed}})
+        stage.withdraw_notice()
+        await stage.api.until(lambda: names.CORDONED not in stage.node["metadata"]["annotations"])
+        assert stage.is_cordoned is stays
+
+
 async def test_a_risk_is_published_and_moves_nothing() -> None:
     stage = SpotStage()
     async with stage.coordinated() as coordinator:
@@ -341,7 +359,8 @@ async def test_without_measurements_most_work_is_saved_first() -> None:
         assert signalled(coordinator) == ["wide-0", "old-0"]
 
 
-async def test_pods_that_were_left_out_are_planned_again_once_others_are_saved() -> None:
+@pytest.mark.parametrize("verdict", list(Verdict))
+async def test_pods_that_were_left_out_are_planned_again_once_others_are_released(verdict: Verdict) -> None:
     stage = SpotStage()
     stage.put_sized("first-0", 1, minutes=100)
     second = stage.put_sized("second-0", 1, minutes=10)
@@ -351,7 +370,24 @@ async def test_pods_that_were_left_out_are_planned_again_once_others_are_saved()
         await stage.wait_until_reported()
         assert signalled(coordinator) == ["first-0"]
         (signal,) = (report.signal for report in coordinator.heard if hasattr(report, "signal"))
-        await coordinator.release(signal, Verdict.COMMITTED)  # sooner than planned
+        await coordinator.release(signal, verdict)  # sooner than planned
+        await coordinator.wait_for_signal(second)
+
+
+@pytest.mark.parametrize("how", ["ended", "eviction refused"])
+async def test_pods_that_were_left_out_do_not_wait_for_the_eviction_of_others(how: str) -> None:
+    stage = SpotStage()
+    first = stage.put_sized("first-0", 1, minutes=100)
+    second = stage.put_sized("second-0", 1, minutes=10)
+    async with stage.coordinated() as coordinator:
+        stage.announce(19)
+        await stage.api.until(lambda: stage.is_cordoned)
+        signal = await coordinator.wait_for_signal(first)
+        if how == "ended":
+            await stage.finish(first)
+        else:
+            stage.api.refused_evictions.add(first.workload.name)
+            assert not await coordinator.try_release_call(await coordinator.decide(signal, Verdict.COMMITTED))
         await coordinator.wait_for_signal(second)
 
 

@@ -122,6 +122,33 @@ async def test_of_the_pods_of_a_budget_only_as_many_are_reported_as_it_allows() 
             await coordinator.wait_for_signal(second)
 
 
+async def test_pod_that_is_frozen_for_so_long_that_it_fails_its_probes_still_takes_its_budget() -> None:
+    """Its readiness shows before the status of the budget."""
+    stage = KubernetesStage()
+    put_budget(stage, 1)
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            first, second = await stage.start(members=2)
+            for pod in (first, second):
+                stage.change_pod(pod, {"status": READY})
+                mark(stage, pod, budget="md")
+            signal = await coordinator.wait_for_signal(first)
+            stage.change_pod(first, {"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
+            await stage.wait_until_reported()
+            mark(stage, second, budget="md")
+            await stage.wait_until_reported()
+            assert coordinator.preemptions() == {signal.uid}
+
+            put_budget(stage, 0)
+            mark(stage, second, budget="md")
+            await stage.wait_until_reported()
+            assert coordinator.preemptions() == {signal.uid}
+
+            put_budget(stage, 1)  # another pod became ready
+            await coordinator.wait_for_signal(second)
+
+
 async def test_saved_pod_that_its_budget_keeps_runs_on_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = KubernetesStage()
     async with stage.adapter() as adapter:

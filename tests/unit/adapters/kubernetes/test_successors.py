@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, Pod
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import JOBS, NAMESPACES, PODS
+from cedana_sched.model.objects import names
 from cedana_sched.testing import FakeApi
 from cedana_sched_kubernetes.objects import REPLICA_SETS, STATEFUL_SETS
-from cedana_sched_kubernetes.successors import has_successor
+from cedana_sched_kubernetes.sibling_counts import SiblingCounts
+from cedana_sched_kubernetes.successors import Successors
 
 NAMESPACE = "bio"
 DELETED = "2026-05-01T12:10:30Z"
@@ -31,6 +34,13 @@ def deleted_pod(kind: str | None, name: str = "md-1", **labels: str) -> Pod:
 def owner(uid: str = "owner-uid", *, deleted: bool = False, **fields: Any) -> Object:
     ends = {"deletionTimestamp": DELETED} if deleted else {}
     return {"metadata": {"name": "md", "namespace": NAMESPACE, "uid": uid, **ends}, **fields}
+
+
+async def has_successor(api: FakeApi, pod: Pod, *protected: Object) -> bool:
+    siblings = SiblingCounts()
+    for one in protected:
+        siblings.on_pod_change(None, msgspec.convert(one, Pod))
+    return await Successors(api, siblings).has_successor(pod)
 
 
 @pytest.fixture
@@ -70,6 +80,12 @@ def sibling(name: str, *, at: str = "2026-05-01T11:00:00Z", deleted: bool = Fals
     return {"metadata": {**metadata, "labels": {"app": "md"}}, "status": {"phase": "Running"}}
 
 
+def protected(body: Object) -> Object:
+    metadata = body["metadata"]
+    return {**body, "metadata": {**metadata, "labels": {**metadata["labels"], names.PROTECTED: "true"}}}
+
+
+@pytest.mark.parametrize("is_protected", [True, False])
 @pytest.mark.parametrize(
     ("replicas", "others", "is_missing"),
     [
@@ -84,12 +100,43 @@ def sibling(name: str, *, at: str = "2026-05-01T11:00:00Z", deleted: bool = Fals
     ids=["alone", "scaled to none", "one of two", "scaled to one", "replaced already", "both deleted", "another's"],
 )
 async def test_pod_of_a_replica_set_has_one_if_the_set_wants_more(
-    api: FakeApi, replicas: int, others: list[Object], is_missing: bool
+    api: FakeApi, replicas: int, others: list[Object], is_missing: bool, is_protected: bool
 ) -> None:
     api.put(REPLICA_SETS, owner(spec={"replicas": replicas, "selector": {"matchLabels": {"app": "md"}}}))
     for one in others:
-        api.put(PODS, one)
-    assert await has_successor(api, deleted_pod("ReplicaSet")) is is_missing
+        api.put(PODS, protected(one) if is_protected else one)
+    counted = others if is_protected else []
+    assert await has_successor(api, deleted_pod("ReplicaSet"), *counted) is is_missing
+
+
+async def test_protected_and_other_pods_of_a_replica_set_count_together(api: FakeApi) -> None:
+    api.put(REPLICA_SETS, owner(spec={"replicas": 2, "selector": {"matchLabels": {"app": "md"}}}))
+    api.put(PODS, sibling("md-3"))
+    assert await has_successor(api, deleted_pod("ReplicaSet"))
+    assert not await has_successor(api, deleted_pod("ReplicaSet"), sibling("md-2"))
+
+
+async def test_pods_of_a_replica_set_that_are_deleted_at_once_are_not_listed_for_each_of_them(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    siblings, size = SiblingCounts(), 200
+    api.put(REPLICA_SETS, owner(spec={"replicas": size + 1, "selector": {"matchLabels": {"app": "md"}}}))
+    for number in range(size):
+        body = protected(sibling(f"md-{number}"))
+        api.put(PODS, body)
+        siblings.on_pod_change(None, msgspec.convert(body, Pod))
+    successors = Successors(api, siblings)
+    list_each = api.list_each
+    listed: list[object] = []
+
+    async def list_counted(*arguments: Any, **named: Any) -> str:
+        listed.append(arguments)
+        return await list_each(*arguments, **named)
+
+    monkeypatch.setattr(api, "list_each", list_counted)
+    for _ in range(size):
+        assert await successors.has_successor(deleted_pod("ReplicaSet"))
+    assert len(listed) == 1
 
 
 @pytest.mark.parametrize(

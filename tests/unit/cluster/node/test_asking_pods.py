@@ -186,7 +186,7 @@ async def test_who_asks_and_has_finished_waits_for_nobody() -> None:
 
 
 async def test_who_hears_nothing_goes_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "CONFIRMATION_SECONDS", 0.05)
     node = Node()
     node.put(names.CONFIRM_ALWAYS)
     await asyncio.wait_for(node.pods.wait_released(UID), 60)
@@ -194,7 +194,7 @@ async def test_who_hears_nothing_goes_after_a_while(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("ends_by", ["a word", "the time"])
 async def test_nobody_waits_any_more_when_it_is_decided(monkeypatch: pytest.MonkeyPatch, ends_by: str) -> None:
-    monkeypatch.setattr(module, "ASK_SECONDS", 5 if ends_by == "a word" else 0.01)
+    monkeypatch.setattr(module, "CONFIRMATION_SECONDS", 5 if ends_by == "a word" else 0.01)
     node = Node()
     node.put(names.CONFIRM_ALWAYS)
     before = asyncio.all_tasks()
