@@ -165,7 +165,7 @@ async def test_pod_that_is_left_out_of_a_shutdown_ends_at_once() -> None:
     node.shuts_down = True
     node.put(None, deleted=False)
     assert not await node.is_released()
-    node.put(None, deleted=False, not_preempted=True)
+    node.put(None, deleted=False, not_preempted="true")
     assert await node.is_released()
 
 
