@@ -20,7 +20,6 @@ from cedana_sched.cluster.coordinator.answer_validation import (
     outcome_if_undeliverable,
     truncate_outcome_texts,
 )
-from cedana_sched.cluster.coordinator.pod_fencing import is_out_of_service
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost, record_uid_of
@@ -267,13 +266,13 @@ class ObjectAgents:
         def heard(before: Node | None, now: Node | None) -> None:
             if now is None and before is not None:
                 lost.put_nowait(before.metadata.name)
-            elif now is not None and is_out_of_service(now) and (before is None or not is_out_of_service(before)):
+            elif now is not None and now.is_out_of_service and (before is None or not before.is_out_of_service):
                 lost.put_nowait(now.metadata.name)
 
         await self._nodes.synced.wait()
         self._nodes.subscribe(heard)
         for name in sorted(self._alive.nodes()):
-            if (node := self._nodes.get(name)) is None or is_out_of_service(node):
+            if (node := self._nodes.get(name)) is None or node.is_out_of_service:
                 lost.put_nowait(name)
         try:
             while True:

@@ -15,12 +15,12 @@ from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.cluster.coordinator import pod_end_confirmation
 from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
-from cedana_sched.cluster.coordinator.pod_fencing import OUT_OF_SERVICE, PodFencing
+from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost
-from cedana_sched.kube.builtin_kinds import Metadata, Node, NodeSpec, Pod, PodSpec, PodStatus, Taint
+from cedana_sched.kube.builtin_kinds import OUT_OF_SERVICE, Metadata, Node, NodeSpec, Pod, PodSpec, PodStatus, Taint
 from cedana_sched.kube.errors import error_of
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.resources import PODS
