@@ -50,6 +50,7 @@ from cedana_sched.model.orders import (
     StageProgress,
     StartCold,
 )
+from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.texts import truncate_text
 
 log = structlog.get_logger(__name__)
@@ -259,7 +260,8 @@ class ObjectAgents:
     async def lost_nodes(self) -> AsyncIterator[NodeLost]:
         """Yield permanently lost nodes: deleted, or tainted as out of service, also those lost without a leader.
 
-        A restarted agent finds its orders in the objects, so orders need no repetition.
+        A node out of service is repeated for each record that comes to depend on it: nobody there would answer. A
+        restarted agent finds its orders in the objects, so orders need no repetition.
         """
         lost: asyncio.Queue[str] = asyncio.Queue()
 
@@ -269,8 +271,13 @@ class ObjectAgents:
             elif now is not None and now.is_out_of_service and (before is None or not before.is_out_of_service):
                 lost.put_nowait(now.metadata.name)
 
+        def on_dependency(workload: WorkloadRef) -> None:
+            if (node := self._nodes.get(workload.node)) is not None and node.is_out_of_service:
+                lost.put_nowait(workload.node)
+
         await self._nodes.synced.wait()
         self._nodes.subscribe(heard)
+        self._alive.subscribe(on_dependency)
         for name in sorted(self._alive.nodes()):
             if (node := self._nodes.get(name)) is None or node.is_out_of_service:
                 lost.put_nowait(name)
@@ -279,6 +286,7 @@ class ObjectAgents:
                 yield NodeLost(await lost.get())
         finally:
             self._nodes.unsubscribe(heard)
+            self._alive.unsubscribe(on_dependency)
 
 
 def _resource_of_order(order: Order) -> Resource:

@@ -355,3 +355,17 @@ async def test_nodes_that_were_lost_while_nobody_led_are_told() -> None:
         assert {await early, await anext(changes)} == {NodeLost("gone"), NodeLost("tainted")}
         nodes._drop(_node("well"))
         assert await anext(changes) == NodeLost("well")
+
+
+async def test_node_out_of_service_is_told_again_for_what_begins_there_later() -> None:
+    nodes = filled(_node("tainted", OUT_OF_SERVICE), _node("well"))
+    nodes.synced.set()
+    alive = PodNodeDependencies()
+    api = FakeApi()
+    changes = ObjectAgents(api, Projection(api, "s"), nodes, alive=alive).lost_nodes()
+    lost = asyncio.ensure_future(anext(changes))
+    await asyncio.sleep(0)
+    records = [replace(_of(node), workload=replace(_of(node).workload, node=node)) for node in ("well", "tainted")]
+    alive.on_records_saved(tuple(records), ())
+    async with asyncio.timeout(60):
+        assert await lost == NodeLost("tainted")
