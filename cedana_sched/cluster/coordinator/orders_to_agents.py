@@ -260,7 +260,7 @@ class ObjectAgents:
     async def lost_nodes(self) -> AsyncIterator[NodeLost]:
         """Yield permanently lost nodes: deleted, or tainted as out of service, also those lost without a leader.
 
-        A node out of service is repeated for each record that comes to depend on it: nobody there would answer. A
+        A node out of service is repeated for each record that comes to depend on it: its agent would not answer. A
         restarted agent finds its orders in the objects, so orders need no repetition.
         """
         lost: asyncio.Queue[str] = asyncio.Queue()
