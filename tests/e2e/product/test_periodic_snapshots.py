@@ -71,9 +71,9 @@ async def test_running_pod_is_saved_and_its_successor_waits_for_its_end(
 
 
 async def test_pod_of_a_dead_node_continues_from_its_last_snapshot_once_the_node_is_fenced(
-    namespace: Namespace, toolbox: str, installed: Product, api: Api
+    namespace: Namespace, toolbox: str, release: Product, api: Api
 ) -> None:
-    del installed
+    await release.ensure()  # with the adapter `kubernetes`, the Job has no successor before the taint
     async with own_policy(namespace, **_OFTEN) as policy, Following.of(namespace, "md") as md:
         async with cordoned(namespace, await node_of_store(namespace)):
             await namespace.apply(_job(toolbox, policy))
