@@ -22,6 +22,8 @@ DISRUPTED: Final = "DisruptionTarget"
 """Condition of a pod that is being evicted."""
 PREEMPTION = "PreemptionByScheduler"
 """Its reason if a scheduler evicts the pod."""
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""Taint by which an admin declares a node permanently gone."""
 
 
 class _KubernetesStruct(msgspec.Struct, frozen=True, rename="camel"):
@@ -261,6 +263,11 @@ class Node(_KubernetesStruct, frozen=True):
     def ready(self) -> bool:
         """Return whether the node is ready."""
         return _is_ready(self.status.conditions)
+
+    @property
+    def is_out_of_service(self) -> bool:
+        """Return whether an admin has declared the node permanently gone."""
+        return any(taint.key == OUT_OF_SERVICE for taint in self.spec.taints)
 
 
 class ServiceReference(_KubernetesStruct, frozen=True):

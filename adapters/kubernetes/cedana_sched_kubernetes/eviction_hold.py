@@ -136,6 +136,8 @@ class EvictionHold:
         node = await self._find_node_of(before)
         if node is not None and not node.evicts:
             return Answer("successor", refusal=Refusal(403, "Forbidden", _SUCCESSOR))
+        if node is not None and node.is_out_of_service:
+            return Answer("out-of-service")
         return self._answer(request, before, TAINT, "")
 
     def _succeeds_evicted_pod(self, pod: Object) -> bool:

@@ -20,7 +20,6 @@ from cedana_sched.cluster.coordinator.answer_validation import (
     outcome_if_undeliverable,
     truncate_outcome_texts,
 )
-from cedana_sched.cluster.coordinator.pod_fencing import is_out_of_service
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost, record_uid_of
@@ -51,6 +50,7 @@ from cedana_sched.model.orders import (
     StageProgress,
     StartCold,
 )
+from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.texts import truncate_text
 
 log = structlog.get_logger(__name__)
@@ -260,26 +260,33 @@ class ObjectAgents:
     async def lost_nodes(self) -> AsyncIterator[NodeLost]:
         """Yield permanently lost nodes: deleted, or tainted as out of service, also those lost without a leader.
 
-        A restarted agent finds its orders in the objects, so orders need no repetition.
+        A node out of service is repeated for each record that comes to depend on it: its agent would not answer. A
+        restarted agent finds its orders in the objects, so orders need no repetition.
         """
         lost: asyncio.Queue[str] = asyncio.Queue()
 
         def heard(before: Node | None, now: Node | None) -> None:
             if now is None and before is not None:
                 lost.put_nowait(before.metadata.name)
-            elif now is not None and is_out_of_service(now) and (before is None or not is_out_of_service(before)):
+            elif now is not None and now.is_out_of_service and (before is None or not before.is_out_of_service):
                 lost.put_nowait(now.metadata.name)
+
+        def on_dependency(workload: WorkloadRef) -> None:
+            if (node := self._nodes.get(workload.node)) is not None and node.is_out_of_service:
+                lost.put_nowait(workload.node)
 
         await self._nodes.synced.wait()
         self._nodes.subscribe(heard)
+        self._alive.subscribe(on_dependency)
         for name in sorted(self._alive.nodes()):
-            if (node := self._nodes.get(name)) is None or is_out_of_service(node):
+            if (node := self._nodes.get(name)) is None or node.is_out_of_service:
                 lost.put_nowait(name)
         try:
             while True:
                 yield NodeLost(await lost.get())
         finally:
             self._nodes.unsubscribe(heard)
+            self._alive.unsubscribe(on_dependency)
 
 
 def _resource_of_order(order: Order) -> Resource:

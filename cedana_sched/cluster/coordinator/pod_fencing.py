@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from cedana_sched.adapter.protected_pods import find_identity
 from cedana_sched.coordinator.core.user_events import format_short_name
-from cedana_sched.kube.builtin_kinds import Node, Pod, read_time
+from cedana_sched.kube.builtin_kinds import OUT_OF_SERVICE, Node, Pod, read_time
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -27,19 +27,12 @@ from cedana_sched.model.records import CheckpointStep
 
 T = TypeVar("T")
 
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-"""Taint by which an admin declares a node permanently gone."""
 UNKNOWN_GRACE_SECONDS = 30.0
 """Grace of a pod that disappeared while no coordinator watched."""
 KUBELET_SECONDS = 60.0
 """How long a kubelet takes, beside the pod's grace, to end a pod that the API server lacks."""
 MOST_FINISHED = 50_000
 """Finished pods remembered; older ones count by their node alone."""
-
-
-def is_out_of_service(node: Node) -> bool:
-    """Return whether an admin has declared the node permanently gone."""
-    return any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
 
 
 class PodFencing:
@@ -79,7 +72,7 @@ class PodFencing:
     def objection_to_end(self, workload: WorkloadRef) -> str | None:
         """Return why a pod that the API server lacks may still run, and the remedy; None once it has ended."""
         uid, node = workload.uid, self._nodes.get(workload.node)
-        if uid in self._finished or not workload.node or node is None or is_out_of_service(node):
+        if uid in self._finished or not workload.node or node is None or node.is_out_of_service:
             return None
         what = f"{workload.name} was deleted, and may still run on node {workload.node}"
         ready_since = _ready_since(node)
@@ -113,13 +106,13 @@ class PodFencing:
             return None
         ref = newest.spec.pod_ref
         node = self._nodes.get(ref.node_name)
-        is_lost = ref.uid != pod.metadata.uid and (node is None or is_out_of_service(node))
+        is_lost = ref.uid != pod.metadata.uid and (node is None or node.is_out_of_service)
         return f"node {ref.node_name} was lost with {_name_of_saved(newest)}" if is_lost else None
 
     def _is_ending(self, pod: Pod) -> bool:
         """Whether the pod is about to end, and executes until then."""
         metadata, node = pod.metadata, self._nodes.get(pod.spec.node_name)
-        if pod.finished or metadata.deletion_timestamp is None or node is None or is_out_of_service(node):
+        if pod.finished or metadata.deletion_timestamp is None or node is None or node.is_out_of_service:
             return False
         return names.NOT_PROTECTED not in metadata.annotations and not self._is_stopped(pod)
 

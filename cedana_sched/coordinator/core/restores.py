@@ -73,7 +73,9 @@ class Restores:
                 self._refuse_if_rival_runs(self._refresh_waiting_restore(earlier, report), report)
                 return
             if earlier.step in {RestoreStep.WAITING, RestoreStep.STAGING}:  # no files were written into the earlier one
-                self._registry.update(replace(earlier, incarnation=report.incarnation))
+                earlier = replace(earlier, incarnation=report.incarnation)
+                self._registry.update(earlier)
+                self._refuse_if_rival_runs(self._refresh_waiting_restore(earlier, report), report)
                 return
             self._steps.take_transition(earlier, Cause.BEGINS_AGAIN, finished_at=self._turn.now)
             self._turn.publish(user_events.workload_restarted_event(earlier, report.workload))
@@ -174,8 +176,6 @@ class Restores:
         must_wait = restore.predecessor or restore_obstacles.checkpoints_of_restarted_workload(self._registry, restore)
         if problem and not must_wait:
             self._steps.apply_failure_policy(restore, problem)
-        elif notes.loss and not must_wait and restore.requested_snapshot is None:
-            self._steps.apply_loss_policy(restore, notes.loss)
         elif self._blocked_by(restore) is not None:
             if restore_obstacles.checkpoints_awaited_by(self._registry, restore):
                 notes.awaits_checkpoint = True
@@ -186,6 +186,8 @@ class Restores:
                 self._steps.wants.add(restore.uid, restore.requested_snapshot)
             if notes.is_finding:
                 self._stop_finding(restore)
+        elif notes.loss and restore.requested_snapshot is None:
+            self._steps.apply_loss_policy(restore, notes.loss)
         elif not notes.is_finding:
             notes.is_finding = True
             if notes.awaits_checkpoint or notes.awaits_end:  # time spent waiting does not count

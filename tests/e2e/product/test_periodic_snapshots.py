@@ -6,19 +6,18 @@ import asyncio
 
 import pytest
 
-from cedana_sched.cluster.coordinator.pod_fencing import OUT_OF_SERVICE
 from cedana_sched.model.objects.names import API_VERSION, ID, POLICY
 from tests.cluster.api.client import Api, Object
-from tests.cluster.api.waiting import has_condition, wait_for, wait_for_all
-from tests.cluster.cluster import Cluster
+from tests.cluster.api.waiting import wait_for_all
 from tests.cluster.fixtures.namespace import Namespace, container, job
 from tests.cluster.patience import patient
-from tests.e2e.product import parts, s3_server
+from tests.e2e.product import parts
 from tests.e2e.product.cordoning import cordoned
 from tests.e2e.product.counting import begun, counting
 from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
+from tests.e2e.product.lost_nodes import node_of_store, out_of_service, switched_off
 from tests.e2e.product.policies import own_policy
 
 pytestmark = [pytest.mark.any_shape, pytest.mark.exhaustive]
@@ -72,31 +71,25 @@ async def test_running_pod_is_saved_and_its_successor_waits_for_its_end(
 
 
 async def test_pod_of_a_dead_node_continues_from_its_last_snapshot_once_the_node_is_fenced(
-    namespace: Namespace, toolbox: str, installed: Product, cluster: Cluster, api: Api
+    namespace: Namespace, toolbox: str, release: Product, api: Api
 ) -> None:
-    del installed
-    (server,) = await api.objects("v1", "Pod", s3_server.NAMESPACE)
+    await release.ensure()  # with the adapter `kubernetes`, the Job has no successor before the taint
     async with own_policy(namespace, **_OFTEN) as policy, Following.of(namespace, "md") as md:
-        async with cordoned(namespace, server["spec"]["nodeName"]):
+        async with cordoned(namespace, await node_of_store(namespace)):
             await namespace.apply(_job(toolbox, policy))
             await asyncio.wait_for(begun(md, 0), patient(120))
         await _saved(namespace, 2)
-        old, name = md.pods[0][0], md.nodes[0][0]
-        node = cluster.nodes[name]
-        node.kill()
-        await wait_for(api, "v1", "Node", name, has_condition("Ready", "Unknown"), within=120)
-        await namespace.delete("v1", "Pod", old, grace=0)
-        successor = (await namespace.pods("job=md", count=1))[0]["metadata"]["name"]
-        (message,) = set(await wait_for_messages(namespace, successor, "RestoreDelayed"))
-        assert f"on node {name}, which is not ready" in message
-        await namespace.kubectl("taint", "node", name, f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute")
-        try:
-            await asyncio.wait_for(begun(md, 0, counts=len(md.lines(0)) + 40), patient(180))
-            second = list(map(int, md.by_pod(0)[-1]))
-            assert second[0] > 0
-            assert second == list(range(second[0], second[0] + len(second)))
-            await _enough(namespace, successor)
-        finally:
-            await cluster.start_node(node)
-            await namespace.kubectl("taint", "node", name, f"{OUT_OF_SERVICE}-")
+        old, node = md.pods[0][0], md.nodes[0][0]
+        async with switched_off(namespace, node):
+            await namespace.delete("v1", "Pod", old, grace=0)
+            (waiting,) = await namespace.pods("job-name=md", phase="Pending")
+            successor = waiting["metadata"]["name"]
+            (message,) = set(await wait_for_messages(namespace, successor, "RestoreDelayed"))
+            assert f"on node {node}, which is not ready" in message
+            async with out_of_service(namespace, node):
+                await asyncio.wait_for(begun(md, 0, counts=len(md.lines(0)) + 40), patient(180))
+                second = list(map(int, md.by_pod(0)[-1]))
+                assert second[0] > 0
+                assert second == list(range(second[0], second[0] + len(second)))
+                await _enough(namespace, successor)
     await parts.whole(api)

@@ -10,7 +10,7 @@ import pytest
 
 from cedana_sched.eviction_holds.decision import NOT_HELD, UNHELD
 from cedana_sched.eviction_holds.preemption_index import PreemptionIndex
-from cedana_sched.kube.builtin_kinds import Metadata
+from cedana_sched.kube.builtin_kinds import OUT_OF_SERVICE, Metadata
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.eviction_marker import EvictionMarker
 from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint, CheckpointSpec
@@ -128,6 +128,15 @@ async def test_successor_of_the_same_name_on_a_node_without_a_taint_is_not_evict
     answer = await desk.taint()
     assert answer.refusal is not None
     assert (answer.decision, answer.refusal.code) == ("successor", 403)
+    assert await desk.mark_of_pod() is None
+
+
+async def test_nothing_is_held_on_a_node_that_is_out_of_service() -> None:
+    desk = Desk()
+    desk.api.put(
+        NODES, {"metadata": {"name": "n1"}, "spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}}
+    )
+    assert await desk.taint() == Answer("out-of-service")
     assert await desk.mark_of_pod() is None
 
 

@@ -15,12 +15,12 @@ from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.cluster.coordinator import pod_end_confirmation
 from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
-from cedana_sched.cluster.coordinator.pod_fencing import OUT_OF_SERVICE, PodFencing
+from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost
-from cedana_sched.kube.builtin_kinds import Metadata, Node, NodeSpec, Pod, PodSpec, PodStatus, Taint
+from cedana_sched.kube.builtin_kinds import OUT_OF_SERVICE, Metadata, Node, NodeSpec, Pod, PodSpec, PodStatus, Taint
 from cedana_sched.kube.errors import error_of
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.resources import PODS
@@ -355,3 +355,17 @@ async def test_nodes_that_were_lost_while_nobody_led_are_told() -> None:
         assert {await early, await anext(changes)} == {NodeLost("gone"), NodeLost("tainted")}
         nodes._drop(_node("well"))
         assert await anext(changes) == NodeLost("well")
+
+
+async def test_node_out_of_service_is_told_again_for_what_begins_there_later() -> None:
+    nodes = filled(_node("tainted", OUT_OF_SERVICE), _node("well"))
+    nodes.synced.set()
+    alive = PodNodeDependencies()
+    api = FakeApi()
+    changes = ObjectAgents(api, Projection(api, "s"), nodes, alive=alive).lost_nodes()
+    lost = asyncio.ensure_future(anext(changes))
+    await asyncio.sleep(0)
+    records = [replace(_of(node), workload=replace(_of(node).workload, node=node)) for node in ("well", "tainted")]
+    alive.on_records_saved(tuple(records), ())
+    async with asyncio.timeout(60):
+        assert await lost == NodeLost("tainted")

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.pod_fencing import OUT_OF_SERVICE, PodFencing
+from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
 from cedana_sched.kube.builtin_kinds import (
+    OUT_OF_SERVICE,
     Condition,
     Metadata,
     Node,

@@ -65,6 +65,12 @@ def test_a_refused_one_does_not_start_beside_it_either() -> None:
     assert told.report(starting(None, refused="its annotation names no snapshot")).orders() == ["StartCold restore.w1"]
 
 
+def test_a_restart_of_a_waiting_one_tells_of_the_end_of_its_predecessor_as_well() -> None:
+    told = Told().report(starting())
+    told.report(Starting(workload("w1", "n2"), MD, POLICY, incarnation=1))
+    assert told.orders() == ["FindSnapshot restore.w1"]
+
+
 LOSS = "node n1 was lost with old"
 
 
