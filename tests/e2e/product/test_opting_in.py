@@ -18,7 +18,7 @@ from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.cluster.images.catalog import REPOSITORY
 from tests.cluster.patience import patient
-from tests.e2e.product.counting import ALL, BEGUN, COUNTS, begun, counting
+from tests.e2e.product.counting import ALL, BEGUN, COUNTS, begun, counting, enough
 from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import Following
 from tests.e2e.product.history import Eviction, of_ours
@@ -69,14 +69,12 @@ async def test_variable_alone_protects_in_a_queue_without_our_check(
 ) -> None:
     async with groups(namespace, check=None), Following.of(namespace, "md") as bio:
         asked = {CHECKPOINT_VARIABLE: "protein"}
-        await namespace.apply(indexed_job("md", "bio", toolbox, *counting(), pods=4, env=asked))
+        await namespace.apply(indexed_job("md", "bio", toolbox, *counting(counts=None), pods=4, env=asked))
         await begun(bio, *range(4))
 
         await reclaim(namespace, toolbox)
-        await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), patient(60))
+        await enough(namespace, bio, "md", 4)
 
-        assert [bio.lines(index) for index in range(4)] == [ALL] * 4
         checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
         assert {one["spec"]["identity"]["id"] for one in checkpoints} == {"protein"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 import pytest
@@ -14,13 +13,12 @@ from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import is_gone, wait_for_all
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
-from tests.cluster.patience import patient
 from tests.e2e.product.bucket import manifests
-from tests.e2e.product.counting import ALL, begun, counting
+from tests.e2e.product.counting import begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.queues import groups, indexed_job
-from tests.e2e.product.reclaiming import completed, reclaim
+from tests.e2e.product.reclaiming import reclaim
 
 pytestmark = pytest.mark.any_shape
 
@@ -30,12 +28,10 @@ _PODS = 4
 async def _preempted_and_completed(namespace: Namespace, image: str, env: Mapping[str, str]) -> None:
     """A Job of bio that has been away, and has done all its work."""
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        await namespace.apply(indexed_job("md", "bio", image, *counting(), pods=_PODS, env=env))
+        await namespace.apply(indexed_job("md", "bio", image, *counting(counts=None), pods=_PODS, env=env))
         await begun(bio, *range(_PODS))
         await reclaim(namespace, image)
-        await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), patient(60))
-        assert [bio.lines(index) for index in range(_PODS)] == [ALL] * _PODS
+        await enough(namespace, bio, "md", _PODS)
 
 
 async def _checkpoints(namespace: Namespace) -> list[Object]:

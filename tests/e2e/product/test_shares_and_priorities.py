@@ -17,7 +17,7 @@ from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
-from tests.e2e.product.counting import ALL, begun, counting
+from tests.e2e.product.counting import ALL, begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.history import Eviction
 from tests.e2e.product.installation import Product
@@ -75,7 +75,7 @@ async def test_lower_priorities_in_one_queue_give_way_together_and_lose_nothing(
     ):
         of_low, of_high = ({PRIORITY_LABEL: f"{namespace.name}-{name}"} for name in ("low", "high"))
         for name in ("md-1", "md-2"):
-            await namespace.apply(indexed_job(name, "bio", toolbox, *counting(), pods=2, labels=of_low))
+            await namespace.apply(indexed_job(name, "bio", toolbox, *counting(counts=None), pods=2, labels=of_low))
         await begun(first, 0, 1)
         await begun(second, 0, 1)
 
@@ -84,9 +84,7 @@ async def test_lower_priorities_in_one_queue_give_way_together_and_lose_nothing(
         await namespace.wait("batch/v1", "Job", "urgent", has_condition("Complete"), within=120)
 
         for name, following in (("md-1", first), ("md-2", second)):
-            await completed(namespace, name)
-            await asyncio.wait_for(following.read(), patient(60))
-            assert [following.lines(index) for index in (0, 1)] == [ALL, ALL]
+            await enough(namespace, following, name, 2)
             eviction = Eviction.of(audit, namespace.name, name)
             assert len(eviction.suspended) == 1
             assert eviction.refused

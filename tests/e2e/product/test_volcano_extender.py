@@ -14,7 +14,7 @@ from tests.cluster.api.client import Api, Object
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.patience import patient
-from tests.e2e.product.counting import ALL, begun, counting
+from tests.e2e.product.counting import begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.rendering import NAMESPACE
@@ -32,14 +32,12 @@ async def test_nobody_is_evicted_before_its_work_is_saved(
     namespace: Namespace, toolbox: str, installed_with_extender: Product, audit: Audit
 ) -> None:
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        await namespace.apply(protected("md", "bio", namespace, toolbox, *counting(), pods=4))
+        await namespace.apply(protected("md", "bio", namespace, toolbox, *counting(counts=None), pods=4))
         await begun(bio, *range(4))
         await namespace.apply(vcjob("train", "ml", namespace, toolbox, "true", pods=2, at_least=2))
         await completed(namespace, "train")
-        await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), patient(60))
+        await enough(namespace, bio, "md", 4, completed=completed)
 
-        assert [bio.lines(index) for index in range(4)] == [ALL] * 4
         moved = sorted(bio.pods[index][0] for index in range(4) if len(bio.pods[index]) == 2)
         assert len(moved) == 2, "as many as ml needs, and no more"
         assert sorted(wanted_by_the_extender(audit, namespace)) == moved, "no other was frozen for it"

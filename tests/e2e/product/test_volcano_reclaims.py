@@ -14,7 +14,7 @@ from tests.cluster.api.waiting import has_condition
 from tests.cluster.fixtures.audit import Audit, Write
 from tests.cluster.fixtures.namespace import Namespace, container, job
 from tests.cluster.patience import patient
-from tests.e2e.product.counting import ALL, begun, counting
+from tests.e2e.product.counting import ALL, begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import all_at
@@ -64,13 +64,12 @@ async def test_a_gang_goes_and_comes_back_as_one(
     namespace: Namespace, toolbox: str, installed_with_volcano: Product
 ) -> None:
     async with groups(namespace), Following.of(namespace, "md") as bio:
-        await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, at_least=4, env=ASKED))
+        work = counting(counts=None)
+        await namespace.apply(vcjob("md", "bio", namespace, toolbox, *work, pods=4, at_least=4, env=ASKED))
         await begun(bio, *range(4))
         await reclaim(namespace, toolbox)
-        await completed(namespace, "md")
-        await asyncio.wait_for(bio.read(), patient(60))
+        await enough(namespace, bio, "md", 4, completed=completed)
 
-        assert [bio.lines(index) for index in range(4)] == [ALL] * 4
         assert _moved(bio) == await _saved(namespace) == [0, 1, 2, 3]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,9 +12,8 @@ from tests.cluster.addons.catalog import install
 from tests.cluster.addons.volcano import Volcano
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
-from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
-from tests.e2e.product.counting import ALL, begun, counting
+from tests.e2e.product.counting import begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.volcano_queues import CAPACITY, RECLAIMS, completed, groups, queues, urgency, vcjob
@@ -39,9 +37,7 @@ async def configured(cluster: Cluster, release: Product, steps: Steps) -> Config
 
 async def _continue(namespace: Namespace, bio: Following) -> None:
     """Of four pods two were preempted, and all have counted without a gap."""
-    await completed(namespace, "md")
-    await asyncio.wait_for(bio.read(), patient(60))
-    assert [bio.lines(index) for index in range(4)] == [ALL] * 4
+    await enough(namespace, bio, "md", 4, completed=completed)
     assert sorted(len(bio.pods[index]) for index in range(4)) == [1, 1, 2, 2]
 
 
@@ -51,7 +47,7 @@ async def test_a_higher_priority_takes_the_place_of_pods_of_its_own_queue(
 ) -> None:
     await configured(RECLAIMS)
     async with groups(namespace, "bio"), urgency(namespace) as urgent, Following.of(namespace, "md") as bio:
-        await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, env=ASKED))
+        await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(counts=None), pods=4, env=ASKED))
         await begun(bio, *range(4))
         soon = vcjob("soon", "bio", namespace, toolbox, "true", pods=2, at_least=2, priority=urgent)
         await namespace.apply(soon)
@@ -70,7 +66,7 @@ async def test_a_queue_takes_back_what_it_deserves_in_a_tree_of_queues(
         "ml": {"parent": "lab", **half},
     }
     async with queues(namespace, tree), Following.of(namespace, "md") as bio:
-        await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(), pods=4, env=ASKED))
+        await namespace.apply(vcjob("md", "bio", namespace, toolbox, *counting(counts=None), pods=4, env=ASKED))
         await begun(bio, *range(4))
         await namespace.apply(vcjob("train", "ml", namespace, toolbox, "true", pods=2, at_least=2))
         await completed(namespace, "train")
