@@ -11,7 +11,7 @@ from cedana_sched.model.objects.names import API_VERSION, CORDONED, NODE_INTERRU
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import wait_for
 from tests.cluster.cluster import Cluster
-from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.e2e.product import parts, s3_server
 from tests.e2e.product.cordoning import cordoned
 from tests.e2e.product.installation import Product
@@ -43,6 +43,7 @@ async def test_work_continues_elsewhere_when_its_node_shuts_down(
         node = cluster.nodes[following.nodes[0][0]]
         periods = {"shutdownGracePeriod": "1m30s", "shutdownGracePeriodCriticalPods": "30s"}
         async with graceful_shutdown_enabled(node, **periods) as logind:
+            await _has_admitted_its_pods(protected, toolbox, node.name)
             await logind.begin_shutdown()
             await continued(protected, following, body)
             assert following.nodes[0][1] != node.name
@@ -53,6 +54,14 @@ async def test_work_continues_elsewhere_when_its_node_shuts_down(
         await wait_for(api, "v1", "Node", node.name, _is_left_alone, within=60)
     (checkpoint,) = await api.objects(API_VERSION, "Checkpoint", protected.name)
     assert (checkpoint["status"]["phase"], checkpoint["spec"]["reason"]) == ("Ready", "NodeShutdown")
+
+
+async def _has_admitted_its_pods(namespace: Namespace, toolbox: str, node: str) -> None:
+    """Wait until a restarted kubelet runs a new pod: it ends no pod that it has not admitted since its start."""
+    await namespace.apply(
+        pod("admitted", container(toolbox, "true"), nodeName=node, tolerations=[{"operator": "Exists"}])
+    )
+    await namespace.wait("v1", "Pod", "admitted", lambda body: body["status"].get("phase") == "Succeeded")
 
 
 def _is_left_alone(node: Object) -> bool:
