@@ -172,6 +172,10 @@ bench-cluster: export KIND_CONFIG = kind-configs/volcano.yaml
 bench-cluster: cluster-packages ## Measure what a preemption costs the preemptor, with us and without us, on a cluster
 	@$(BIN)/python -m tests.bench.cluster --write docs/bench-cluster.md
 
+.PHONY: bench-drain
+bench-drain: cluster-packages ## Measure a drain of a node with six pods, with us and without us, on a cluster
+	@$(BIN)/python -m tests.bench.drain --write docs/bench-drain.md
+
 .PHONY: bench-scale
 bench-scale: export KIND_CONFIG = kind-configs/one-node.yaml
 bench-scale: cluster-packages ## Measure thousands of pods and a thousand victims in one moment, on fake nodes; writes docs/scale.md
