@@ -69,6 +69,7 @@ async def attached(namespace: Namespace, pod: str) -> AsyncIterator[_Attached]:
 
 
 @pytest.mark.any_shape
+@pytest.mark.exhaustive  # tests/integration/cluster/node/restoring shows it each time, without a kubelet
 async def test_attach_and_exec_reach_the_same_program_after_a_preemption(
     namespace: Namespace, toolbox: str, installed_with_kueue: Product
 ) -> None:
