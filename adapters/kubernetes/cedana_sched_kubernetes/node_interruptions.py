@@ -5,8 +5,7 @@ and each pod whose save is released is evicted, so that it continues elsewhere. 
 of the node end with it. Whenever a save is over, whatever it led to, the pods that were left out are planned again.
 
 While the kubelet shuts the node down, it ends the pods itself: only pods whose preStop hook waits, or is yet to come,
-are saved; those that are left out end as without us; and a saved pod is deleted, because a refused eviction would let
-it run on to its end, beside its snapshot.
+are saved; those that are left out end as without us; and a saved pod is not evicted.
 
 If the notice is withdrawn, what was reported is cancelled, and our cordon is undone.
 """
@@ -39,7 +38,6 @@ from cedana_sched.model.objects.base import utc_datetime_of
 from cedana_sched.model.objects.node_interruption import InterruptionKind
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kubernetes.cordon import cordon, has_cordon_mark, undo_cordon
-from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
 from cedana_sched_kubernetes.node_notices import NodeNotice, notice_of
 from cedana_sched_kubernetes.save_estimates import MetadataOfPod, PodResources, estimate_save, measured_rate
 from cedana_sched_kubernetes.save_planning import PodToSave, SavePlan, plan_saves, seconds_to_save
@@ -135,6 +133,8 @@ class NodeInterruptions:
         pod = self._cluster.pods_by_uid.unique_object_of(uid)
         if pod is None or not is_running(pod) or release.verdicts.get(uid) not in _EVICTED:
             return True
+        if self._is_shutting_down(pod.spec.node_name):
+            return True
         if self._is_interrupted(pod.spec.node_name):
             await self._evict(pod, release.signal_uid)
         else:  # withdrawn while no reader was connected
@@ -152,24 +152,14 @@ class NodeInterruptions:
 
     async def _evict(self, pod: Pod, signal_uid: str) -> None:
         metadata = pod.metadata
-        if self._is_shut_down(pod.spec.node_name):
-            eviction = self._delete(pod)
-        else:
-            eviction = self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
+        eviction = self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
         if (refusal := await self._evictions.attempt(metadata, eviction, self._adapter)) is not None:
             self._readers.publish(PreemptionCancelled(signal_uid, refusal))
 
-    def _is_shut_down(self, name: str) -> bool:
+    def _is_shutting_down(self, name: str) -> bool:
         """Return whether the kubelet ends the node's pods."""
         node = self._nodes.get(name)
         return node is not None and (notice := notice_of(node)) is not None and notice.kind is InterruptionKind.SHUTDOWN
-
-    async def _delete(self, pod: Pod) -> None:
-        """Delete the pod, whatever its budget is: the kubelet ends it in any case."""
-        metadata = pod.metadata
-        reason = _REASONS[InterruptionKind.SHUTDOWN]
-        await write_disruption_condition(self._cluster.api, pod, reason, "saved while its node shuts down")
-        await self._cluster.api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
 
     def _on_node_change(self, before: Node | None, now: Node | None) -> None:
         node = now or before

@@ -81,4 +81,7 @@ async def remove_ended_pods(api: Api, node: Node) -> None:
 
 
 def _is_ended_by_shutdown(pod: Object) -> bool:
-    return pod["status"].get("phase") == "Failed" and pod["status"].get("reason") in _ENDED_BY_SHUTDOWN
+    status = pod["status"]
+    if status.get("phase") == "Succeeded":  # its programs ended without an error when the kubelet ended them
+        return any(owner["kind"] == "ReplicaSet" for owner in pod["metadata"].get("ownerReferences", ()))
+    return status.get("phase") == "Failed" and status.get("reason") in _ENDED_BY_SHUTDOWN

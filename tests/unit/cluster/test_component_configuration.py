@@ -151,9 +151,11 @@ def test_the_charts_defaults_are_ours() -> None:
         "stallSeconds",
         "operationsPort",
         "restartContainerd",
-        "interruptions",
     ):
         assert values["agent"][field] == ours[field], field
+    assert {**values["agent"]["interruptions"], "nodeShutdown": values["kubernetes"]["enabled"]} == ours[
+        "interruptions"
+    ]
     holds = PreStopProxyConfiguration(namespace="n")
     assert (values["agent"]["holdPort"], values["agent"]["holdAwaySeconds"]) == (holds.port, holds.agent_away_seconds)
     lease = CoordinatorConfiguration(namespace="n").lease.model_dump(by_alias=True)
