@@ -155,7 +155,7 @@ RESTORE: Final[Table[R]] = {
     (R.ENDED, Cause.BEGINS_AGAIN): LATE,
     # repeated or late
     **{(step, Cause.SNAPSHOT_FOUND): LATE for step in R},
-    **{(step, Cause.STAGED): LATE for step in R if step not in {R.WAITING, R.STAGING}},
+    **{(step, Cause.STAGED): LATE for step in R if step is not R.STAGING},
     **{(step, Cause.STAGE_FAILED): LATE for step in R if step is not R.WAITING},
     **{(step, Cause.RESTORE_SUCCEEDED): LATE for step in (R.RUNNING, R.ENDED)},
     **{(step, Cause.RESTORE_FAILED): LATE for step in R if step not in {R.WAITING, R.STAGING}},

@@ -66,6 +66,13 @@ def damaged(uid: str = "w3") -> StageFailed:
     return StageFailed(f"restore.{uid}", "chunk 7 is damaged", damaged=True)
 
 
+def test_late_answer_on_a_damaged_snapshot_leaves_the_lookup_as_it_is() -> None:
+    """An order to fetch was repeated: one read found damage, and an earlier one, told of later, did not."""
+    told = saved_twice().tell(damaged()).tell(Staged("restore.w3"))
+    assert told.step("restore.w3") == "Waiting"
+    assert told.tell(SnapshotFound("restore.w3", ref(1))).order(Stage).snapshot == ref(1)
+
+
 def test_an_older_snapshot_is_continued_where_the_newest_cannot_be_read_whole() -> None:
     told = saved_twice().tell(damaged())
     assert (told.step("restore.w3"), avoided(told)) == ("Waiting", (2,))
