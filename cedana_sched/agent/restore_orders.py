@@ -13,6 +13,7 @@ from cedana_sched.model import orders
 from cedana_sched.model.errors import (
     CedanaSchedError,
     IntegrityError,
+    RefusedError,
     RetryableError,
     StoreUnavailableError,
     may_succeed_on_retry,
@@ -83,7 +84,15 @@ class RestoreOrders:
         if self._store_in_use:
             self._store.require_store_exists()
         if order.requested_snapshot is not None:
-            return self._store.open_snapshot(order.requested_snapshot).manifest.ref
+            manifest = self._store.open_snapshot(order.requested_snapshot).manifest
+            if manifest.summary.checkpoint_uid in order.excluding:
+                raise RefusedError(
+                    "requested snapshot",
+                    str(manifest.ref),
+                    "is of a checkpoint that was cancelled, and is still to be removed",
+                    remedy="request another snapshot",
+                )
+            return manifest.ref
         newest = self._store.latest_snapshot_of(
             order.identity,
             excluding=order.excluding,

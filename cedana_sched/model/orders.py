@@ -89,7 +89,8 @@ class FindSnapshot(msgspec.Struct, frozen=True, tag=True):
     identity: Identity
     requested_snapshot: SnapshotRef | None = None
     excluding: tuple[str, ...] = ()
-    """Uids of cancelled checkpoints; a snapshot that one of them committed nevertheless is skipped."""
+    """Uids of cancelled checkpoints; a snapshot that one of them committed nevertheless is skipped, or refused if it is
+    the requested one."""
     avoiding: tuple[int, ...] = ()
     """Generations to skip: quarantined or damaged."""
     namespace_uid: str = ""

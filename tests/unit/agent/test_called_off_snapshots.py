@@ -12,7 +12,7 @@ from cedana_sched.agent import cancelled_snapshots
 from cedana_sched.agent.node_agent import NodeAgent
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.model.errors import StoreUnavailableError
-from cedana_sched.model.identity import Identity
+from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.orders import (
     Abort,
     Aborted,
@@ -103,6 +103,15 @@ async def test_next_agent_removes_what_the_one_before_could_not(place: Place) ->
     last = place.part()
     last.start()
     assert last._trying is None, "nothing is left to be done"
+
+
+async def test_nobody_restores_it_by_its_name_while_it_is_there(place: Place) -> None:
+    agent, requested = place.agent(), SnapshotRef(SIM, 2)
+    found = await _perform(agent, FindSnapshot("r1", SIM, requested, excluding=("c1",)))
+    assert (found.snapshot, "was cancelled" in found.problem) == (None, True)
+    assert await _perform(agent, FindSnapshot("r2", SIM, place.good, excluding=("c1",))) == SnapshotFound(
+        "r2", place.good
+    )
 
 
 async def test_any_node_removes_what_another_one_has_committed(place: Place) -> None:
