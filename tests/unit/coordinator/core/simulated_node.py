@@ -127,6 +127,10 @@ class World:
     """Times that a workload came back after its node had said that it had failed it."""
     returns: Counter[int] = field(default_factory=Counter)
     """Of beginnings, by their number, those that were continued."""
+    cut_off: set[str] = field(default_factory=set)
+    """Workloads that were deleted by force, and run on where nobody sees them."""
+    waited: int = 0
+    """Times that a workload was cut off while another one took its place."""
 
     def run(self) -> None:
         """Every process that can executes one instruction."""
@@ -194,6 +198,7 @@ class World:
         return None
 
     def continue_from(self, snapshot: Snapshot, workload: WorkloadRef, identity: Identity) -> None:
+        self.check_predecessors(workload, identity)
         ref = snapshot.ref
         if ref.identity.namespace != identity.namespace:
             raise BrokenInvariantError(f"7: {ref} is restored as {identity}")
@@ -230,7 +235,14 @@ class World:
         self.returns[self.beginnings[workload.uid]] += 1
         self.processes[workload.uid] = Process(workload, identity, lineage, snapshot.counter, ref)
 
+    def check_predecessors(self, workload: WorkloadRef, identity: Identity) -> None:
+        """Nobody starts beside a workload of its identity that was cut off."""
+        for uid in self.cut_off:
+            if self.processes[uid].alive and self.processes[uid].identity == identity:
+                raise BrokenInvariantError(f"11: {workload.uid} starts beside {uid}, which is cut off")
+
     def start_cold(self, order: StartCold, identity: Identity) -> None:
+        self.check_predecessors(order.workload, identity)
         if order.why is None and self.saved.get(identity, 0) > 0:
             raise BrokenInvariantError(
                 f"2: {identity} starts cold without a word, generation {self.saved[identity]} was safe"
@@ -387,6 +399,8 @@ class SimulatedAgent:
             snapshot = self.world.find(order.requested_snapshot)
             if snapshot is None:
                 return SnapshotFound(order.restore_uid, None, f"there is no {order.requested_snapshot}")
+            if snapshot.checkpoint_uid in order.excluding:
+                return SnapshotFound(order.restore_uid, None, f"{snapshot.ref} was cancelled")
         else:
             snapshot = self.world.newest(order.identity, order.excluding, order.avoiding)
         return SnapshotFound(order.restore_uid, snapshot.ref if snapshot else None)

@@ -71,12 +71,18 @@ class SimulatedScheduler:
         """Signals that it has called off while they were held."""
         self.eviction_cancelled: set[str] = set()
         """Signals whose victims it does not evict, although they were released."""
+        self.unconfirmed: set[str] = set()
+        """Those that were cut off, and of which nobody is told yet that they have ended."""
         self.count = 0
 
     def act(self, now: float) -> None:
         """It does something: starts, preempts, cancels, ends."""
         self.now = now
         chance = self.rng.random()
+        if self.rng.random() < 0.08:
+            self.cut_off()
+        if self.rng.random() < 0.15:
+            self.fence()
         running = [job for job in self.jobs.values() if not job.over]
         if self.rng.random() < 0.15:
             self.crash()
@@ -105,9 +111,48 @@ class SimulatedScheduler:
         self.identities[workload.uid] = identity
         if requested_snapshot is not None:
             self.world.asked_for[workload.uid] = requested_snapshot
-        starting = Starting(workload, identity, policy, requested_snapshot)
+        predecessors = [uid for uid in self.world.cut_off if self.identities[uid] == identity]
+        self.world.waited += bool(predecessors)
+        starting = Starting(
+            workload, identity, policy, requested_snapshot, predecessor=", ".join(sorted(predecessors)) or None
+        )
         self.jobs[workload.uid] = Job(workload, identity, policy, starting)
         self.reports.append(starting)
+
+    def cut_off(self) -> None:
+        """A workload is deleted by force, and its node does not see that; its adapter may have known nothing of it."""
+        seen = [job for job in self.jobs.values() if not job.over and self._can_be_cut_off(job)]
+        if not seen:
+            return
+        job = self.rng.choice(seen)
+        job.over = True
+        self.world.cut_off.add(job.workload.uid)
+        if self.rng.random() < 0.5:
+            self.reports.append(Ended(job.workload.uid, "it was deleted"))
+        else:
+            self.unconfirmed.add(job.workload.uid)
+
+    def _can_be_cut_off(self, job: Job) -> bool:
+        process = self.world.processes.get(job.workload.uid)
+        is_running = process is not None and process.alive and process.frozen_by is None and not process.kill_pending
+        rivals = [one for one in self.jobs.values() if one.identity == job.identity and not one.over and one is not job]
+        return is_running and not rivals and not self.was_preempted(job.workload.uid)
+
+    def fence(self, node: str | None = None) -> None:
+        """Who was cut off has ended for certain: all of a node, or any one; who waits for that is reported again."""
+        there = sorted(uid for uid in self.world.cut_off if node is None or self.jobs[uid].workload.node == node)
+        for uid in there if node is not None else there[:1]:
+            self.world.cut_off.remove(uid)
+            self.unconfirmed.discard(uid)
+            if self.world.processes[uid].alive:
+                self.world.die(self.world.processes[uid], "it has ended for certain")
+            for job in self.jobs.values():
+                if job.identity == self.jobs[uid].identity and not job.over and job.starting.predecessor is not None:
+                    job.starting = msgspec.structs.replace(job.starting, predecessor=self._predecessor_of(job))
+                    self.reports.append(job.starting)
+
+    def _predecessor_of(self, job: Job) -> str | None:
+        return ", ".join(sorted(uid for uid in self.world.cut_off if self.identities[uid] == job.identity)) or None
 
     def begin_again(self, job: Job) -> None:
         """Its pod stays; what runs in it is made anew, and its node tells of that."""
@@ -180,6 +225,8 @@ class SimulatedScheduler:
                 reports.append(Preempted(held.signal))
         reports += [PreemptionCancelled(uid, "another victim was chosen") for uid in sorted(self.eviction_cancelled)]
         for job in self.jobs.values():
+            if job.workload.uid in self.unconfirmed:
+                continue
             if job.over:
                 reports.append(self.end_of(job.workload.uid, "it ended"))
             else:  # it looks at what there is, and does not know what the one before was told
@@ -189,6 +236,7 @@ class SimulatedScheduler:
     def crash(self) -> None:
         """A program that was continued fails at once, with no preemption near."""
         back = [p for p in self.world.processes.values() if p.alive and p.origin is not None and p.frozen_by is None]
+        back = [process for process in back if process.workload.uid not in self.world.cut_off]
         back = [process for process in back if not self.was_preempted(process.workload.uid)]
         if back:
             process = self.rng.choice(back)

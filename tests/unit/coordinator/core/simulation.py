@@ -119,6 +119,8 @@ class Simulation:
     def rest(self) -> None:
         """No more faults: everything is delivered, time passes, and nothing may be left half done."""
         self.calm, self.world.store_is_down = True, False
+        while self.world.cut_off:
+            self.scheduler.fence()
         for _ in range(400):
             while self.has_messages():
                 self.deliver()
@@ -335,6 +337,7 @@ class Simulation:
         for job in self.scheduler.jobs.values():
             if job.workload.node == node:
                 self.scheduler.end(job, "its node is lost")
+        self.scheduler.fence(node)
         self.tell(NodeLost(node))
 
     def restart_coordinator(self) -> None:

@@ -249,7 +249,18 @@ def counts_beginnings_itself(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Restores, "start", start)
 
 
+def starts_beside_its_predecessor(patch: pytest.MonkeyPatch) -> None:
+    """A core that takes a workload that was deleted for one that has ended."""
+    original = Restores.start
+
+    def start(self: Restores, adapter: str, report: Any) -> None:
+        original(self, adapter, msgspec.structs.replace(report, predecessor=None))
+
+    patch.setattr(Restores, "start", start)
+
+
 CASES = [
+    pytest.param("11", starts_beside_its_predecessor, id="11 a workload starts beside one that is cut off"),
     pytest.param("1", claims_twice, id="1 a snapshot is claimed twice"),
     pytest.param("1", restores_twice, id="1 two processes run from one snapshot"),
     pytest.param("1", frees_whom_it_gave_up, id="1 who was given up while it came back loses its claim"),

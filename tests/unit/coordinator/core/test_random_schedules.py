@@ -22,14 +22,16 @@ ALWAYS = 4
 )
 def test_invariants_hold_in_every_random_schedule(part: int) -> None:
     """A failure names its seed and tells its story; `play(seed)` repeats it."""
-    restored = again = outran = 0
+    restored = again = outran = waited = 0
     for seed in range(part, SCHEDULES, PARTS):
         world = play(seed).world
         restored += world.restarts
         again += world.restarts - world.returns[0]
         outran += world.outran
+        waited += world.waited
     assert restored > SCHEDULES // PARTS // 10, "the schedules hardly ever come to a restore: they prove little"
     assert again > SCHEDULES // PARTS // 100, "hardly any pod begins again and is restored"
+    assert waited > SCHEDULES // PARTS // 100, "hardly any waits for the end of a predecessor"
     assert outran, "none comes back after its node has failed it"
 
 
