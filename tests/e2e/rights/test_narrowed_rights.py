@@ -14,7 +14,15 @@ import pytest
 import pytest_asyncio
 
 from cedana_sched.kube.events import COMPONENT
-from cedana_sched.model.objects.names import API_VERSION, CORDONED, EVICTION_REQUESTED, NODE_PREPARED, RELEASED_HOLD
+from cedana_sched.model.objects.names import (
+    API_VERSION,
+    CORDONED,
+    DISRUPTION_REQUESTED,
+    EVICTION_REQUESTED,
+    NODE_PREPARED,
+    PROTECTED,
+    RELEASED_HOLD,
+)
 from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import Binaries
@@ -33,7 +41,7 @@ DRY = "--dry-run=server"
 OTHERS = "policies.example.org/"
 """Where another webhook of the cluster may write."""
 UNSEEN = {"matchLabels": {"kubernetes.io/metadata.name": "nobody"}}
-PLAIN, GANGS = "pod/plain", "pod/gangs"
+PLAIN, GANGS, GUARDED = "pod/plain", "pod/gangs", "pod/guarded"
 
 CONTAINERS = "writes no containers, tolerations or deadlines"
 METADATA = "writes annotations and labels of its own only"
@@ -43,6 +51,7 @@ CALLS = "never what they are called for"
 KEYS = "creates the Secrets of its own keys only"
 EVENTS = "writes Events in its own name only"
 STOPS = "stops its coordinator, and writes nothing else in a Deployment"
+MARK = "alone write sched.cedana.ai/disruption-requested, on protected pods"
 SETTINGS = "deletes the policies and storages of its own release only"
 OF_KUEUE = ("-narrowed-kueue", "-narrowed-checks")
 """Policies that say nothing where Kueue is not: test_narrowed_rights_of_kueue.py."""
@@ -87,6 +96,7 @@ def _forbidden(
     toleration = '[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]'
     owners = '[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":"b"}]'
     of_status = "--subresource=status"
+    marked = f'{{"metadata":{{"annotations":{{"{DISRUPTION_REQUESTED}":"x"}}}}}}'
     cordon, taint = f'{{"annotations":{{"{CORDONED}":"x"}}}}', '{"key":"a","effect":"NoExecute"}'
     return {
         "image": ("coordinator", ("patch", PLAIN, "--type=json", f"--patch={image}"), CONTAINERS),
@@ -101,6 +111,8 @@ def _forbidden(
         "owner": ("coordinator", _patch(PLAIN, f'{{"metadata":{{"ownerReferences":{owners}}}}}'), METADATA),
         "phase": ("coordinator", _patch(PLAIN, '{"status":{"phase":"Succeeded"}}', of_status), STATUS),
         "nomination": ("coordinator", _patch(PLAIN, '{"status":{"nominatedNodeName":"a"}}', of_status), STATUS),
+        "disruption mark": ("coordinator", _patch(GUARDED, marked), MARK),
+        "disruption mark, webhooks": ("webhooks", _patch(PLAIN, marked), MARK),
         "deletion": ("coordinator", ("delete", PLAIN), "deletes pods of Volcano's gangs, and saved pods"),
         "suspension": ("coordinator", _patch("job/theirs", '{"spec":{"suspend":false}}'), SPEC),
         "label of a Job": ("coordinator", _patch("job/theirs", '{"metadata":{"labels":{"a":"b"}}}'), METADATA),
@@ -147,6 +159,7 @@ def _meant(node: str, configuration: str, fullname: str, own: Path) -> list[tupl
             ),
         ),
         ("webhooks", _patch(PLAIN, f'{{"metadata":{{"annotations":{{"{EVICTION_REQUESTED}":"x"}}}}}}')),
+        ("webhooks", _patch(GUARDED, f'{{"metadata":{{"annotations":{{"{DISRUPTION_REQUESTED}":"x"}}}}}}')),
         ("webhooks", ("patch", configuration, "--type=json", f"--patch={bundle}")),
         ("webhooks", ("patch", configuration, "--type=json", f"--patch={path}")),
         ("coordinator", ("create", "secret", "generic", f"{fullname}-sealing")),
@@ -260,9 +273,10 @@ def _kubectls(fullname: str, namespace: str) -> list[Object]:
     ]
 
 
-def _pod(name: str, **spec: Any) -> Object:
+def _pod(name: str, *, protected: bool = False, **spec: Any) -> Object:
     gate = [{"name": "example.org/never"}]
-    return pod(name, container(IMAGE, "true"), labels={"app": "theirs"}, schedulingGates=gate, **spec)
+    labels = {"app": "theirs", **({PROTECTED: "true"} if protected else {})}
+    return pod(name, container(IMAGE, "true"), labels=labels, schedulingGates=gate, **spec)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -276,6 +290,7 @@ async def parts(
         "fullnameOverride": fullname,
         "volcano": {"enabled": True, "extender": {"enabled": True}},
         "kueue": {"enabled": True},
+        "kubernetes": {"enabled": True},
         "narrowedRights": {"keysOfOthers": [OTHERS]},
     }
     rendered = await render(helm, told, namespace=namespace.name)
@@ -294,6 +309,7 @@ async def parts(
         for body in (*roles, configuration, *others):
             await api.apply(body, namespace.name)
         await namespace.apply(_pod("plain"), _pod("gangs", schedulerName="volcano"), held, _deployment(fullname))
+        await namespace.apply(_pod("guarded", protected=True))
         await namespace.apply(_event("ours", namespace.name), _event("theirs", namespace.name, "kubelet"))
         for what in found.forbidden:
             await found.tries(what)()
