@@ -11,7 +11,7 @@ force. Evidence that a pod has ended is one of these:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from cedana_sched.adapter.protected_pods import find_identity
 from cedana_sched.coordinator.core.user_events import format_short_name
@@ -31,6 +31,8 @@ UNKNOWN_GRACE_SECONDS = 30.0
 """Grace of a pod that disappeared while no coordinator watched."""
 KUBELET_SECONDS = 60.0
 """How long a kubelet takes, beside the pod's grace, to end a pod that the API server lacks."""
+_STOPPED: Final = frozenset({CheckpointStep.COMMITTED, CheckpointStep.KILLING, CheckpointStep.READY})
+"""After a failure in its gang, the pod of a committed checkpoint executes again."""
 MOST_FINISHED = 50_000
 """Finished pods remembered; older ones count by their node alone."""
 
@@ -117,10 +119,13 @@ class PodFencing:
         return names.NOT_PROTECTED not in metadata.annotations and not self._is_stopped(pod)
 
     def _is_stopped(self, pod: Pod) -> bool:
-        """Whether it was saved, and has executed nothing since; or is being saved, which its checkpoint shows."""
+        """Whether it was saved, and has executed nothing since."""
         identity = find_identity(pod)
         known = self._snapshots.objects_of(identity) if identity is not None else ()
-        return any(one.spec.pod_ref.uid == pod.metadata.uid and not one.has_pod_run_on for one in known)
+        return any(
+            one.spec.pod_ref.uid == pod.metadata.uid and one.status.step in _STOPPED and not one.has_pod_run_on
+            for one in known
+        )
 
     def _objection_to_ending(self, pod: Pod) -> str:
         what = f"{pod.metadata.name} is being deleted, and may still run on node {pod.spec.node_name}"

@@ -48,10 +48,10 @@ def pod(name: str = "old", *, phase: str = "Running", deleted: bool = False, gra
 
 
 def snapshot(
-    generation: int = 1, of: str = "old", *, after: str = "LeaveRunning", spared: bool = False
+    generation: int = 1, of: str = "old", *, after: str = "LeaveRunning", spared: bool = False, step: str = "Ready"
 ) -> KnownCheckpoint:
     status: dict[str, Any] = {
-        "step": "Ready",
+        "step": step,
         "snapshot": {"id": "md", "generation": generation},
         "evictionCancelled": spared,
     }
@@ -136,6 +136,14 @@ def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
     assert field.start() == "old is being deleted, and may still run on node n1"
     field.pods._put(pod(deleted=True, phase="Failed"))
     assert field.start() is None
+
+
+@pytest.mark.parametrize("step", ["Aborting", "Failed"])
+def test_a_pod_that_was_thawed_after_the_failure_of_its_gang_is_waited_for(step: str) -> None:
+    thawed = snapshot(after="Stop", step=step)
+    assert Field(NEW, pod(deleted=True), nodes=(node(),), checkpoints=(thawed,)).start() is not None
+    saved = snapshot(after="Stop", step="Committed")
+    assert Field(NEW, pod(deleted=True), nodes=(node(),), checkpoints=(saved,)).start() is None
 
 
 @pytest.mark.parametrize("nodes", [(), (node(ready=False, taint=OUT_OF_SERVICE),)], ids=["node gone", "out of service"])
