@@ -260,30 +260,31 @@ class ObjectAgents:
     async def lost_nodes(self) -> AsyncIterator[NodeLost]:
         """Yield permanently lost nodes: deleted, or tainted as out of service, also those lost without a leader.
 
-        A node out of service is repeated for each record that comes to depend on it: its agent would not answer. A
-        restarted agent finds its orders in the objects, so orders need no repetition.
+        A node out of service is repeated for each record that comes to depend on it: its agent would not answer. That
+        ends no restore: the taint may be removed already, and the cache be late. A restarted agent finds its orders in
+        the objects, so orders need no repetition.
         """
-        lost: asyncio.Queue[str] = asyncio.Queue()
+        lost: asyncio.Queue[NodeLost] = asyncio.Queue()
 
         def heard(before: Node | None, now: Node | None) -> None:
             if now is None and before is not None:
-                lost.put_nowait(before.metadata.name)
+                lost.put_nowait(NodeLost(before.metadata.name))
             elif now is not None and now.is_out_of_service and (before is None or not before.is_out_of_service):
-                lost.put_nowait(now.metadata.name)
+                lost.put_nowait(NodeLost(now.metadata.name))
 
         def on_dependency(workload: WorkloadRef) -> None:
             if (node := self._nodes.get(workload.node)) is not None and node.is_out_of_service:
-                lost.put_nowait(workload.node)
+                lost.put_nowait(NodeLost(workload.node, keeps_restores=True))
 
         await self._nodes.synced.wait()
         self._nodes.subscribe(heard)
         self._alive.subscribe(on_dependency)
         for name in sorted(self._alive.nodes()):
             if (node := self._nodes.get(name)) is None or node.is_out_of_service:
-                lost.put_nowait(name)
+                lost.put_nowait(NodeLost(name))
         try:
             while True:
-                yield NodeLost(await lost.get())
+                yield await lost.get()
         finally:
             self._nodes.unsubscribe(heard)
             self._alive.unsubscribe(on_dependency)

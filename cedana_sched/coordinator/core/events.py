@@ -46,6 +46,8 @@ class NodeLost(msgspec.Struct, frozen=True):
     """A node is permanently gone with all its processes. The reporter must be certain (fencing)."""
 
     node: str
+    keeps_restores: bool = False
+    """Only checkpoints end: a pod may have started there after the node was said to be gone."""
 
 
 class NamespaceCorrected(msgspec.Struct, frozen=True):

@@ -156,7 +156,8 @@ class Core:
 
     def _lose_node(self, event: NodeLost) -> None:
         self._checkpoints.lose_node(event.node)
-        self._restores.lose_node(event.node)
+        if not event.keeps_restores:
+            self._restores.lose_node(event.node)
 
     def _lose_order(self, lost: OrderLost) -> None:
         registry, uid = self._turn.registry, record_uid_of(lost.order)

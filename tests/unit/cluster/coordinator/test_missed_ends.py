@@ -368,4 +368,4 @@ async def test_node_out_of_service_is_told_again_for_what_begins_there_later() -
     records = [replace(_of(node), workload=replace(_of(node).workload, node=node)) for node in ("well", "tainted")]
     alive.on_records_saved(tuple(records), ())
     async with asyncio.timeout(60):
-        assert await lost == NodeLost("tainted")
+        assert await lost == NodeLost("tainted", keeps_restores=True)

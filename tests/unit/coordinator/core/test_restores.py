@@ -288,6 +288,11 @@ def test_a_lost_node_ends_its_restores_and_frees_their_claims() -> None:
     assert start(told, "w3").orders() == ["FindSnapshot restore.w3"]
 
 
+def test_a_loss_that_may_be_older_than_the_restore_leaves_it() -> None:
+    told = restored().tell(NodeLost("n1", keeps_restores=True))
+    assert told.step("restore.w2") == "Running"
+
+
 def test_the_kill_ends_the_restore_even_before_its_end_is_reported() -> None:
     told = restored().preempt(victim("w2"), uid="s2")
     told.frozen("s2.w2.1").committed("s2.w2.1", generation=2).killed("s2.w2.1")
