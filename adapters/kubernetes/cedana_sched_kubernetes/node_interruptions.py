@@ -240,10 +240,10 @@ class NodeInterruptions:
                 self._signals[uid] = signal
                 self._readers.publish(Preempted(signal))
         for uid in plan.left_out.keys() - self._explained:
-            if notice.kind is InterruptionKind.SHUTDOWN:
-                await mark_not_preempted(self._cluster.api, pods[uid])
             self._explained.add(uid)
             self._record_left_out(pods[uid], notice, plan.left_out[uid])
+            if notice.kind is InterruptionKind.SHUTDOWN:
+                await mark_not_preempted(self._cluster.api, pods[uid])
         log.info(
             "node is interrupted",
             node=name,
