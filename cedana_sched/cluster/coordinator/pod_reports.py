@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import ClassVar
 
@@ -29,6 +29,31 @@ log = structlog.get_logger(__name__)
 
 LOOK_AGAIN_SECONDS = 1.0
 """For a pod whose predecessor may still run: also the time since its deletion counts, which no watch shows."""
+
+
+class _Repetitions:
+    """Calls back for each waiting pod after a while, once at a time for each uid."""
+
+    def __init__(self, call: Callable[[WorkloadRef], None]) -> None:
+        self._call = call
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def schedule(self, waiting: WorkloadRef) -> None:
+        if waiting.uid not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[waiting.uid] = loop.call_later(LOOK_AGAIN_SECONDS, self._repeat, waiting)
+
+    def cancel(self, uid: str) -> None:
+        if (timer := self._timers.pop(uid, None)) is not None:
+            timer.cancel()
+
+    def cancel_all(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _repeat(self, waiting: WorkloadRef) -> None:
+        del self._timers[waiting.uid]
+        self._call(waiting)
 
 
 class PodReports:
@@ -86,23 +111,22 @@ class PodReports:
         with self._readers.subscribed_queue() as queue:
 
             def heard(before: Pod | None, now: Pod | None) -> None:
-                if now is None and before is not None:
-                    timers.pop(before.metadata.uid, None)
+                if before is not None and (now is None or before.metadata.uid != now.metadata.uid):
+                    repetitions.cancel(before.metadata.uid)
                 for report in self._reports_of_change(before, now):
                     queue.put_nowait(report)
                     if isinstance(report, Starting) and report.predecessor is not None:
-                        look_again(report.workload)
+                        repetitions.schedule(report.workload)
 
-            def look_again(waiting: WorkloadRef) -> None:
-                later = asyncio.get_running_loop().call_later(
-                    LOOK_AGAIN_SECONDS, replaced_by, waiting.namespace, waiting.name
-                )
-                timers[waiting.uid] = later
+            def report_again(waiting: WorkloadRef) -> None:
+                pod = self._cluster.pods.get(waiting.name, waiting.namespace)
+                if pod is not None and pod.metadata.uid == waiting.uid:
+                    heard(None, pod)
 
             def replaced_by(namespace: str, name: str) -> None:
                 heard(None, self._cluster.pods.get(name, namespace))
 
-            timers: dict[str, asyncio.TimerHandle] = {}
+            repetitions = _Repetitions(report_again)
             self._cluster.pods.subscribe(heard)
             self._incarnations.subscribe(replaced_by)
             self._alive.subscribe(self._enqueue_if_uncached)
@@ -114,8 +138,7 @@ class PodReports:
                 while True:
                     yield await queue.get()
             finally:
-                for timer in timers.values():
-                    timer.cancel()
+                repetitions.cancel_all()
                 self._cluster.pods.unsubscribe(heard)
                 self._incarnations.unsubscribe(replaced_by)
                 self._alive.unsubscribe(self._enqueue_if_uncached)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections import defaultdict
 from contextlib import suppress
 from typing import Any, cast
 
@@ -111,11 +113,14 @@ class _Fencing:
 
     def __init__(self, *reasons: str) -> None:
         self._reasons = list(reasons)
+        self.times: defaultdict[str, list[float]] = defaultdict(list)
+        """When each pod was looked at, by uid."""
 
     def objection_to_end(self, workload: WorkloadRef) -> str | None:
         raise NotImplementedError
 
     def objection_to_start(self, pod: Pod) -> str | None:
+        self.times[pod.metadata.uid].append(asyncio.get_running_loop().time())
         return self._reasons.pop(0) if self._reasons else None
 
     def loss_before(self, pod: Pod) -> str | None:
@@ -133,6 +138,24 @@ async def test_it_is_reported_again_until_its_predecessor_has_ended(monkeypatch:
         (None, "node n1 was lost with it"),
     ]
     assert await cluster.silence()
+
+
+async def test_pods_that_succeed_each_other_under_one_name_are_reported_again_once_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant creates and deletes them as fast as it likes."""
+    monkeypatch.setattr(pod_reports, "LOOK_AGAIN_SECONDS", 0.02)
+    fencing = _Fencing(*["it may still run"] * 1000)
+    pods = [_pod("a", "node-1")]
+    pods += [replace(pods[0], metadata=replace(pods[0].metadata, uid=f"uid-{number}")) for number in range(40)]
+    cluster = _Cluster(pods[0], fencing=cast("PodFencing", fencing))
+    await cluster.next()
+    for before, now in itertools.pairwise(pods):
+        cluster.informer._drop(before)
+        cluster.informer._put(now)
+    while len(times := fencing.times["uid-39"]) < 4:
+        await cluster.next()
+    assert all(later - earlier > 0.01 for earlier, later in itertools.pairwise(times)), times
 
 
 def _renewed(pod: Pod) -> Metadata:
