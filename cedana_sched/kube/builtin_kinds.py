@@ -243,6 +243,7 @@ class Pod(_KubernetesStruct, frozen=True):
 class Taint(_KubernetesStruct, frozen=True):
     key: str
     value: str = ""
+    effect: str = ""
 
 
 class NodeSpec(_KubernetesStruct, frozen=True):
@@ -263,6 +264,11 @@ class Node(_KubernetesStruct, frozen=True):
     def ready(self) -> bool:
         """Return whether the node is ready."""
         return _is_ready(self.status.conditions)
+
+    @property
+    def evicts(self) -> bool:
+        """Return whether a taint evicts pods that do not tolerate it."""
+        return any(taint.effect == "NoExecute" for taint in self.spec.taints)
 
     @property
     def is_out_of_service(self) -> bool:

@@ -26,7 +26,7 @@ import structlog
 
 from cedana_sched.eviction_holds.decision import NOT_HELD, UNANNOUNCED_SECONDS, UNHELD, Decision
 from cedana_sched.eviction_holds.pod_eviction_rule import KEPT, decide, eviction_request_tracker
-from cedana_sched.kube.builtin_kinds import DISRUPTED, Metadata
+from cedana_sched.kube.builtin_kinds import DISRUPTED, Metadata, Node
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import ApiError, decoded
 from cedana_sched.kube.eviction_marker import EvictionMarker
@@ -40,7 +40,6 @@ from cedana_sched_kubernetes.objects import (
     TAINT,
     BudgetSelector,
     DisruptionBudget,
-    TaintedNode,
 )
 from cedana_sched_webhooks.admission import Answer, Refusal, Request
 from cedana_sched_webhooks.admission_types import StatusOfRunning, find_true_condition
@@ -173,11 +172,11 @@ class EvictionHold:
         node = await self._find_node_of(pod)
         return node is not None and not node.spec.unschedulable
 
-    async def _find_node_of(self, pod: Object) -> TaintedNode | None:
+    async def _find_node_of(self, pod: Object) -> Node | None:
         """Return the pod's node; None if it is gone, or cannot be read."""
         name = (pod.get("spec") or {}).get("nodeName") or ""
         try:
-            return await self._replica.api.find(NODES, name, into=TaintedNode)
+            return await self._replica.api.find(NODES, name, into=Node)
         except ApiError as error:
             log.warning("node not read", node=name, error=error.message)
             return None

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cedana_sched.kube.builtin_kinds import OUT_OF_SERVICE, Condition, Metadata
+from cedana_sched.kube.builtin_kinds import Condition, Metadata
 from cedana_sched.kube.resources import Resource
 
 DISRUPTION_BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
@@ -84,32 +84,6 @@ class BudgetSelector(_Struct, frozen=True):
     """A PodDisruptionBudget, reduced to its selector."""
 
     spec: SelectorSpec = SelectorSpec()
-
-
-class Taint(_Struct, frozen=True):
-    key: str = ""
-    effect: str = ""
-
-
-class NodeSpec(_Struct, frozen=True):
-    taints: tuple[Taint, ...] = ()
-    unschedulable: bool = False
-
-
-class TaintedNode(_Struct, frozen=True):
-    """A Node, reduced to its taints, and whether it is cordoned."""
-
-    spec: NodeSpec = NodeSpec()
-
-    @property
-    def evicts(self) -> bool:
-        """Return whether a taint evicts pods that do not tolerate it."""
-        return any(taint.effect == "NoExecute" for taint in self.spec.taints)
-
-    @property
-    def is_out_of_service(self) -> bool:
-        """Return whether an admin has declared the node permanently gone: nothing on it can be saved."""
-        return any(taint.key == OUT_OF_SERVICE for taint in self.spec.taints)
 
 
 class JobStatus(_Struct, frozen=True):
