@@ -47,9 +47,10 @@ class KubernetesAdapter:
             Watch(cluster.api, DISRUPTION_BUDGETS, DisruptionBudget, within=cluster.served), unreadable
         )
         self._namespaces = Informer(Watch(cluster.api, NAMESPACES, Namespace, only_metadata=True), unreadable)
-        self._policies = Informer(Watch(cluster.api, CHECKPOINT_POLICIES, CachedPolicy))
+        self._policies: Informer[CachedPolicy] | None = None
         selectors = PolicySelectors(self._namespaces.get)
         if self._settings.pod_selectors:
+            self._policies = Informer(Watch(cluster.api, CHECKPOINT_POLICIES, CachedPolicy))
             self._policies.subscribe(selectors.on_policy_change)
         self._opt_in = AdminOptIn(self._namespaces.get, selectors, self._settings, cluster.served)
         self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_preemptible)
@@ -70,14 +71,16 @@ class KubernetesAdapter:
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
         """See `adapter.cluster_contract.Watching`."""
-        return (self._budgets, self._namespaces, self._policies, self._nodes)
+        watched = (self._budgets, self._namespaces, self._nodes)
+        return watched if self._policies is None else (*watched, self._policies)
 
     async def run(self) -> None:
         """Run the informers and the sources of reports, forever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._budgets.run(), name="PodDisruptionBudgets")
             group.create_task(self._namespaces.run(), name="Namespaces")
-            group.create_task(self._policies.run(), name="CheckpointPolicies")
+            if self._policies is not None:
+                group.create_task(self._policies.run(), name="CheckpointPolicies")
             group.create_task(self._nodes.run(), name="Nodes")
             group.create_task(self._interruptions.run(), name="interruptions of nodes")
             group.create_task(self._preemptions.run(), name="eviction marks")
@@ -102,7 +105,7 @@ class KubernetesAdapter:
                 sink()
 
         self._namespaces.subscribe(on_namespace_change)
-        if self._settings.pod_selectors:
+        if self._policies is not None:
             self._policies.subscribe(on_policy_change)
 
     def queue_policy(self, pod: Pod) -> str | None:

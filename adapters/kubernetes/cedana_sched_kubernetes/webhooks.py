@@ -81,8 +81,9 @@ class KubernetesWebhooks(SchedulerWebhooks):
         settings = read_section(self.name, Settings, replica.settings)
         self._namespaces = Informer(Watch(replica.api, NAMESPACES, Namespace, only_metadata=True))
         selectors = PolicySelectors(self._namespaces.get)
-        self._policies = Informer(Watch(replica.api, CHECKPOINT_POLICIES, CachedPolicy))
+        self._policies: Informer[CachedPolicy] | None = None
         if settings.pod_selectors:
+            self._policies = Informer(Watch(replica.api, CHECKPOINT_POLICIES, CachedPolicy))
             self._policies.subscribe(selectors.on_policy_change)
         self._marker = EvictionMarker(replica.api, replica.now, names.DISRUPTION_REQUESTED)
         self._opt_in = AdminOptIn(self._namespaces.get, selectors, settings, replica.served)
@@ -107,5 +108,6 @@ class KubernetesWebhooks(SchedulerWebhooks):
         """See `SchedulerWebhooks`."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._namespaces.run(), name="Namespaces")
-            group.create_task(self._policies.run(), name="CheckpointPolicies")
+            if self._policies is not None:
+                group.create_task(self._policies.run(), name="CheckpointPolicies")
             group.create_task(self._marker.run(), name="disruption marks")
