@@ -55,7 +55,7 @@ _REASONS: Final = {
     InterruptionKind.MAINTENANCE: "NodeMaintenance",
     InterruptionKind.SHUTDOWN: "NodeShutdown",
 }
-"""Reasons of signals, by kind of the notice; the last one also that of the condition `DisruptionTarget`."""
+"""Reasons of signals, by kind of the notice."""
 _SEPARATOR: Final = "="
 """Between the pod's uid and the notice's key in the uid of a signal; no other source of this adapter uses it."""
 _EVICTED: Final = frozenset({Verdict.COMMITTED, Verdict.EVICT})
@@ -133,9 +133,11 @@ class NodeInterruptions:
         pod = self._cluster.pods_by_uid.unique_object_of(uid)
         if pod is None or not is_running(pod) or release.verdicts.get(uid) not in _EVICTED:
             return True
-        if self._is_shutting_down(pod.spec.node_name):
-            return True
-        if self._is_interrupted(pod.spec.node_name):
+        node = self._nodes.get(pod.spec.node_name)
+        notice = notice_of(node) if node is not None else None
+        if notice is not None and notice.kind is InterruptionKind.SHUTDOWN:
+            return True  # the kubelet ends it
+        if node is None or (notice is not None and notice.ends_node):
             await self._evict(pod, release.signal_uid)
         else:  # withdrawn while no reader was connected
             self._readers.publish(PreemptionCancelled(release.signal_uid, WITHDRAWN))
@@ -145,21 +147,11 @@ class NodeInterruptions:
         """Plan the pods of the node that were left out: they may fit, now that this save is over."""
         self._queue.add(ended.victims[0].workload.node)
 
-    def _is_interrupted(self, name: str) -> bool:
-        """Return whether the node ends, or is gone."""
-        node = self._nodes.get(name)
-        return node is None or ((notice := notice_of(node)) is not None and notice.ends_node)
-
     async def _evict(self, pod: Pod, signal_uid: str) -> None:
         metadata = pod.metadata
         eviction = self._cluster.api.evict(metadata.name, metadata.namespace, uid=metadata.uid)
         if (refusal := await self._evictions.attempt(metadata, eviction, self._adapter)) is not None:
             self._readers.publish(PreemptionCancelled(signal_uid, refusal))
-
-    def _is_shutting_down(self, name: str) -> bool:
-        """Return whether the kubelet ends the node's pods."""
-        node = self._nodes.get(name)
-        return node is not None and (notice := notice_of(node)) is not None and notice.kind is InterruptionKind.SHUTDOWN
 
     def _on_node_change(self, before: Node | None, now: Node | None) -> None:
         node = now or before
