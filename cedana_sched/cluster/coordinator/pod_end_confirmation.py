@@ -20,7 +20,7 @@ from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
+from cedana_sched.model.served_namespaces import ServedNamespaces
 
 log = structlog.get_logger(__name__)
 
@@ -49,8 +49,8 @@ class PodEndConfirmation:
         is_cached: Callable[[WorkloadRef], bool],
         events: EventRecorder,
         on_pod_ended: Callable[[str, str], None],
-        served: ServedNamespaces = EVERYWHERE,
-        objection_to_end: Callable[[WorkloadRef], str | None] = lambda workload: None,  # noqa: ARG005
+        served: ServedNamespaces,
+        objection_to_end: Callable[[WorkloadRef], str | None],
     ) -> None:
         self._objection_to_end = objection_to_end
         self._served = served

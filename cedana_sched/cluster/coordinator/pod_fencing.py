@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from cedana_sched.adapter.protected_pods import find_identity
 from cedana_sched.coordinator.core.user_events import format_short_name
-from cedana_sched.kube.builtin_kinds import OUT_OF_SERVICE, Node, Pod, read_time
+from cedana_sched.kube.builtin_kinds import DISRUPTED, OUT_OF_SERVICE, Node, Pod, read_time
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -161,7 +161,7 @@ class PodFencing:
             self._shown[now.metadata.uid] = None
             if now.finished:
                 _remember(self._finished, now.metadata.uid, None)
-            if now.ended_by_itself and not any(one.type == "DisruptionTarget" for one in now.status.conditions):
+            if now.ended_by_itself and not any(one.type == DISRUPTED for one in now.status.conditions):
                 _remember(self._ended_by_themselves, now.metadata.uid, None)
         elif before is not None:
             uid = before.metadata.uid

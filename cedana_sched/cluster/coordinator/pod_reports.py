@@ -92,7 +92,7 @@ class PodReports:
             cluster.events,
             self._on_pod_ended,
             cluster.served,
-            fencing.objection_to_end if fencing is not None else lambda workload: None,  # noqa: ARG005
+            fencing.objection_to_end if fencing is not None else _count_as_ended,
         )
         self._readers: ReportFanout[Report] = ReportFanout()
 
@@ -210,6 +210,10 @@ class PodReports:
 def _has_restore_container(pod: Pod) -> bool:
     """Whether it waits for its node's decision; a pod whose restore is refused starts cold."""
     return any(container.name == names.RESTORE_CONTAINER for container in pod.spec.init_containers)
+
+
+def _count_as_ended(_: WorkloadRef) -> None:
+    """Have no objection: a deleted pod has ended."""
 
 
 def _ended_report(pod: Pod) -> Ended:
