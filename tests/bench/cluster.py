@@ -15,7 +15,6 @@ import asyncio
 import os
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -24,20 +23,17 @@ from tests.bench.cluster_report import Measured, report
 from tests.bench.page import replace_measured
 from tests.bench.preemption import ENDS_AT_ONCE, IGNORES_SIGTERM, Stage, timeline
 from tests.bench.report import machine
-from tests.bench.running import running_cluster
+from tests.bench.running import running_product
 from tests.bench.schedulers.armada import Armada
 from tests.bench.schedulers.kueue import Kueue
 from tests.bench.schedulers.scheduler import Scheduler
 from tests.bench.schedulers.volcano import Volcano, VolcanoWithExtender
-from tests.cluster import settings
 from tests.cluster.api.client import Api
-from tests.cluster.bring_up import lay_images
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.images.catalog import find_images
 from tests.cluster.steps import Steps
-from tests.e2e.product import installation, s3_server
 
 SCHEDULERS: dict[str, type[Scheduler]] = {one.name: one for one in (Kueue, Volcano, VolcanoWithExtender, Armada)}
 VICTIMS = {"ignores SIGTERM": IGNORES_SIGTERM, "ends at SIGTERM": ENDS_AT_ONCE}
@@ -55,15 +51,10 @@ async def measure(
         names: of the schedulers.
         places: how many pods have to go; on each of the two nodes run as many.
         repetitions: of every case.
-        steps: hears of every case.
+        steps: shows every case.
         keep: takes what was measured.
     """
-    async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(running_cluster(settings.addons(), steps))
-        api = await stack.enter_async_context(cluster.api())
-        await lay_images(cluster, steps)
-        s3 = await stack.enter_async_context(s3_server.running(cluster, api, steps))
-        product = await stack.enter_async_context(installation.installed(cluster, api, s3, steps))
+    async with running_product(steps) as (cluster, api, product):
         for name in names:
             async with SCHEDULERS[name].ready(product, steps) as scheduler:
                 cases = [(victim, protected) for victim in VICTIMS for protected in (False, True)]

@@ -14,7 +14,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -23,16 +22,13 @@ from tests.bench.drain_report import Drain, report
 from tests.bench.page import replace_measured
 from tests.bench.preemption import ENDS_AT_ONCE, GRACE_SECONDS, IGNORES_SIGTERM
 from tests.bench.report import machine
-from tests.bench.running import running_cluster
-from tests.cluster import settings
+from tests.bench.running import running_product
 from tests.cluster.api.client import Api, Object
 from tests.cluster.api.waiting import wait_for_all
-from tests.cluster.bring_up import lay_images
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.cluster.images.catalog import find_images
 from tests.cluster.steps import Steps
-from tests.e2e.product import installation, s3_server
 from tests.e2e.product.cordoning import cordoned
 
 PROGRAMS: Final = {"ends at SIGTERM": ENDS_AT_ONCE, "ignores SIGTERM": IGNORES_SIGTERM}
@@ -48,15 +44,10 @@ async def measure(pods: int, repetitions: int, steps: Steps, keep: Callable[[Dra
     Args:
         pods: how many run on the node.
         repetitions: of every case.
-        steps: hears of every case.
+        steps: shows every case.
         keep: takes what was measured.
     """
-    async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(running_cluster(settings.addons(), steps))
-        api = await stack.enter_async_context(cluster.api())
-        await lay_images(cluster, steps)
-        s3 = await stack.enter_async_context(s3_server.running(cluster, api, steps))
-        await stack.enter_async_context(installation.installed(cluster, api, s3, steps, kubernetes={"enabled": True}))
+    async with running_product(steps, kubernetes={"enabled": True}) as (cluster, api, _):
         cases = [(program, protected) for program in PROGRAMS for protected in (False, True)]
         for number, (program, protected) in enumerate(cases * repetitions):
             what = f"{1 + number // len(cases)}: {program}, {'with' if protected else 'without'} us"
