@@ -99,17 +99,24 @@ async def test_pod_that_a_taint_evicts_is_deleted_with_the_condition_that_says_s
     assert (condition["type"], condition["status"], condition["reason"]) == ("DisruptionTarget", "True", TAINT)
 
 
+async def take_budget(
+    stage: KubernetesStage, coordinator: Coordinator
+) -> tuple[RunningWorkload, RunningWorkload, Signal]:
+    """Two ready pods of one budget are requested; the signal is the first one's."""
+    first, second = await stage.start(members=2)
+    for pod in (first, second):
+        stage.change_pod(pod, {"status": READY})
+        mark(stage, pod, budget="md")
+    return first, second, await coordinator.wait_for_signal(first)
+
+
 async def test_of_the_pods_of_a_budget_only_as_many_are_reported_as_it_allows() -> None:
     stage = KubernetesStage()
     put_budget(stage, 1)
     async with stage.adapter() as adapter:
         coordinator = Coordinator(stage, adapter)
         async with coordinator.reading_reports():
-            first, second = await stage.start(members=2)
-            for pod in (first, second):
-                stage.change_pod(pod, {"status": READY})
-                mark(stage, pod, budget="md")
-            signal = await coordinator.wait_for_signal(first)
+            _, second, signal = await take_budget(stage, coordinator)
             await stage.wait_until_reported()
             assert coordinator.preemptions() == {signal.uid}
 
@@ -129,11 +136,7 @@ async def test_pod_that_is_frozen_for_so_long_that_it_fails_its_probes_still_tak
     async with stage.adapter() as adapter:
         coordinator = Coordinator(stage, adapter)
         async with coordinator.reading_reports():
-            first, second = await stage.start(members=2)
-            for pod in (first, second):
-                stage.change_pod(pod, {"status": READY})
-                mark(stage, pod, budget="md")
-            signal = await coordinator.wait_for_signal(first)
+            first, second, signal = await take_budget(stage, coordinator)
             stage.change_pod(first, {"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
             await stage.wait_until_reported()
             mark(stage, second, budget="md")
