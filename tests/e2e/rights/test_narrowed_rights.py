@@ -52,6 +52,7 @@ KEYS = "creates the Secrets of its own keys only"
 EVENTS = "writes Events in its own name only"
 STOPS = "stops its coordinator, and writes nothing else in a Deployment"
 MARK = "alone write sched.cedana.ai/disruption-requested, on protected pods"
+BY_UID = "evicts pods by their uids, and none in a namespace that is excluded"
 SETTINGS = "deletes the policies and storages of its own release only"
 OF_KUEUE = ("-narrowed-kueue", "-narrowed-checks")
 """Policies that say nothing where Kueue is not: test_narrowed_rights_of_kueue.py."""
@@ -176,22 +177,36 @@ def _meant(node: str, configuration: str, fullname: str, own: Path) -> list[tupl
 class Parts:
     """Our parts' accounts, and objects of others."""
 
-    def __init__(self, namespace: Namespace, fullname: str, node: str, files: Path) -> None:
-        self._namespace = namespace
+    def __init__(self, namespace: Namespace, served: Namespace, fullname: str, node: str, files: Path) -> None:
+        self.namespace = namespace
         self._fullname = fullname
+        self.served = served
         configuration = f"{CONFIGURATION[1].lower()}/{fullname}"
         own, foreign = files / "own.json", files / "foreign.json"
         own.write_text(json.dumps(_event("new", namespace.name)))
         foreign.write_text(json.dumps(_event("new", namespace.name, "kubelet")))
-        self.forbidden = _forbidden(node, configuration, fullname, foreign)
+        by_name = _evict(files / "by-name.json", "plain", served.name)
+        self.forbidden = {
+            **_forbidden(node, configuration, fullname, foreign),
+            "eviction": ("coordinator", by_name, BY_UID),
+        }
         self.meant = _meant(node, configuration, fullname, own)
 
     def part(self, name: str) -> Part:
-        return Part(self._namespace, self._fullname, name)
+        return Part(self.namespace, self._fullname, name)
 
     def tries(self, what: str) -> Callable[[], Awaitable[object]]:
         who, words, _ = self.forbidden[what]
         return lambda: self.part(who).does(*words)
+
+
+def _evict(file: Path, pod_name: str, namespace: str, *, uid: str | None = None) -> tuple[str, ...]:
+    """`file`: is written, with the eviction."""
+    options = {} if uid is None else {"deleteOptions": {"preconditions": {"uid": uid}}}
+    metadata = {"name": pod_name, "namespace": namespace}
+    file.write_text(json.dumps({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, **options}))
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod_name}/eviction?dryRun=All"
+    return ("create", f"--raw={path}", f"--filename={file}")
 
 
 def _event(name: str, namespace: str, component: str = COMPONENT) -> Object:
@@ -280,10 +295,20 @@ def _pod(name: str, *, protected: bool = False, **spec: Any) -> Object:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
+async def served(cluster: Cluster, api: Api, namespace: Namespace) -> AsyncIterator[Namespace]:
+    """A namespace of tenants."""
+    async with Namespace.created(cluster, api, f"served-{namespace.name[-5:]}") as served:
+        yield served
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def parts(
-    namespace: Namespace, api: Api, cluster: Cluster, helm: Binaries, tmp_path: Path
+    namespace: Namespace, served: Namespace, api: Api, cluster: Cluster, helm: Binaries, tmp_path: Path
 ) -> AsyncIterator[Parts]:
-    """Each attack succeeds without the policies, which are written then."""
+    """Each attack succeeds without the policies, which are written then.
+
+    The release's namespace is that of the test, and so excluded; another one is served.
+    """
     fullname = f"rights-{namespace.name[-5:]}"
     told = {
         "storage": {"posix": {"path": "/x"}},
@@ -299,10 +324,10 @@ async def parts(
         one for one in of_kind(rendered, *POLICIES)
         if f"{fullname}-narrowed-" in one["metadata"]["name"] and not one["metadata"]["name"].endswith(OF_KUEUE)
     ]  # fmt: skip
-    assert len(policies) == 14
+    assert len(policies) == 16
     others = _policies(fullname)
     configuration = _configuration(fullname, namespace.name)
-    found = Parts(namespace, fullname, next(iter(cluster.nodes)), tmp_path)
+    found = Parts(namespace, served, fullname, next(iter(cluster.nodes)), tmp_path)
     held = job("theirs", container(IMAGE, "true"))
     held["spec"]["suspend"] = True
     try:
@@ -310,6 +335,7 @@ async def parts(
             await api.apply(body, namespace.name)
         await namespace.apply(_pod("plain"), _pod("gangs", schedulerName="volcano"), held, _deployment(fullname))
         await namespace.apply(_pod("guarded", protected=True))
+        await served.apply(_pod("plain"))
         await namespace.apply(_event("ours", namespace.name), _event("theirs", namespace.name, "kubelet"))
         for what in found.forbidden:
             await found.tries(what)()
@@ -323,6 +349,7 @@ async def parts(
             "event",
             "more replicas",
             "policy",
+            "eviction",
         ):  # one of each policy
             await wait_until_refused(found.tries(what), found.forbidden[what][2])
         yield found
@@ -336,6 +363,17 @@ async def test_a_part_of_ours_writes_what_it_is_meant_to_write_and_nothing_else(
         await parts.part(who).does(*words)
     for what, (who, words, why) in parts.forbidden.items():
         assert why in await parts.part(who).refusal(*words), what
+
+
+async def test_pods_are_evicted_by_their_uids_and_not_in_excluded_namespaces(parts: Parts, tmp_path: Path) -> None:
+    coordinator = parts.part("coordinator")
+    for place, is_excluded in ((parts.served, False), (parts.namespace, True)):
+        mine = await place.get("v1", "Pod", "plain")
+        eviction = _evict(tmp_path / f"{place.name}.json", "plain", place.name, uid=mine["metadata"]["uid"])
+        if is_excluded:
+            assert BY_UID in await coordinator.refusal(*eviction)
+        else:
+            await coordinator.does(*eviction)
 
 
 async def test_nobody_else_is_narrowed(namespace: Namespace, parts: Parts) -> None:

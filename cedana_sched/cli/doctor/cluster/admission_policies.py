@@ -23,6 +23,7 @@ KEPT: Final = {
     "agent": "a stolen token of an agent writes about every node",
     "narrowed-deployment": "a stolen token of ours changes images of the coordinator while it is uninstalled",
     "narrowed-events": "a stolen token of ours writes Events in the name of others",
+    "narrowed-evictions": "a stolen token of ours evicts the successors of pods, and pods of excluded namespaces",
     "narrowed-configurations": "a stolen token of ours changes what webhooks are called for",
     "narrowed-metadata": "a stolen token of ours changes Jobs and nodes",
     "narrowed-pods": "a stolen token of ours changes images of pods",
