@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from cedana_sched.kube.client import Object
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.object_names import derived_id
 from cedana_sched.model.pod_indexing import REVISION
@@ -41,27 +42,40 @@ class OptIn:
     Args:
         protection_of: returns the decision on a pod in a namespace; None if it is not protected.
         served: namespaces whose pods are mutated.
+        is_only_source: whether no other adapter can have written the policy of a queue on a pod, so that one that it
+            has is its author's, and is removed.
     """
 
-    def __init__(self, protection_of: Callable[[Object, str], Protection | None], served: ServedNamespaces) -> None:
+    def __init__(
+        self,
+        protection_of: Callable[[Object, str], Protection | None],
+        served: ServedNamespaces,
+        *,
+        is_only_source: Callable[[Object], bool] = lambda _: False,
+    ) -> None:
         self._protection_of = protection_of
         self._served = served
+        self._is_only_source = is_only_source
 
     async def answer_pod_admission(self, request: Request) -> Answer:
         """Return the annotations for the pod as a patch."""
         pod = request.object
         if pod is None or not self._served.includes(request.namespace):
             return NOT_OURS
+        own = _annotations_of(pod)
+        warnings: tuple[str, ...] = ()
+        if names.QUEUE_POLICY in own and self._is_only_source(pod):
+            own, warnings = _without_queue_policy(own)
         if (protection := self._protection_of(pod, request.namespace)) is None:
-            return NOT_OURS
-        own, chosen = _annotations_of(pod), _policy_annotation(protection)
+            return _answer_unchosen(NOT_OURS, pod, own, warnings)
+        chosen, warnings = _policy_annotation(protection), (*warnings, *protection.warnings)
         if not is_without_id(pod):
             if not chosen:
-                return NOT_OURS
-            return Answer("named", patch=_build_patch(pod, own | chosen), warnings=protection.warnings)
+                return _answer_unchosen(NOT_OURS, pod, own, warnings)
+            return Answer("named", patch=_build_patch(pod, own | chosen), warnings=warnings)
         if not (given := _identity_annotations(pod, protection)):
-            return Answer("alone")
-        return Answer("protected", patch=_build_patch(pod, given | own | chosen), warnings=protection.warnings)
+            return _answer_unchosen(Answer("alone"), pod, own, warnings)
+        return Answer("protected", patch=_build_patch(pod, given | own | chosen), warnings=warnings)
 
     def annotations_for(self, pod: Object) -> dict[str, str]:
         """Return the annotations that a protected pod gets; one that names an id gets only the policy."""
@@ -75,6 +89,20 @@ def find_controller_reference(pod: Object) -> dict[str, Any] | None:
     """Return the owner reference of the pod's controller; None if it has none."""
     owners = pod["metadata"].get("ownerReferences") or ()
     return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def _answer_unchosen(answer: Answer, pod: Object, own: dict[str, str], warnings: tuple[str, ...]) -> Answer:
+    """Return the answer for a pod for which no policy is chosen; `own`: what its author may write."""
+    if own == _annotations_of(pod):
+        return answer
+    return Answer("unchosen", patch=_build_patch(pod, own), warnings=warnings)
+
+
+def _without_queue_policy(annotations: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the annotations without the policy of a queue, and what the pod's author should know of that."""
+    field, remedy = f"metadata.annotations[{names.QUEUE_POLICY}]", f"name a policy in {names.POLICY}"
+    error = UsageError(field, annotations[names.QUEUE_POLICY], "is taken away: an admin's queue has it", remedy=remedy)
+    return {key: value for key, value in annotations.items() if key != names.QUEUE_POLICY}, (f"cedana: {error}",)
 
 
 def _policy_annotation(protection: Protection) -> dict[str, str]:

@@ -31,7 +31,7 @@ class AdminOptIn(OptIn):
         settings: Settings,
         served: ServedNamespaces,
     ) -> None:
-        super().__init__(self._protection_of_pod, served)
+        super().__init__(self._protection_of_pod, served, is_only_source=self._is_ours)
         self._namespace = namespace
         self._selectors = selectors
         self._settings = settings
@@ -39,10 +39,12 @@ class AdminOptIn(OptIn):
     def queue_policy_of(self, pod: Pod) -> str | None:
         """Return the policy that an admin chose for a pod; None if there is none.
 
-        A pod keeps the policy that selected it at its creation: its labels may change, and not all are cached.
+        A pod keeps the policy that selected it at its creation: its labels may change, and not all are cached. On the
+        pods of other adapters it is not this adapter that wrote it.
         """
         at_creation, namespace = pod.metadata.annotations.get(names.QUEUE_POLICY, ""), pod.metadata.namespace
-        if self._selectors.is_selecting_in(at_creation, namespace):
+        is_ours = self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels)
+        if is_ours and self._selectors.is_selecting_in(at_creation, namespace):
             return at_creation
         protection = self._protection_by_namespace(namespace)
         return None if protection is None else protection.policy
@@ -56,10 +58,10 @@ class AdminOptIn(OptIn):
         return self._find_protection(labels, namespace) is not None
 
     def _protection_of_pod(self, pod: Object, namespace: str) -> Protection | None:
-        labels = _labels_of(pod)
-        if not self._settings.is_ours(_scheduler_of(pod), labels):
-            return None
-        return self._find_protection(labels, namespace)
+        return self._find_protection(_labels_of(pod), namespace) if self._is_ours(pod) else None
+
+    def _is_ours(self, pod: Object) -> bool:
+        return self._settings.is_ours(_scheduler_of(pod), _labels_of(pod))
 
     def _find_protection(self, labels: Mapping[str, str], namespace: str) -> Protection | None:
         if found := self._selectors.policies_selecting(labels, namespace):

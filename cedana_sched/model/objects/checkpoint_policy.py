@@ -16,7 +16,7 @@ from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import UserWritten, parse_stored_object
 from cedana_sched.model.objects.label_selector import LabelSelector
-from cedana_sched.model.policy import DEADLINES, CheckpointPolicy, OnCheckpointFailure, Retention
+from cedana_sched.model.policy import DEADLINES, CheckpointPolicy, OnCheckpointFailure, OnFinalDeletion, Retention
 
 DEFAULT: Final = "default"
 """The policy that applies if no other is named; allowed in all namespaces."""
@@ -164,11 +164,13 @@ def restrict_policy(policy: CheckpointPolicy, other: CheckpointPolicy) -> Checkp
     """Return the policy restricted to what the other one allows as well."""
     kept, limit = policy.retention, other.retention
     intervals = [one.interval_seconds for one in (policy, other) if one.interval_seconds is not None]
+    saves_last = {policy.on_final_deletion, other.on_final_deletion} == {OnFinalDeletion.SAVE}
     ages = [age for age in (kept.max_age_seconds, limit.max_age_seconds) if age is not None]
     return policy.model_copy(
         update={
             **{field: getattr(other, field) for field, gain in _GAINS.items() if getattr(policy, field) == gain},
             **{field: min(getattr(policy, field), getattr(other, field)) for field in DEADLINES},
+            "on_final_deletion": OnFinalDeletion.SAVE if saves_last else OnFinalDeletion.DISCARD,
             "interval_seconds": max(intervals) if len(intervals) == 2 else None,
             "max_frozen_percent": min(policy.max_frozen_percent, other.max_frozen_percent),
             "retention": Retention(

@@ -121,6 +121,72 @@ async def test_pod_keeps_the_policy_that_selected_it(at_creation: str, now: str)
         assert adapter.queue_policy(msgspec.convert(body | {"spec": {}}, Pod)) == now
 
 
+OTHERS: Object = {"otherLabels": ["theirs"], "otherSchedulers": ["batch"]}
+
+
+@pytest.mark.parametrize(("labels", "scheduler"), [({"theirs": "x"}, ""), ({}, "batch")], ids=["label", "scheduler"])
+@pytest.mark.parametrize("of_namespace", [True, False])
+async def test_author_of_a_pod_of_another_adapter_cannot_displace_the_policy_of_the_namespace(
+    labels: Object, scheduler: str, *, of_namespace: bool
+) -> None:
+    stage = stage_with(
+        {"weak": {"podSelector": MD}}, {names.PROTECT: "true"} if of_namespace else {}, settings={**ON, **OTHERS}
+    )
+    async with stage.adapter() as adapter:
+        assert isinstance(adapter, KubernetesAdapter)
+        body = pod(labels, {names.QUEUE_POLICY: "weak"}) | {"spec": {"schedulerName": scheduler}}
+        chosen = adapter.queue_policy(msgspec.convert(body, Pod))
+    assert chosen == ("of-namespace" if of_namespace else None)
+
+
+@pytest.mark.parametrize("annotations", [{}, {names.ID: "mine"}], ids=["without an id", "with an id"])
+@pytest.mark.parametrize("written", ["saved", "no policy"])
+async def test_author_of_a_pod_cannot_write_the_policy_of_a_queue(written: str, annotations: Object) -> None:
+    body = pod({"app": "other"}, {**annotations, names.QUEUE_POLICY: written, "theirs": "x"})
+    answer = await answered(stage_with({"saved": {"podSelector": MD}}), body)
+    assert apply_json_patch(body, answer.patch)["metadata"]["annotations"] == {**annotations, "theirs": "x"}
+    assert answer.decision == "unchosen"
+    (warning,) = answer.warnings
+    assert warning == (
+        f"cedana: metadata.annotations[{names.QUEUE_POLICY}]: '{written}' is taken away: an admin's queue has it "
+        f"(name a policy in {names.POLICY})"
+    )
+
+
+@pytest.mark.parametrize("annotations", [{}, {names.ID: "mine"}], ids=["without an id", "with an id"])
+async def test_policy_that_an_admin_chose_replaces_the_authors(annotations: Object) -> None:
+    body = pod(annotations={**annotations, names.QUEUE_POLICY: "weak"})
+    stage = stage_with({"saved": {"podSelector": MD}, "weak": {"podSelector": {"matchLabels": {"app": "other"}}}})
+    answer = await answered(stage, body)
+    assert apply_json_patch(body, answer.patch)["metadata"]["annotations"][names.QUEUE_POLICY] == "saved"
+    (warning,) = answer.warnings
+    assert "'weak' is taken away" in warning
+
+
+async def test_author_cannot_choose_for_a_namespace_that_names_no_policy_either() -> None:
+    stage = stage_with({"weak": {"podSelector": {"matchLabels": {"app": "other"}}}})
+    stage.api.put(NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": {names.PROTECT: "true"}}})
+    body = pod(annotations={names.QUEUE_POLICY: "weak"})
+    written = apply_json_patch(body, (await answered(stage, body)).patch)["metadata"]["annotations"]
+    assert names.QUEUE_POLICY not in written
+    assert names.ID in written
+
+
+async def test_pods_without_a_controller_lose_it_as_well() -> None:
+    body = pod(annotations={names.QUEUE_POLICY: "weak"})
+    del body["metadata"]["ownerReferences"]
+    answer = await answered(stage_with({"saved": {"podSelector": MD}}), body)
+    assert (answer.decision, apply_json_patch(body, answer.patch)["metadata"]["annotations"]) == ("unchosen", {})
+
+
+@pytest.mark.parametrize(("labels", "scheduler"), [({"theirs": "x"}, ""), ({}, "batch")], ids=["label", "scheduler"])
+async def test_policy_of_another_adapters_queue_is_left_on_its_pods(labels: Object, scheduler: str) -> None:
+    body = pod({**OF_MD, **labels}, {names.QUEUE_POLICY: "of-a-check"})
+    body["spec"]["schedulerName"] = scheduler
+    stage = stage_with({"saved": {"podSelector": MD}}, settings={**ON, **OTHERS})
+    assert await answered(stage, body) == Answer("not-ours")
+
+
 async def test_of_two_policies_the_first_by_name_applies_and_the_pods_author_is_told() -> None:
     stage = stage_with({"b": {"podSelector": MD}, "a": {"podSelector": MD}})
     (warning,) = (await answered(stage, pod())).warnings

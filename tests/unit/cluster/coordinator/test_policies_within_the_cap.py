@@ -12,7 +12,7 @@ from cedana_sched.kube.builtin_kinds import Metadata, Pod
 from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
 from cedana_sched.model.objects import names
-from cedana_sched.model.policy import OnCheckpointFailure
+from cedana_sched.model.policy import OnCheckpointFailure, OnFinalDeletion
 
 KEEP = {"onCheckpointFailure": "KeepRunning"}
 
@@ -92,7 +92,13 @@ def test_of_a_pods_queue_counts_what_its_policy_allows_now_and_that_at_the_pods_
     assert known.policy_of_pod(Pod(Metadata("md-0", "lab", annotations=said))).deadline_seconds == seconds
 
 
-GAINS = {**KEEP, "imageMayChange": True, "serviceAccountMayChange": True, "retention": {"keepLast": 9}}
+GAINS = {
+    **KEEP,
+    "imageMayChange": True,
+    "serviceAccountMayChange": True,
+    "onFinalDeletion": "Save",
+    "retention": {"keepLast": 9},
+}
 
 
 @pytest.mark.parametrize(("at_creation", "now"), [("gains", "none"), ("none", "gains")])
@@ -103,6 +109,7 @@ def test_a_pod_gains_nothing_that_either_policy_of_its_queue_withholds(at_creati
     found = known.policy_of_pod(Pod(Metadata("md-0", "lab", annotations={names.QUEUE_POLICY: at_creation})))
     assert found.on_checkpoint_failure is OnCheckpointFailure.EVICT
     assert (found.image_may_change, found.service_account_may_change) == (False, False)
+    assert found.on_final_deletion is OnFinalDeletion.DISCARD
     assert (found.retention.keep_last, found.retention.max_age_seconds) == (3, 60)
 
 
@@ -119,6 +126,7 @@ def test_a_pod_gains_nothing_by_an_object_of_another_scheduler(
     found = known.policy_of_pod(Pod(Metadata("md-0", "lab", annotations=said)))
     assert found.on_checkpoint_failure is OnCheckpointFailure.EVICT
     assert (found.image_may_change, found.service_account_may_change) == (False, False)
+    assert found.on_final_deletion is OnFinalDeletion.DISCARD
     assert found.retention.keep_last == 3
 
 
