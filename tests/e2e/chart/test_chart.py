@@ -585,6 +585,9 @@ def triples(rule: Object) -> Iterator[tuple[str, str, str]]:
     return itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
 
 
+RAY_JOB: Object = {"apiVersion": "ray.io/v1", "kind": "RayJob", "resource": "rayjobs"}
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [
@@ -599,6 +602,22 @@ def triples(rule: Object) -> Iterator[tuple[str, str, str]]:
             {**S3, "agent": {"interruptions": {"metadataUrl": "http://[2001:db8::1]"}}},
             "/agent/interruptions/metadataUrl",
         ),
+        (
+            {**S3, "agent": {"interruptions": {"metadataUrl": "http://169.254.169.254"}}},
+            "agent.interruptions.metadataUrl: http://169.254.169.254 says nothing with",
+        ),
+        ({**S3, "kubernetes": {"enabled": "yes"}}, "/kubernetes/enabled"),
+        ({**S3, "kubernetes": {"enabled": True, "podSelectors": "yes"}}, "/kubernetes/podSelectors"),
+        ({**S3, "kubernetes": {"podSelectors": True}}, "kubernetes.podSelectors needs kubernetes.enabled"),
+        ({**S3, "kubernetes": {"enabled": True, "schedulerUsers": []}}, "needs kubernetes.schedulerUsers"),
+        ({**S3, "kubernetes": {"enabled": True, "schedulerUsers": [""]}}, "/kubernetes/schedulerUsers/0"),
+        ({**S3, "kubernetes": {"enabled": True, "taintUsers": []}}, "needs kubernetes.taintUsers"),
+        ({**S3, "kubernetes": {"enabled": True, "taintUsers": "node-controller"}}, "/kubernetes/taintUsers"),
+        ({**S3, "kubernetes": {"users": []}}, "'users' not allowed"),
+        ({**S3, "kueue": {"kinds": [{"apiVersion": "v1", "kind": "Pod", "resource": "pods"}]}}, "/kueue/kinds/0"),
+        ({**S3, "kueue": {"kinds": [{**RAY_JOB, "kind": "rayJob"}]}}, "/kueue/kinds/0/kind"),
+        ({**S3, "kueue": {"kinds": [{**RAY_JOB, "resource": "RayJobs"}]}}, "/kueue/kinds/0/resource"),
+        ({**S3, "kueue": {"kinds": [{**RAY_JOB, "plural": "rayjobs"}]}}, "'plural' not allowed"),
         ({**S3, "narrowedRights": {"keysOfOthers": ["a') || true"]}}, "/narrowedRights/keysOfOthers/0"),
         ({**S3, "narrowedRights": {"keysOfOthers": [""]}}, "/narrowedRights/keysOfOthers/0"),
         ({**S3, "webhooks": {"timeoutSeconds": 60}}, "/webhooks/timeoutSeconds"),

@@ -7,6 +7,7 @@ release_settings      the chart's values of a release
 adapters              schedulers, and what no adapter follows
 agents                on every node
 checkpoint_policies   whether the objects are valid
+protected_namespaces  whether their labels count
 pod_security          of our namespace, of tenants'
 network_policies      of every component
 admission_policies    what isolates tenants and tokens
