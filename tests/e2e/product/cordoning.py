@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.cluster.fixtures.namespace import Namespace
+from tests.e2e.product.owners import LABEL, NAME
 
 
 @asynccontextmanager
@@ -16,3 +17,16 @@ async def cordoned(namespace: Namespace, *nodes: str) -> AsyncIterator[None]:
         yield
     finally:
         await namespace.kubectl("uncordon", *nodes)
+
+
+@asynccontextmanager
+async def drained(namespace: Namespace, node: str, *, within: int = 120) -> AsyncIterator[None]:
+    """`kubectl drain`, for the pods of the test."""
+    selector = f"--pod-selector={LABEL}={NAME}"
+    try:
+        await namespace.kubectl(
+            "drain", node, selector, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={within}s"
+        )
+        yield
+    finally:
+        await namespace.kubectl("uncordon", node)

@@ -18,7 +18,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace, container, pod
 from tests.cluster.patience import patient
-from tests.e2e.product.cordoning import cordoned
+from tests.e2e.product.cordoning import cordoned, drained
 from tests.e2e.product.history import of_ours
 from tests.e2e.product.installation import Product
 from tests.e2e.product.owners import LABEL, NAME, OWNERS, continued, counting_pod, deployment
@@ -43,19 +43,6 @@ async def protected(namespace: Namespace, installed_with_kubernetes: Product) ->
     """A namespace that protects all of its pods."""
     await namespace.kubectl("label", "namespace", namespace.name, f"{PROTECT}=true")
     return namespace
-
-
-@asynccontextmanager
-async def drained(namespace: Namespace, node: str, *, within: int = 120) -> AsyncIterator[None]:
-    """`kubectl drain`, for the pods of the test."""
-    selector = f"--pod-selector={LABEL}={NAME}"
-    try:
-        await namespace.kubectl(
-            "drain", node, selector, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={within}s"
-        )
-        yield
-    finally:
-        await namespace.kubectl("uncordon", node)
 
 
 @asynccontextmanager

@@ -13,7 +13,8 @@ from cedana_sched.model.objects.checkpoint_policy import CheckpointPolicySpec
 from cedana_sched_webhooks import validation
 from tests.unit.webhooks.admission_builders import creation
 
-SELECTOR_FIELDS: Final = {
+SELECTOR_FIELDS: Final[dict[str, list[Any]]] = {
+    "": ["app=md", ["app"]],
     "matchLabels": [["app"], {"a b": "c"}, {"-": "c"}],
     "matchLabels.app": ["-", "a b", "x" * 64, 7, None],
     "matchExpressions": ["app", {}],
@@ -54,7 +55,7 @@ BAD: Final[dict[str, list[Any]]] = {
     **{
         f"{selector}{path and '.'}{path}": values
         for selector in ("podSelector", "namespaceSelector")
-        for path, values in {"": ["app=md", ["app"]], **SELECTOR_FIELDS}.items()
+        for path, values in SELECTOR_FIELDS.items()
     },
 }
 """Values that are no values of the field at this path of `spec`."""
