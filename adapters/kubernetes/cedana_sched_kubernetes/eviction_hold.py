@@ -32,6 +32,8 @@ from cedana_sched.kube.errors import ApiError, decoded
 from cedana_sched.kube.eviction_marker import EvictionMarker
 from cedana_sched.kube.label_selector import selects
 from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.identity import read_index
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched_kubernetes.objects import (
@@ -143,13 +145,16 @@ class EvictionHold:
         """Return whether a pod of the same identity was evicted on request a moment ago."""
         metadata, now = pod["metadata"], self._replica.now()
         annotations = metadata.get("annotations") or {}
-        identifier, index = annotations.get(names.ID), annotations.get(names.INDEX, "0")
-        if identifier is None or not index.isdecimal():
+        if (identifier := annotations.get(names.ID)) is None:
+            return False
+        try:
+            index = read_index(f"metadata.annotations[{names.INDEX}]", annotations.get(names.INDEX, "0"))
+        except UsageError:  # its author wrote it while no webhook answered
             return False
         preemptions, namespace = self._replica.preemptions, metadata["namespace"]
-        predecessors = {
-            one.spec.pod_ref.uid for one in preemptions.checkpoints_of(namespace, identifier, int(index))
-        } - {metadata["uid"]}
+        predecessors = {one.spec.pod_ref.uid for one in preemptions.checkpoints_of(namespace, identifier, index)} - {
+            metadata["uid"]
+        }
         return any(
             hold.spec.reason == EVICTION_API
             and (released := hold.status.release_time) is not None

@@ -302,6 +302,13 @@ async def test_retry_that_meets_a_successor_that_does_not_run_yet_does_not_evict
     assert answer.refusal.code == 404
 
 
+@pytest.mark.parametrize("index", ["9" * 5_000, "-1", "\u0660", "", "1.5"])
+async def test_index_that_is_no_number_of_a_replica_keeps_no_eviction_from_being_held(index: str) -> None:
+    desk = Desk(metadata={"annotations": {names.ID: "md", names.INDEX: index}})
+    desk.put_hold("signal", pod="predecessor", verdict=Verdict.COMMITTED)
+    assert (await desk.evict()).decision == NOT_HELD
+
+
 async def test_budget_that_is_too_large_to_be_read_is_left_to_the_api_server_at_the_eviction() -> None:
     desk = Desk()
     values = ["x" * 60] * 1_000
