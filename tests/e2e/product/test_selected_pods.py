@@ -52,6 +52,8 @@ async def test_pods_that_a_policy_selects_continue_and_keep_it_whatever_their_au
         for written in (f"{QUEUE_POLICY}=default", f"{QUEUE_POLICY}-"):
             with pytest.raises(ClusterError, match="are for cedana-sched alone to write"):
                 await namespace.kubectl("annotate", "--overwrite", name, written)
+        with pytest.raises(ClusterError, match="whether a pod is protected is for cedana-sched alone"):
+            await namespace.kubectl("label", name, f"{PROTECTED}-")
         await namespace.kubectl("label", name, *(f"{key}-" for key in KEPT))
         async with drained(namespace, following.nodes[0][0]):
             await continued(namespace, following, body)
@@ -73,7 +75,7 @@ async def test_pods_that_no_policy_selects_are_drained_as_without_us(
     async with own_policy(namespace, **SELECTED, **narrowed[beyond]):
         async with counting_pod(namespace, body) as following:
             (pod,) = await namespace.pods(f"{LABEL}={NAME}")
-            with pytest.raises(ClusterError, match="that a pod is protected is for cedana-sched alone"):
+            with pytest.raises(ClusterError, match="whether a pod is protected is for cedana-sched alone"):
                 await namespace.kubectl("label", f"pod/{pod['metadata']['name']}", f"{PROTECTED}=true")
             async with drained(namespace, following.nodes[0][0]):
                 await asyncio.wait_for(following.said(0, len(following.lines(0)) + 10), patient(120))

@@ -129,7 +129,10 @@ async def test_what_ours_write_on_a_pod_nobody_else_does(namespace: Namespace) -
     )
     await namespace.kubectl("label", "pod/plain", f"{PROTECTED}=true", "--overwrite", *who)
     await namespace.kubectl("label", "pod/plain", "a=c", "--overwrite")
-    await namespace.kubectl("label", "pod/plain", f"{PROTECTED}-")
+    for change in (f"{PROTECTED}-", f"{PROTECTED}=false"):
+        said = await refusal(namespace, "label", "pod/plain", change, "--overwrite")
+        assert "for cedana-sched alone to say" in said
+    await namespace.kubectl("label", "pod/plain", f"{PROTECTED}-", *who)
 
 
 @pytest.mark.usefixtures("policies")

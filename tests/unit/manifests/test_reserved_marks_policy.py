@@ -124,9 +124,13 @@ def test_rights_in_a_namespace_are_not_enough_to_bind_with_marks() -> None:
     assert [one["expression"] for one in POLICIES["reserved-bindings"][0]["spec"]["validations"]] == ["false"]
 
 
-def test_nobody_else_has_a_pod_taken_for_a_protected_one() -> None:
+def test_nobody_else_has_a_pod_taken_for_a_protected_one_or_a_protected_one_for_another() -> None:
     policy, _ = POLICIES["reserved-marks"]
     [condition] = [one for one in policy["spec"]["matchConditions"] if one["name"] == "changes-metadata"]
     assert "object.metadata.labels != oldObject.metadata.labels" in condition["expression"]
     _, says = [one["expression"] for one in policy["spec"]["validations"]]
-    assert says.count(f"labels['{names.PROTECTED}'] == 'true'") == 2
+    after, before = says.split(") == (")
+    assert [
+        f"{one}.metadata.labels['{names.PROTECTED}'] == 'true'" in text
+        for one, text in (("object", after), ("oldObject", before))
+    ] == [True, True]
