@@ -23,11 +23,13 @@ from tests.cluster.fixtures.session import (
     keep_evidence,
     kueue,
     kwok_installed,
+    lws,
     mpi_operator,
     namespace,
     other_cluster,
     steps,
     toolbox,
+    training_operator,
     volcano,
 )
 from tests.cluster.kind_config.reading import read
@@ -43,11 +45,13 @@ __all__ = [
     "jobset",
     "kueue",
     "kwok_installed",
+    "lws",
     "mpi_operator",
     "namespace",
     "other_cluster",
     "steps",
     "toolbox",
+    "training_operator",
     "volcano",
 ]
 

@@ -10,7 +10,9 @@ from tests.cluster.addons.coredns import CoreDns
 from tests.cluster.addons.jobset import JobSet
 from tests.cluster.addons.kueue import Kueue
 from tests.cluster.addons.kwok import Kwok
+from tests.cluster.addons.lws import LeaderWorkerSet
 from tests.cluster.addons.mpi_operator import MpiOperator
+from tests.cluster.addons.training_operator import TrainingOperator
 from tests.cluster.addons.volcano import Volcano
 from tests.cluster.binaries.build import Binaries, ensure
 from tests.cluster.cluster import Cluster
@@ -19,7 +21,17 @@ from tests.cluster.steps import Steps
 from tests.cluster.together import together
 
 ADDONS: dict[str, Addon] = {
-    addon.name: addon for addon in (CoreDns(), Kwok(), JobSet(), MpiOperator(), Volcano(), Kueue())
+    addon.name: addon
+    for addon in (
+        CoreDns(),
+        Kwok(),
+        JobSet(),
+        LeaderWorkerSet(),
+        MpiOperator(),
+        TrainingOperator(),
+        Volcano(),
+        Kueue(),
+    )
 }
 
 _IN_KUBE_SYSTEM = frozenset({"coredns", "kwok"})

@@ -124,6 +124,21 @@ _ALL = (
         files=("deploy/v2beta1/mpi-operator.yaml",),
     ),
     Tool(
+        "training-operator",
+        "github.com/kubeflow/training-operator",
+        {"training-operator": "github.com/kubeflow/training-operator/cmd/training-operator.v1"},
+        files=("manifests",),
+        is_on_demand=True,
+    ),
+    Tool(
+        "lws",
+        "sigs.k8s.io/lws",
+        {"lws": "sigs.k8s.io/lws/cmd"},
+        {"sigs.k8s.io/lws/pkg/version.GitVersion": "{version}"},
+        ("charts/lws",),
+        is_on_demand=True,
+    ),
+    Tool(
         "armada",
         _ARMADA,
         {

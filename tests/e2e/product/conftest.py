@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 import pytest
 import pytest_asyncio
 
 from tests.cluster.addons.catalog import install
+from tests.cluster.addons.kueue import Kueue
 from tests.cluster.addons.volcano import Volcano
 from tests.cluster.api.client import Api
 from tests.cluster.armada.armada import Armada
@@ -23,6 +25,9 @@ from tests.e2e.product.rendering import NAMESPACE
 from tests.e2e.product.s3_server import S3Server
 from tests.e2e.product.volcano_extender import with_extender
 from tests.e2e.product.volcano_queues import RECLAIMS
+
+PYTORCH_JOBS: Final = ("batch/job", "kubeflow.org/pytorchjob")
+"""What Kueue is told to suspend for a test of PyTorchJobs."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -68,6 +73,21 @@ async def jobset_beside_kueue(jobset: None, kueue: None) -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def mpi_operator_beside_kueue(mpi_operator: None, kueue: None) -> None:
     """The MPI operator, whose objects Kueue suspends."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def lws_beside_kueue(lws: None, kueue: None) -> None:
+    """LeaderWorkerSet, whose pods Kueue stops by their groups."""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def pytorch_jobs_beside_kueue(
+    training_operator: None, kueue: None, cluster: Cluster, steps: Steps
+) -> AsyncIterator[None]:
+    """The training operator, whose PyTorchJobs Kueue suspends during one test: without being told, it does not."""
+    await install(cluster, [Kueue(configuration={"integrations": {"frameworks": PYTORCH_JOBS}})], steps)
+    yield
+    await install(cluster, [Kueue()], steps)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

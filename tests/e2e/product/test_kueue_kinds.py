@@ -25,6 +25,9 @@ pytestmark = pytest.mark.any_shape
 
 _JOBSET: Final = "jobset.x-k8s.io/v1alpha2"
 _ROLE: Final = "jobset.sigs.k8s.io/replicatedjob-name"
+_LEADER_WORKER_SET: Final = "leaderworkerset.x-k8s.io/v1"
+_LEADER_WORKER_SET_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
+_PYTORCH: Final = "kubeflow.org/v1"
 _MPI: Final = "kubeflow.org/v2beta1"
 _MPI_ROLE: Final = "training.kubeflow.org/job-role"
 
@@ -61,6 +64,15 @@ async def assert_saved(namespace: Namespace, identities: set[tuple[str, int]]) -
     found = {(one["spec"]["identity"]["id"].split("-", 2)[-1], one["spec"]["identity"]["index"]) for one in checkpoints}
     assert found == identities
     assert {one["status"]["phase"] for one in checkpoints} == {"Ready"}
+
+
+async def assert_go_on(pods: Following, *indices: int) -> None:
+    """Each has one successor, which counts on without a gap."""
+    for index in indices:
+        await asyncio.wait_for(pods.said(index, len(pods.lines(index)) + BEGUN), patient(120))
+        lines = pods.lines(index)
+        assert lines == [str(number) for number in range(len(lines))], f"pod {index}"
+        assert len(pods.pods[index]) == 2
 
 
 def jobset(name: str, image: str, labels: Mapping[str, str], *command: str) -> Object:
@@ -204,10 +216,72 @@ async def test_group_of_pods_gives_way_as_a_whole_and_continues(
 
         await preempt(namespace, toolbox)
 
-        for index in (0, 1):
-            await asyncio.wait_for(pods.said(index, len(pods.lines(index)) + BEGUN), patient(120))
-            lines = pods.lines(index)
-            assert lines == [str(number) for number in range(len(lines))], f"pod {index}"
-            assert len(pods.pods[index]) == 2
+        await assert_go_on(pods, 0, 1)
     holds = await namespace.api.objects(API_VERSION, "PreemptionHold", namespace.name)
     assert [len(one["status"]["victims"]) for one in holds] == [2], "both by one hold"
+
+
+def leader_worker_set(name: str, image: str, labels: Mapping[str, str], *command: str) -> Object:
+    """One group: a leader and a worker, which are one Workload for Kueue."""
+    main = container(image, *command, resources={"requests": {"cpu": "200m"}})
+    template = {
+        "metadata": {"annotations": {ID: name}},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [main]},
+    }
+    spec = {"replicas": 1, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template}}
+    metadata = {"name": name, "labels": dict(labels)}
+    return {"apiVersion": _LEADER_WORKER_SET, "kind": "LeaderWorkerSet", "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.exhaustive  # its controller takes minutes to build; a StatefulSet's group shows the same hold
+async def test_leader_and_worker_give_way_together_and_continue(
+    namespace: Namespace, toolbox: str, lws_beside_kueue: None, installed_with_kueue: Product
+) -> None:
+    async with one_queue(namespace), Following.of(namespace, "llm", label=_LEADER_WORKER_SET_NAME) as pods:
+        body = leader_worker_set("llm", toolbox, of_priority(namespace, "low"), *counting(counts=None))
+        await namespace.apply(body)
+        await begun(pods, 0, 1)
+
+        await preempt(namespace, toolbox)
+
+        await assert_go_on(pods, 0, 1)
+    checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
+    identities = {(one["spec"]["identity"]["id"], one["spec"]["identity"]["index"]) for one in checkpoints}
+    assert identities == {("llm-0", 0), ("llm-0", 1)}
+    assert {one["status"]["phase"] for one in checkpoints} == {"Ready"}
+
+
+def pytorch_job(name: str, image: str, labels: Mapping[str, str], *command: str) -> Object:
+    """Two workers; without a master none of them waits for its name in DNS."""
+    main = {**container(image, *command, resources={"requests": {"cpu": "200m"}}), "name": "pytorch"}
+    pods = {"terminationGracePeriodSeconds": 1, "containers": [main]}
+    workers = {"replicas": 2, "restartPolicy": "Never", "template": {"spec": pods}}
+    spec = {
+        "runPolicy": {"suspend": True, "cleanPodPolicy": "None", "backoffLimit": 0},
+        "pytorchReplicaSpecs": {"Worker": workers},
+    }
+    metadata = {"name": name, "labels": dict(labels)}
+    return {"apiVersion": _PYTORCH, "kind": "PyTorchJob", "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.exhaustive  # its operator takes minutes to build; an MPIJob shows the same hold
+async def test_pytorch_job_gives_way_and_its_workers_continue(
+    namespace: Namespace, toolbox: str, pytorch_jobs_beside_kueue: None, installed_with_kueue: Product, audit: Audit
+) -> None:
+    async with (
+        one_queue(namespace),
+        Following.of(namespace, "ddp", "pytorch", label="training.kubeflow.org/job-name") as workers,
+    ):
+        await namespace.apply(pytorch_job("ddp", toolbox, of_priority(namespace, "low"), *counting()))
+        await begun(workers, 0, 1)
+
+        await preempt(namespace, toolbox)
+
+        await namespace.wait(_PYTORCH, "PyTorchJob", "ddp", has_condition("Succeeded"), within=180)
+        await asyncio.wait_for(workers.read(), patient(60))
+        assert [workers.lines(index) for index in (0, 1)] == [ALL, ALL]
+        assert [len(workers.pods[index]) for index in (0, 1)] == [2, 2]
+    refused, suspended = suspensions(audit, namespace, "pytorchjobs")
+    assert refused
+    assert len(suspended) == 1
+    await assert_saved(namespace, {("worker", 0), ("worker", 1)})
