@@ -17,7 +17,7 @@ import structlog
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, QueuePolicies, Withdrawing
 from cedana_sched.adapter.contract import PreemptionCancelled
-from cedana_sched.adapter.protected_pods import hand_over_deletion, mark_not_preempted
+from cedana_sched.adapter.deletion_answers import DeletionAnswers, DeletionCause
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.adapter.settings import read_section
 from cedana_sched.kube.builtin_kinds import Metadata, Pod
@@ -58,7 +58,6 @@ class KueueAdapter:
         self._served = cluster.served
         settings = read_section(ADAPTER, Settings, cluster.settings)
         self._kinds = ManagedKinds.of(settings)
-        self._answer_unevicted = hand_over_deletion if settings.hands_over_deletions else mark_not_preempted
         self._informers = KindInformers(cluster.api, self._kinds, cluster.record_unreadable, cluster.served)
         self._objects = ManagedObjects(self._informers.by_resource)
         # includes Workloads in unserved namespaces, which wait for our AdmissionCheck all the same
@@ -66,7 +65,9 @@ class KueueAdapter:
         self._synced = asyncio.Event()
         self._readers: ReportFanout[KueueReport] = ReportFanout()
         self._annotating = WorkQueue("annotation of a suspended object", self._correct_hold_annotation)
-        self._answering = WorkQueue("answer to a pod that is being deleted", self._release_unevicted_pod)
+        self._answers = DeletionAnswers(
+            cluster, self._find_deletion_cause, is_handing_over=settings.hands_over_deletions
+        )
         self._admission = AdmissionCheckController(
             cluster.api, self._workloads, cluster.snapshots, self._kinds, cluster.record_unreadable, cluster.served
         )
@@ -111,7 +112,7 @@ class KueueAdapter:
             for pod in self._pods:
                 self._on_pod_change(None, pod)
             group.create_task(self._annotating.run(), name="annotations of suspended objects")
-            group.create_task(self._answering.run(), name="answers to pods")
+            group.create_task(self._answers.run(), name="answers to pods")
 
     async def reports(self) -> AsyncIterator[KueueReport]:
         """Report what is pending, then changes, until the reader stops."""
@@ -183,21 +184,22 @@ class KueueAdapter:
             return
         if (uid := self._preemptions.suspended_owner_of(now)) is not None:
             self._publish_object_reports(uid)
-            self._answering.add(f"{now.metadata.namespace}/{now.metadata.name}")
+            self._answers.add(now)
 
-    async def _release_unevicted_pod(self, pod_key: str) -> None:
-        """Release or hand over a pod that Kueue does not evict, by current objects: the caches may be stale."""
-        namespace, _, name = pod_key.partition("/")
-        pod = self._pods.get(name, namespace)
-        if pod is None or not awaits_confirmation(pod):
-            return
-        if (uid := self._preemptions.suspended_owner_of(pod)) is None:
-            return
+    async def _find_deletion_cause(self, pod: Pod) -> DeletionCause:
+        """See `DeletionAnswers`.
+
+        Raises:
+            ApiError: the API server cannot answer now.
+        """
+        uid = self._preemptions.suspended_owner_of(pod)
+        if uid is None or not awaits_confirmation(pod):
+            return DeletionCause.SCHEDULER
         if pod.status.phase == "Running" and (
-            self._preemptions.is_evicted(uid, namespace) or await self._is_evicted(pod, uid)
+            self._preemptions.is_evicted(uid, pod.metadata.namespace) or await self._is_evicted(pod, uid)
         ):
-            return
-        await self._answer_unevicted(self._api, pod)
+            return DeletionCause.SCHEDULER
+        return DeletionCause.OTHER
 
     async def _is_evicted(self, pod: Pod, uid: str) -> bool:
         """Whether the pod's object is evicted; Kueue sets the Workload's condition, then suspends, then pods go.

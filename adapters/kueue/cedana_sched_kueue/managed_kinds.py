@@ -12,6 +12,7 @@ from typing import Annotated, Final, Self
 import msgspec
 from pydantic import Field, field_validator
 
+from cedana_sched.adapter.deletion_answers import DeletionSettings
 from cedana_sched.kube.builtin_kinds import OwnerReference
 from cedana_sched.kube.resources import JOBS, Resource
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
@@ -36,13 +37,11 @@ class ManagedKind(UserWritten):
         return Resource(self.api_version, self.kind, self.resource)
 
 
-class Settings(UserWritten):
+class Settings(DeletionSettings):
     """The section `kueue` of the adapters' settings in the coordinator's file."""
 
     kinds: tuple[ManagedKind, ...] = ()
     """Beside Job. A kind that the cluster does not serve is waited for."""
-    hands_over_deletions: bool = False
-    """Whether another adapter saves pods from deletions that are not Kueue's."""
 
     @field_validator("kinds")
     @classmethod

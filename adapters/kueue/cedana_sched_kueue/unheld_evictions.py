@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from cedana_sched.adapter.deletion_answers import is_answer_awaited
 from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.cached_metadata_keys import register_cached_key
-from cedana_sched.model.objects import names
 from cedana_sched.model.pod_indexing import POD_SET
 from cedana_sched.model.preemption import CONFIRMATION_SECONDS
 from cedana_sched_kueue.managed_objects import ManagedObject
@@ -32,9 +32,7 @@ def is_suspended(target: ManagedObject | None) -> bool:
 
 def awaits_confirmation(pod: Pod) -> bool:
     """Whether the pod is terminating and waits for this adapter, not for that of the scheduler that bound it."""
-    metadata = pod.metadata
-    asks = metadata.annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS and POD_SET in metadata.labels
-    if not asks or metadata.deletion_timestamp is None or pod.finished:
+    if not is_answer_awaited(pod) or POD_SET not in pod.metadata.labels:
         return False
     return not (pod.is_evicted and pod.spec.scheduler_name not in _WITHOUT_A_HOLD)
 
