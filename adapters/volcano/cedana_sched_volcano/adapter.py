@@ -22,8 +22,11 @@ from cedana_sched.adapter.cluster_contract import (
     QueuePolicies,
 )
 from cedana_sched.adapter.contract import Report
+from cedana_sched.adapter.deletion_answers import DeletionAnswers, DeletionCause, is_answer_awaited
 from cedana_sched.adapter.marked_evictions import MarkedEvictions
+from cedana_sched.adapter.settings import read_section
 from cedana_sched.kube.builtin_kinds import PartialObject, Pod
+from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.events import ObjectEvent
@@ -31,12 +34,14 @@ from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.diagnostic_findings import Finding
 from cedana_sched.model.preemption import Release, Verdict
+from cedana_sched_volcano.deletion_causes import find_deletion_cause
 from cedana_sched_volcano.doctor.installation_reader import examine_cluster
 from cedana_sched_volcano.gangs import GangResolver
 from cedana_sched_volcano.nomination_removal import NominationRemover
 from cedana_sched_volcano.objects import POD_GROUPS, QUEUES, SCHEDULER_NAME, PodGroup
 from cedana_sched_volcano.pod_queues import PodQueueResolver, is_protecting
 from cedana_sched_volcano.queue_opt_in import QueueOptIn
+from cedana_sched_volcano.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +58,11 @@ class VolcanoAdapter:
     name: ClassVar[str] = "volcano"
 
     def __init__(self, cluster: ClusterAccess) -> None:
+        self._settings = read_section(self.name, Settings, cluster.settings)
+        for label in self._settings.other_labels:
+            register_cached_key(label)
         self._api = cluster.api
+        self._policies = cluster.policies
         self._events = cluster.events
         self._pods = cluster.pods
         self._groups = Informer(
@@ -69,10 +78,20 @@ class VolcanoAdapter:
         self._evictions = MarkedEvictions(
             self.name, cluster, concerns=_is_volcanos, family_of=gangs.family_evicted_with
         )
+        self._answers = DeletionAnswers(
+            cluster, self._find_deletion_cause, is_handing_over=self._settings.hands_over_deletions
+        )
+        self._deleted_members: set[str] = set()
+        """Uids of pods of evicted gangs that this adapter has deleted."""
+        self._pods.subscribe(self._on_pod_change)
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:
-        """Construct it; makes no API call."""
+        """Construct it; makes no API call.
+
+        Raises:
+            UsageError: a setting is invalid.
+        """
         return cls(cluster)
 
     @classmethod
@@ -94,6 +113,10 @@ class VolcanoAdapter:
             await self._queues.synced.wait()
             group.create_task(self._evictions.run(), name="eviction marks")
             group.create_task(self._nominations.run(), name="nominations")
+            await self._pods.synced.wait()
+            for pod in self._pods:
+                self._on_pod_change(None, pod)
+            group.create_task(self._answers.run(), name="answers to pods")
 
     def opt_in_annotations(self, pod: Object) -> Mapping[str, str]:
         """See `adapter.cluster_contract.OptingIn`."""
@@ -134,9 +157,31 @@ class VolcanoAdapter:
         for pod in self._pods:
             metadata = pod.metadata
             if metadata.uid in committed and metadata.deletion_timestamp is None:
+                self._deleted_members.add(metadata.uid)
                 with suppress(ConflictError):  # it is gone, and another pod has its name
                     await self._api.delete(PODS, metadata.name, metadata.namespace, uid=metadata.uid)
                     log.info("member of an evicted gang deleted", namespace=metadata.namespace, pod=metadata.name)
+
+    def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
+        if before is not None and (now is None or now.metadata.uid != before.metadata.uid):
+            self._deleted_members.discard(before.metadata.uid)
+        if now is None or not self._answers_deletion_of(now):
+            return
+        if before is None or before.metadata.uid != now.metadata.uid or not self._answers_deletion_of(before):
+            self._answers.add(now)
+
+    def _answers_deletion_of(self, pod: Pod) -> bool:
+        return (
+            _is_volcanos(pod)
+            and is_answer_awaited(pod)
+            and not self._settings.other_labels & pod.metadata.labels.keys()
+        )
+
+    async def _find_deletion_cause(self, pod: Pod) -> DeletionCause:
+        """See `DeletionAnswers`; Volcano's scheduler marks a pod before it deletes it."""
+        if pod.is_evicted or pod.metadata.uid in self._deleted_members:
+            return DeletionCause.SCHEDULER
+        return await find_deletion_cause(self._api, self._policies, pod)
 
     def _publish_refused_evictions(self, release: Release) -> None:
         """Publish why an eviction is refused: Volcano may retry it, and does not report the reason."""

@@ -25,6 +25,9 @@ QUEUE_OF_JOB: Final = register_cached_key("volcano.sh/queue-name")
 """Annotation of a vcjob's pods: the Queue, written by Volcano, which reads it on no pod."""
 TASK: Final = register_cached_key("volcano.sh/task-spec")
 """Label of a vcjob's pods: their task. The pods of each task are numbered from 0."""
+TASK_INDEX: Final = register_cached_key("volcano.sh/task-index")
+"""Label of a vcjob's pods: their number within the task."""
+VCJOBS: Final = Resource("batch.volcano.sh/v1alpha1", "Job", "jobs")
 DEFAULT_QUEUE: Final = "default"
 SCHEDULER_NAME: Final = "volcano"
 

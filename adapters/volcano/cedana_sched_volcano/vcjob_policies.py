@@ -47,6 +47,8 @@ _EVENTS: Final = (
     "PodPending", "PodFailed", "PodEvicted", "Unknown", "TaskCompleted", "TaskFailed", "JobUpdated",
 )  # fmt: skip
 """All events of policies; `*` means all."""
+_EVICTION_EVENTS: Final = frozenset({"PodEvicted", "Unknown"})
+"""What an eviction causes, and the end of a program does not."""
 _MOMENTS: Final = {
     "PodFailed": "when an evicted pod ends",
     "PodEvicted": "when an evicted pod is gone",
@@ -95,6 +97,31 @@ def rewrite_policies(spec: Mapping[str, Any]) -> Rewritten:
         changes.append(f"spec.maxRetry: {_maximum_retries(rewritten)} became {MANY_RETRIES}, because preemptions count")
         rewritten["maxRetry"] = MANY_RETRIES
     return Rewritten(rewritten, tuple(changes))
+
+
+def acts_on_evicted_pod(spec: Mapping[str, Any]) -> bool:
+    """Return whether a policy ends or restarts anything when a single pod is evicted, rather than replace the pod."""
+    return any(map(_has_reaction, (policies for _, policies in _policy_lists_of(spec))))
+
+
+def has_replica(spec: Mapping[str, Any], task: str, index: str) -> bool:
+    """Return whether the vcjob has a pod of this task and index."""
+    replicas = next((one.get("replicas", 1) for one in spec.get("tasks") or [] if one.get("name") == task), 0)
+    return index.isdecimal() and int(index) < replicas
+
+
+def _has_reaction(policies: Sequence[Policy]) -> bool:
+    guarded: set[Any] = set()
+    for policy in policies:
+        if policy.get("action") in _COSTS:
+            events = set(_expand_policy_events(policy))
+            is_end_guarded = guarded.issuperset(EVICTED_EXIT_CODES)
+            if events & _EVICTION_EVENTS or ("PodFailed" in events and not is_end_guarded):
+                return True
+            if policy.get("exitCode") in set(EVICTED_EXIT_CODES) - guarded:
+                return True
+        guarded.add(policy.get("exitCode"))
+    return False
 
 
 def _copy_policy_lists(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,7 +241,7 @@ def _without_evictions(policy: Policy) -> tuple[Policy | None, str]:
     if policy.get("exitCode") in EVICTED_EXIT_CODES:
         return None, f"exitCode {policy['exitCode']}"
     events = _expand_policy_events(policy)
-    lasting = [event for event in events if event not in {"PodEvicted", "Unknown"}]
+    lasting = [event for event in events if event not in _EVICTION_EVENTS]
     if lasting == events:
         return policy, ""
     others = {name: value for name, value in policy.items() if name not in {"event", "events"}}

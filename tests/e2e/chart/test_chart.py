@@ -581,6 +581,18 @@ async def test_kueues_adapter_hands_over_deletions_only_beside_the_adapter_that_
         assert settings["kubernetes"]["otherJobLabels"] == ["kueue.x-k8s.io/queue-name"]
 
 
+@pytest.mark.parametrize("beside", [False, True])
+async def test_volcanos_adapter_answers_deletions_beside_the_adapter_that_explains_them(
+    helm: Binaries, beside: bool
+) -> None:
+    values = {**S3, "volcano": {"enabled": True}, "kueue": {"enabled": True}, "kubernetes": {"enabled": beside}}
+    objects = await render(helm, values)
+    settings = {"handsOverDeletions": beside, "otherLabels": ["kueue.x-k8s.io/podset"]}
+    assert coordinator_of(objects).adapter_settings["volcano"] == settings
+    asking = webhooks_of(objects).asking
+    assert (asking.schedulers, asking.other_pods) == ((frozenset(), True) if beside else ({"volcano"}, False))
+
+
 def triples(rule: Object) -> Iterator[tuple[str, str, str]]:
     return itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
 

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedana_sched_volcano.vcjob_policies import MANY_RETRIES, find_preemption_losses, rewrite_policies
+from cedana_sched_volcano.vcjob_policies import (
+    MANY_RETRIES,
+    acts_on_evicted_pod,
+    find_preemption_losses,
+    has_replica,
+    rewrite_policies,
+)
 
+GUARDS = [{"exitCode": code, "action": "SyncJob"} for code in (137, 143)]
 LONGEST_WARNING = 256
 """The API server cuts off what is longer."""
 
@@ -232,3 +239,35 @@ def test_a_rewritten_job_outlives_preemptions_and_treats_failures_as_before(
     now["tasks"][0]["policies"] = before["tasks"][0]["policies"]
     now.pop("maxRetry", None), before.pop("maxRetry", None)
     assert now == before
+
+
+@pytest.mark.parametrize(
+    ("policies", "acts"),
+    [
+        ([], False),
+        ([{"event": "PodEvicted", "action": "RestartJob"}], True),
+        ([{"events": ["TaskCompleted", "Unknown"], "action": "RestartTask"}], True),
+        ([{"event": "*", "action": "AbortJob"}], True),
+        ([{"event": "PodFailed", "action": "TerminateJob"}], True),
+        ([{"event": "PodEvicted", "action": "SyncJob"}], False),
+        ([{"event": "TaskCompleted", "action": "CompleteJob"}], False),
+        ([{"exitCode": 137, "action": "RestartJob"}], True),
+        ([{"exitCode": 3, "action": "RestartJob"}], False),
+        ([*GUARDS, {"event": "PodFailed", "action": "TerminateJob"}], False),
+        ([*GUARDS, {"exitCode": 143, "action": "TerminateJob"}], False),
+        ([GUARDS[0], {"event": "PodFailed", "action": "TerminateJob"}], True),
+        ([{"event": "PodFailed", "action": "TerminateJob"}, *GUARDS], True),
+    ],
+)
+@pytest.mark.parametrize("of", ["job", "task"])
+def test_policies_that_act_on_the_eviction_of_a_single_pod(policies: list[Any], acts: bool, of: str) -> None:
+    spec = {"policies": policies} if of == "job" else {"tasks": [{"name": "worker", "policies": policies}]}
+    assert acts_on_evicted_pod(spec) is acts
+
+
+@pytest.mark.parametrize(
+    ("task", "index", "has"),
+    [("one", "0", True), ("one", "1", False), ("two", "1", True), ("three", "0", False), ("two", "x", False)],
+)
+def test_replicas_of_tasks(task: str, index: str, has: bool) -> None:
+    assert has_replica({"tasks": [{"name": "one"}, {"name": "two", "replicas": 2}]}, task, index) is has
