@@ -16,8 +16,8 @@ from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import UserWritten
 
-_Key = tuple[str, str, str]
-"""Namespace, name and uid of a pod."""
+_Key = tuple[str, str]
+"""Namespace and name of a pod."""
 
 
 class DeletionSettings(UserWritten):
@@ -63,12 +63,12 @@ class DeletionAnswers:
 
     def add(self, pod: Pod) -> None:
         """Answer this pod soon; returns at once."""
-        self._queue.add((pod.metadata.namespace, pod.metadata.name, pod.metadata.uid))
+        self._queue.add((pod.metadata.namespace, pod.metadata.name))
 
     async def _answer(self, key: _Key) -> None:
-        namespace, name, uid = key
+        namespace, name = key
         pod = self._cluster.pods.get(name, namespace)
-        if pod is None or pod.metadata.uid != uid or not is_answer_awaited(pod):
+        if pod is None or not is_answer_awaited(pod):
             return
         match await self._cause_of(pod):
             case DeletionCause.CONTROLLER:

@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 
+from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.conformance import RunningWorkload
 from cedana_sched.adapter.conformance.coordinator import Coordinator
+from cedana_sched.adapter.conformance.stage import running_beside
+from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.events import EventRecorder
+from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy, OnFinalDeletion
 from cedana_sched.model.preemption import Release, Verdict
+from cedana_sched_volcano.adapter import VolcanoAdapter
 from cedana_sched_volcano.deletion_causes import OUT_OF_SYNC
 from cedana_sched_volcano.objects import SCHEDULER_NAME, TASK, TASK_INDEX, VCJOBS
 from tests.unit.adapters.volcano.volcano_stage import DISRUPTED, NAMESPACE, VolcanoStage
@@ -70,14 +77,6 @@ class Stage(VolcanoStage):
 async def test_pod_that_a_person_deletes_is_handed_over() -> None:
     stage = Stage()
     assert await stage.answer_to(stage.put_worker()) == names.NOT_BY_SCHEDULER
-
-
-async def test_pod_that_was_deleted_before_the_adapter_began_is_handed_over() -> None:
-    stage = Stage()
-    pod = stage.put_worker()
-    stage.change_pod(pod, DELETED)
-    async with stage.adapter():
-        await asyncio.wait_for(stage.api.until(lambda: stage.said_of(pod) == names.NOT_BY_SCHEDULER), 60)
 
 
 async def test_pod_is_let_go_where_no_other_adapter_saves_it() -> None:
@@ -176,3 +175,16 @@ async def test_pod_whose_end_restarts_the_job_is_not_saved_alone() -> None:
     stage = Stage()
     stage.put_job(spec={"policies": [{"event": "PodEvicted", "action": "RestartJob"}]})
     assert await stage.answer_to(stage.put_worker()) == "true"
+
+
+async def test_pod_whose_deletion_was_known_before_the_adapter_is_handed_over() -> None:
+    stage = Stage()
+    pod = stage.put_worker()
+    stage.change_pod(pod, DELETED)
+    pods = Informer(Watch(stage.api, PODS, Pod))
+    async with running_beside(pods.run()):
+        await pods.synced.wait()
+        events = EventRecorder(stage.api, "test")
+        access = ClusterAccess(stage.api, events, pods, stage, stage, "-", stage, stage.settings)
+        async with running_beside(VolcanoAdapter.connect(access).run()):
+            await asyncio.wait_for(stage.api.until(lambda: stage.said_of(pod) == names.NOT_BY_SCHEDULER), 60)
