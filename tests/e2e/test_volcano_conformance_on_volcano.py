@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
 from cedana_sched.adapter.conformance import AdapterConformance, Stage
-from cedana_sched.model.objects import names
 from tests.cluster.addons.catalog import install
 from tests.cluster.addons.volcano import Volcano
-from tests.cluster.api.admission import wait_until_refused
 from tests.cluster.api.client import Api
 from tests.cluster.cluster import Cluster
-from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.steps import Steps
+from tests.e2e.pod_hold import PodHold
 from tests.e2e.product.volcano_queues import RECLAIMS, SCHEDULER
 from tests.e2e.real_stage import BRIEF
 from tests.e2e.volcano_field import Field
-from tests.e2e.volcano_hold import ASKED, VolcanoHold
 from tests.e2e.volcano_stage import RealVolcanoStage
 
 pytestmark = pytest.mark.shape("volcano")
@@ -40,37 +37,22 @@ async def field(cluster: Cluster, api: Api, toolbox: str, steps: Steps) -> Async
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def hold(
     cluster: Cluster, api: Api, field: Field, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[VolcanoHold]:
+) -> AsyncIterator[PodHold]:
     """Our webhook, asked by the API server."""
-    async with VolcanoHold.serving(cluster, tmp_path_factory.mktemp("webhook")) as (hold, configuration):
-        await api.apply(configuration)
-        try:
-            await _is_asked(cluster, api)
-            yield hold
-        finally:
-            await api.delete(configuration["apiVersion"], configuration["kind"], configuration["metadata"]["name"])
-
-
-async def _is_asked(cluster: Cluster, api: Api) -> None:
-    async with Namespace.created(cluster, api, "conformance-hold") as namespace:
-        never = pod("probe", container("none"), labels={names.PROTECTED: "true"}, schedulerName="nobody")
-        [probe] = await namespace.apply(never)
-        status = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
-        evicted = json.dumps({**probe, "status": {**probe["status"], **status}}).encode()
-        evicts = ("replace", "--subresource=status", "--dry-run=server", f"--as={SCHEDULER}", "--filename=-")
-        await wait_until_refused(lambda: namespace.kubectl(*evicts, stdin=evicted), ASKED)
+    async with PodHold.in_force(cluster, api, SCHEDULER, tmp_path_factory.mktemp("webhook")) as hold:
+        yield hold
 
 
 @pytest.mark.brief(*BRIEF)
 class TestVolcanoOnVolcano(AdapterConformance):
     @pytest.fixture
-    def stage(self, namespace: Namespace, toolbox: str, field: Field, hold: VolcanoHold) -> Stage:
+    def stage(self, namespace: Namespace, toolbox: str, field: Field, hold: PodHold) -> Stage:
         hold.forget()
         return RealVolcanoStage(namespace, toolbox, field, hold)
 
 
 async def test_who_is_preempted_within_its_queue_waits_and_goes(
-    namespace: Namespace, toolbox: str, field: Field, hold: VolcanoHold
+    namespace: Namespace, toolbox: str, field: Field, hold: PodHold
 ) -> None:
     hold.forget()
     stage = RealVolcanoStage(namespace, toolbox, field, hold, within=True)

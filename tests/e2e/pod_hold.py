@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from cedana_sched.kube.own_kinds.cached_hold import HoldSpec, HoldStatus, Preemp
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import STALE_SECONDS
 from cedana_sched.model.objects.object_names import hold_name
 from cedana_sched.model.preemption import Release, Signal
 from cedana_sched.model.records import HoldStep
@@ -29,32 +31,47 @@ from cedana_sched_webhooks.configuration import Configuration, RestoreContainer
 from cedana_sched_webhooks.holds.pod_eviction_hold import PodEvictionHold
 from cedana_sched_webhooks.metrics import Metrics
 from cedana_sched_webhooks.server import admission_application
+from tests.cluster.api.admission import wait_until_refused
+from tests.cluster.api.client import Api as ClusterApi
 from tests.cluster.api.client import Object
 from tests.cluster.cluster import Cluster
 from tests.cluster.control_plane.certificates import Authority
-from tests.e2e.product.volcano_queues import SCHEDULER
+from tests.cluster.fixtures.namespace import Namespace, container, pod
 
-ASKED = "the webhook of the test was asked"
+_ASKED = "the webhook of the test was asked"
 """What dry runs are told."""
 _PATH = "/mutate/pods/status"
 _HOLD_SECONDS = 600
 
 
-class VolcanoHold:
-    """What the webhook answers. `absent`: it does not answer, and the API server goes on without it."""
+class PodHold:
+    """What the webhook answers a scheduler. `absent`: it does not, and the API server goes on without it."""
 
-    def __init__(self, knowledge: AdmissionCaches, marker: EvictionMarker) -> None:
+    def __init__(self, knowledge: AdmissionCaches, marker: EvictionMarker, scheduler: str) -> None:
         self.absent = False
+        self._was_asked = asyncio.Event()
         self._knowledge = knowledge
         self._holds: dict[str, PreemptionHold] = {}
         configuration = Configuration(
-            namespace="-", scheduler_users=frozenset({SCHEDULER}), restore=RestoreContainer(image="-")
+            namespace="-", scheduler_users=frozenset({scheduler}), restore=RestoreContainer(image="-")
         )
         self._answers = PodEvictionHold(knowledge, configuration, marker, now=SERVER_TIME.now)
 
     @classmethod
     @asynccontextmanager
-    async def serving(cls, cluster: Cluster, folder: Path) -> AsyncIterator[tuple[VolcanoHold, Object]]:
+    async def in_force(cls, cluster: Cluster, api: ClusterApi, scheduler: str, folder: Path) -> AsyncIterator[PodHold]:
+        """One that the API server asks about each eviction of a protected pod by this user."""
+        async with cls._serving(cluster, scheduler, folder) as (hold, configuration):
+            await api.apply(configuration)
+            try:
+                await _is_asked(cluster, api, scheduler)
+                yield hold
+            finally:
+                await api.delete(configuration["apiVersion"], configuration["kind"], configuration["metadata"]["name"])
+
+    @classmethod
+    @asynccontextmanager
+    async def _serving(cls, cluster: Cluster, scheduler: str, folder: Path) -> AsyncIterator[tuple[PodHold, Object]]:
         """One that answers, and what makes the API server ask it."""
         authority, address = Authority(folder, "webhook-ca"), cluster.place.link[1]
         served = authority.issue("webhook", user="webhook", addresses=[address])
@@ -62,16 +79,25 @@ class VolcanoHold:
         context.load_cert_chain(served.certificate, served.key)
         async with Api.open(str(cluster.kubeconfig)) as api:
             marker = EvictionMarker(api, _now)
-            hold = cls(CacheInformers(api).caches, marker)
+            hold = cls(CacheInformers(api).caches, marker, scheduler)
             application = admission_application({_PATH: hold.answer}, asyncio.Event(), Metrics())
             async with running_beside(marker.run()), serve_http(application, 0, context, host=str(address)) as port:
                 trusted = base64.b64encode(authority.pair.certificate.read_bytes()).decode()
-                yield hold, _configuration(f"https://{address}:{port}{_PATH}", trusted)
+                yield hold, _configuration(f"https://{address}:{port}{_PATH}", trusted, scheduler)
 
     async def answer(self, request: Request) -> Answer:
         if request.dry_run:
-            return Answer("asked", refusal=Refusal(403, "Forbidden", ASKED))
+            return Answer("asked", refusal=Refusal(403, "Forbidden", _ASKED))
+        self._was_asked.set()
         return Answer("absent") if self.absent else self._answers.answer(request)
+
+    async def wait_until_unasked(self) -> None:
+        """Wait until the scheduler has given up: a client of the API server tries again ten times, once a second."""
+        with suppress(TimeoutError):
+            while True:
+                self._was_asked.clear()
+                async with asyncio.timeout(STALE_SECONDS):
+                    await self._was_asked.wait()
 
     def forget(self) -> None:
         """Another test begins, and holds are of the last one."""
@@ -110,7 +136,7 @@ class VolcanoHold:
         self._holds[hold.spec.uid] = hold
 
 
-def _configuration(url: str, trusted: str) -> Object:
+def _configuration(url: str, trusted: str, scheduler: str) -> Object:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/status"], "operations": ["UPDATE"]}
     webhook = {
         "name": "statuses.webhook.test",
@@ -119,7 +145,7 @@ def _configuration(url: str, trusted: str) -> Object:
         "failurePolicy": "Fail",
         "clientConfig": {"url": url, "caBundle": trusted},
         "objectSelector": {"matchLabels": {names.PROTECTED: "true"}},
-        "matchConditions": [{"name": "by-volcano", "expression": f"request.userInfo.username == '{SCHEDULER}'"}],
+        "matchConditions": [{"name": "by-scheduler", "expression": f"request.userInfo.username == '{scheduler}'"}],
         "rules": [rule],
     }
     return {
@@ -128,6 +154,16 @@ def _configuration(url: str, trusted: str) -> Object:
         "metadata": {"name": "conformance"},
         "webhooks": [webhook],
     }
+
+
+async def _is_asked(cluster: Cluster, api: ClusterApi, scheduler: str) -> None:
+    async with Namespace.created(cluster, api, "conformance-hold") as namespace:
+        never = pod("probe", container("none"), labels={names.PROTECTED: "true"}, schedulerName="nobody")
+        [probe] = await namespace.apply(never)
+        status = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
+        evicted = json.dumps({**probe, "status": {**probe["status"], **status}}).encode()
+        evicts = ("replace", "--subresource=status", "--dry-run=server", f"--as={scheduler}", "--filename=-")
+        await wait_until_refused(lambda: namespace.kubectl(*evicts, stdin=evicted), _ASKED)
 
 
 def _now() -> datetime:
