@@ -61,7 +61,7 @@ async def find_deletion_cause(api: Api, policies: Policies, pod: Pod) -> Deletio
 
 
 def _is_replacing(job: _Vcjob, owner: OwnerReference, pod: Pod) -> bool:
-    """Return whether the vcjob is the pod's, goes on, and still has a replica of the pod's task and index."""
+    """Return whether the vcjob is the pod's, is not over, and still has a replica of the pod's task and index."""
     if job.metadata.uid != owner.uid or job.metadata.deletion_timestamp is not None:
         return False
     labels = pod.metadata.labels
