@@ -146,8 +146,7 @@ class _Agent:
         self._paths = paths
         state, data = configuration.state, configuration.data
         self._feed = OrderFeed(api, node, self._perform, served=configuration.served_namespaces)
-        is_shutting_down = (lambda: False) if shutdown is None else shutdown.is_in_progress
-        self._pods = NodePods(api, node, self._feed, configuration.served_namespaces, is_shutting_down)
+        self._pods = NodePods(api, node, self._feed, configuration.served_namespaces, shutdown)
         self._order_guard = PodOrderGuard(self._perform_validated_order, self._pods.is_on_node, self._find_pod_names)
         wait_containerd = partial(wait_for_containerd, paths.agent_path(configuration.containerd_socket))
         self._restorer = PodRestorer(
@@ -320,7 +319,7 @@ def _make_kubelet_shutdown(configuration: AgentConfiguration) -> KubeletShutdown
     if not configuration.interruptions.node_shutdown:
         return None
     folder = _kubelet_folder(configuration)
-    return KubeletShutdown(folder, KubeletConfigurationReader(folder))
+    return KubeletShutdown(folder, configuration.data / "shutdown.json", KubeletConfigurationReader(folder))
 
 
 def _kubelet_folder(configuration: AgentConfiguration) -> Path:

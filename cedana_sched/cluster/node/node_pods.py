@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -30,6 +31,18 @@ mostly among the first. Each address is a request of its own: it returns one pod
 namespace may be many megabytes."""
 
 
+class NodeShutdown(Protocol):
+    """The kubelet's end of all pods of the node, without deleting them."""
+
+    def is_in_progress(self) -> bool:
+        """Return whether the kubelet ends them now."""
+        ...
+
+    def left_out_mark(self) -> str | None:
+        """Return the value of `names.NOT_PREEMPTED` of pods that are not saved from it; None if there is none."""
+        ...
+
+
 class NodePods:
     """Tracks the protected pods of this node. Run `run` as a task.
 
@@ -39,7 +52,7 @@ class NodePods:
     Args:
         feed: has the orders for the pods.
         served: namespaces in which a deletion is held until its cause is reported.
-        is_shutting_down: whether the kubelet ends the node's pods without deleting them.
+        shutdown: of the node; None if pods are not saved from it.
         now: seconds since the epoch, by the API server.
     """
 
@@ -49,10 +62,10 @@ class NodePods:
         node: str,
         feed: OrderFeed,
         served: ServedNamespaces = EVERYWHERE,
-        is_shutting_down: Callable[[], bool] = lambda: False,
+        shutdown: NodeShutdown | None = None,
         now: Callable[[], float] = SERVER_TIME.seconds,
     ) -> None:
-        self._is_shutting_down = is_shutting_down
+        self._shutdown = shutdown
         self._served = served
         self._now = now
         self.informer = Informer(
@@ -183,7 +196,7 @@ class NodePods:
 
     async def _is_end_unexplained(self, pod: Pod) -> bool:
         """Return whether the pod's end may be a shutdown of the node, or a preemption, that is not reported yet."""
-        if self._is_shutting_down():
+        if self._shutdown is not None and self._shutdown.is_in_progress():
             return True
         asks = pod.metadata.annotations.get(names.CONFIRM_DELETION)
         is_asking = asks == names.CONFIRM_ALWAYS or (asks == names.CONFIRM_IF_EVICTED and pod.is_evicted)
@@ -206,7 +219,7 @@ class NodePods:
     async def _wait_for_checkpoint_or_release(self, uid: str) -> None:
         """Return when a Checkpoint or an annotation explains the deletion, or the pod no longer runs."""
         by_checkpoint = asyncio.create_task(_wait_until(self._feed.checkpoints, lambda: self._has_checkpoint(uid)))
-        by_word = asyncio.create_task(_wait_until(self.present, lambda: _is_gone_or_not_preempted(self.pod(uid))))
+        by_word = asyncio.create_task(_wait_until(self.present, lambda: self._is_gone_or_not_preempted(uid)))
         waits = by_checkpoint, by_word
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -214,6 +227,13 @@ class NodePods:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+
+    def _is_gone_or_not_preempted(self, uid: str) -> bool:
+        if (pod := self.pod(uid)) is None or pod.finished:
+            return True
+        mark = pod.metadata.annotations.get(names.NOT_PREEMPTED)
+        left_out = self._shutdown.left_out_mark() if self._shutdown is not None else None
+        return mark is not None and mark in {"true", left_out}
 
     def _has_checkpoint(self, uid: str) -> bool:
         now = self._now()
@@ -231,10 +251,6 @@ class NodePods:
 def _backs_off(pod: Pod) -> bool:
     waiting = (status.state.get("waiting", {}) for status in pod.status.container_statuses)
     return any(one.get("reason") == "CrashLoopBackOff" for one in waiting)
-
-
-def _is_gone_or_not_preempted(pod: Pod | None) -> bool:
-    return pod is None or pod.finished or pod.metadata.annotations.get(names.NOT_PREEMPTED) == "true"
 
 
 async def _wait_until(shown: PresentPods | Informer[OrderedObject], holds: Callable[[], bool]) -> None:

@@ -106,9 +106,12 @@ SUSPENDED_AT: Final = f"{GROUP}/suspended-at"
 """Annotation of a held object, written by the webhook that allows an eviction by its update: when (RFC 3339), so that
 PreemptionHolds from before are known as those of an earlier run."""
 NOT_PREEMPTED: Final = f"{GROUP}/not-preempted"
-"""Annotation of a pod with `CONFIRM_DELETION`: `true`, its deletion is no preemption; or `NOT_BY_SCHEDULER`."""
+"""Annotation of a pod with `CONFIRM_DELETION`: `true`, its deletion is no preemption; or `NOT_BY_SCHEDULER`. Of
+any pod: `LEFT_OUT` and a key."""
 NOT_BY_SCHEDULER: Final = "by-scheduler"
 """Its scheduler has not preempted it, and the adapter that saves pods from other deletions decides."""
+LEFT_OUT: Final = "left-out-"
+"""Before the key of a notice: the pod is not saved from that shutdown of its node. Void once the notice is gone."""
 
 WRITER: Final = f"{GROUP}/writer"
 """Annotation of a ConfigMap of the coordinator: the coordinator that wrote it."""

@@ -5,6 +5,7 @@ An agent writes it on its own node. It is input from another component, so readi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -67,9 +68,24 @@ class NodeInterruption(msgspec.Struct, frozen=True, rename="camel"):
         """When the node ends at the earliest, in seconds since the epoch; None if unknown."""
         return None if self.not_before is None else datetime.fromisoformat(self.not_before).timestamp()
 
+    @property
+    def key(self) -> str:
+        """What tells this notice from other notices of any node."""
+        return notice_key(self.source, self.kind, self.not_before or self.observed)
+
     def is_same_notice(self, other: NodeInterruption | None) -> bool:
         """Whether only the times of observation differ, so that both are one notice, read twice."""
         return other is not None and self == msgspec.structs.replace(other, observed=self.observed)
+
+
+def notice_key(*texts: str) -> str:
+    """Return the key of the notice with these texts; part of a uid, or of an annotation's value."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+def left_out_mark(key: str) -> str:
+    """Return the value of `names.NOT_PREEMPTED` of a pod that is not saved from the shutdown with this key."""
+    return f"{names.LEFT_OUT}{key}"
 
 
 def most_urgent(interruptions: Iterable[NodeInterruption]) -> NodeInterruption | None:

@@ -21,6 +21,16 @@ DEADLINE = "2026-05-01T12:00:00.000000Z"
 """Of a checkpoint's eviction."""
 
 
+class Shutdown:
+    mark: str | None = None
+
+    def is_in_progress(self) -> bool:
+        return self.mark is not None
+
+    def left_out_mark(self) -> str | None:
+        return self.mark
+
+
 class Node:
     def __init__(self, api: Any = None) -> None:
         nothing = cast("Any", None)
@@ -28,8 +38,8 @@ class Node:
         self.feed.checkpoints.synced.set()
         self.feed.restores.synced.set()
         self.now = read_time(DEADLINE) or 0.0
-        self.shuts_down = False
-        self.pods = NodePods(api, "n1", self.feed, is_shutting_down=lambda: self.shuts_down, now=lambda: self.now)
+        self.shutdown = Shutdown()
+        self.pods = NodePods(api, "n1", self.feed, shutdown=self.shutdown, now=lambda: self.now)
         self._version = 0
 
     def put(
@@ -152,7 +162,7 @@ async def test_every_pod_of_a_node_that_shuts_down_waits_for_its_checkpoint(asks
     node = Node(cast("Any", Written(deleted=False)))
     node.put(asks, deleted=False)
     assert await node.is_released(), "a probe ends its container"
-    node.shuts_down = True
+    node.shutdown.mark = "left-out-2"
     assert not await node.is_released()
     node.order(CheckpointStep.DUMPING)
     assert not await node.is_released()
@@ -162,11 +172,19 @@ async def test_every_pod_of_a_node_that_shuts_down_waits_for_its_checkpoint(asks
 
 async def test_pod_that_is_left_out_of_a_shutdown_ends_at_once() -> None:
     node = Node(cast("Any", Written(deleted=False)))
-    node.shuts_down = True
+    node.shutdown.mark = "left-out-2"
     node.put(None, deleted=False)
     assert not await node.is_released()
-    node.put(None, deleted=False, not_preempted="true")
+    node.put(None, deleted=False, not_preempted="left-out-1")
+    assert not await node.is_released(), "that was another shutdown"
+    node.put(None, deleted=False, not_preempted="left-out-2")
     assert await node.is_released()
+
+
+async def test_pod_that_has_outlived_the_shutdown_that_left_it_out_waits_when_it_is_deleted() -> None:
+    node = Node()
+    node.put(names.CONFIRM_ALWAYS, not_preempted="left-out-1")
+    assert not await node.is_released()
 
 
 async def test_who_asks_is_let_go_by_a_word() -> None:
