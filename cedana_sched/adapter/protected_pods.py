@@ -12,6 +12,7 @@ from cedana_sched.kube.resources import PODS
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, is_namespace_uid, read_index
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.node_interruption import left_out_mark
 from cedana_sched.model.preemption import Victim, WorkloadRef
 
 log = structlog.get_logger(__name__)
@@ -59,8 +60,18 @@ async def mark_not_preempted(api: Api, pod: Pod) -> None:
     Raises:
         ApiError: the write failed.
     """
-    if pod.metadata.annotations.get(names.NOT_PREEMPTED) != "true":
-        await _annotate_not_preempted(api, pod, "true")
+    await _annotate_not_preempted(api, pod, "true")
+
+
+async def mark_left_out(api: Api, pod: Pod, notice: str) -> None:
+    """Mark a pod as not saved from the shutdown of its node with this key: its preStop hook does not wait. Idempotent.
+
+    The mark is void once the node has no such notice: the pod may outlive a shutdown.
+
+    Raises:
+        ApiError: the write failed.
+    """
+    await _annotate_not_preempted(api, pod, left_out_mark(notice))
 
 
 async def hand_over_deletion(api: Api, pod: Pod) -> None:
@@ -71,12 +82,13 @@ async def hand_over_deletion(api: Api, pod: Pod) -> None:
     Raises:
         ApiError: the write failed.
     """
-    if names.NOT_PREEMPTED not in pod.metadata.annotations:
+    if pod.metadata.annotations.get(names.NOT_PREEMPTED) != "true":
         await _annotate_not_preempted(api, pod, names.NOT_BY_SCHEDULER)
 
 
 async def _annotate_not_preempted(api: Api, pod: Pod, value: str) -> None:
-    await patch_same(api, PODS, pod.metadata, {"metadata": {"annotations": {names.NOT_PREEMPTED: value}}})
+    if pod.metadata.annotations.get(names.NOT_PREEMPTED) != value:
+        await patch_same(api, PODS, pod.metadata, {"metadata": {"annotations": {names.NOT_PREEMPTED: value}}})
 
 
 def find_identity(pod: Pod) -> Identity | None:

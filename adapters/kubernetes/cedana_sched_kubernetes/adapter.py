@@ -54,9 +54,11 @@ class KubernetesAdapter:
             self._policies.subscribe(selectors.on_policy_change)
         self._opt_in = AdminOptIn(self._namespaces.get, selectors, self._settings, cluster.served)
         self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_preemptible)
-        self._deletions = Deletions(self.name, cluster, concerns=self._explains_deletion_of)
         self._nodes = Informer(Watch(cluster.api, NODES, Node), unreadable)
         self._interruptions = NodeInterruptions(self.name, cluster, self._nodes)
+        self._deletions = Deletions(
+            self.name, cluster, concerns=self._explains_deletion_of, is_left_out=self._interruptions.is_left_out
+        )
         self._requests = RequestedEvictions(self.name, cluster, self._budgets)
 
     @classmethod

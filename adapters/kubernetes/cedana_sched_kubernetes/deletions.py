@@ -47,6 +47,7 @@ class Deletions:
         adapter: the name in records.
         cluster: the coordinator's shared clients and caches.
         concerns: whether this adapter explains the deletions of a protected pod.
+        is_left_out: whether a pod is not saved from a shutdown of its node that is in progress.
         now: the current time.
     """
 
@@ -56,11 +57,13 @@ class Deletions:
         cluster: ClusterAccess,
         *,
         concerns: Callable[[Pod], bool],
+        is_left_out: Callable[[Pod], bool],
         now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._adapter = adapter
         self._cluster = cluster
         self._concerns = concerns
+        self._is_left_out = is_left_out
         self._now = now
         self._signals: dict[str, Signal] = {}
         """By uid of the pod."""
@@ -116,7 +119,7 @@ class Deletions:
         is_released = asyncio.get_running_loop().time() < self._evicted.get(uid, 0.0)
         if is_released or _is_explained(pod) or not self._is_hook_waiting(pod):
             return
-        victim = build_victim(pod, self._cluster.policies)
+        victim = None if self._is_left_out(pod) else build_victim(pod, self._cluster.policies)
         if victim is None or not (
             victim.policy.on_final_deletion is OnFinalDeletion.SAVE or await self._successors.has_successor(pod)
         ):

@@ -1,13 +1,15 @@
 """Saves the pods of nodes that are about to be interrupted, as far as the time until then allows.
 
-A notice is followed by three steps: the pods' saves are planned, and those of the plan reported; the node is cordoned;
+A notice is followed by three steps: the node is cordoned; the pods' saves are planned, and those of the plan reported;
 and each pod whose save is released is evicted, so that it continues elsewhere. Budgets do not delay the saves: all pods
 of the node end with it. Whenever a save is over, whatever it led to, the pods that were left out are planned again.
 
 While the kubelet shuts the node down, it ends the pods itself: only pods whose preStop hook waits, or is yet to come,
-are saved; those that are left out end as without us; and a saved pod is not evicted.
+are saved; those that are left out end as without us; and a saved pod is not evicted. The mark of a pod that is left out
+names the notice: the pod may outlive a shutdown that is called off, or that the machine's end cuts off.
 
-If the notice is withdrawn, what was reported is cancelled, and our cordon is undone.
+If the notice is withdrawn, what was reported is cancelled, and our cordon is undone. Pods that are saved, and that the
+kubelet has not ended, run on.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import structlog
 from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.adapter.mark_removal import is_running
-from cedana_sched.adapter.protected_pods import build_victim, mark_not_preempted
+from cedana_sched.adapter.protected_pods import build_victim, mark_left_out
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.kube.builtin_kinds import Node, Pod
 from cedana_sched.kube.errors import ApiError
@@ -35,7 +37,7 @@ from cedana_sched.kube.watching import Informer
 from cedana_sched.kube.work_queue import WorkQueue
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import utc_datetime_of
-from cedana_sched.model.objects.node_interruption import InterruptionKind
+from cedana_sched.model.objects.node_interruption import InterruptionKind, left_out_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kubernetes.cordon import cordon, has_cordon_mark, undo_cordon
 from cedana_sched_kubernetes.node_notices import NodeNotice, notice_of
@@ -88,8 +90,8 @@ class NodeInterruptions:
         self._evictions = SavedPodEviction()
         self._released: set[str] = set()
         """Uids of such pods whose signal was released."""
-        self._explained: set[str] = set()
-        """Uids of pods with an Event that they are left out."""
+        self._explained: dict[str, str] = {}
+        """By uid of the pod: key of the last notice of which an Event says that the pod is left out."""
         self._noticed: set[str] = set()
         """Names of nodes that end, or may end."""
         self._queue: WorkQueue[str] = WorkQueue("interruption of a node", self._review)
@@ -174,13 +176,19 @@ class NodeInterruptions:
             if signal is not None and before.metadata.uid not in self._released:
                 self._plan_again(signal)
             self._released.discard(before.metadata.uid)
-            self._explained.discard(before.metadata.uid)
+            self._explained.pop(before.metadata.uid, None)
         has_started = now is not None and is_running(now) and (before is None or not is_running(before))
         if now is not None and has_started and now.spec.node_name in self._noticed:
             self._queue.add(now.spec.node_name)
 
+    def is_left_out(self, pod: Pod) -> bool:
+        """Return whether the pod is not saved from a shutdown of its node that is in progress."""
+        node = self._nodes.get(pod.spec.node_name)
+        notice = notice_of(node) if node is not None else None
+        return notice is not None and _is_marked_left_out(pod, notice)
+
     async def _review(self, name: str) -> None:
-        """Save the node's pods and cordon it; or cancel that.
+        """Cordon the node and save its pods; or cancel that.
 
         Raises:
             ApiError: the node cannot be cordoned or uncordoned, or a pod not be marked.
@@ -195,14 +203,24 @@ class NodeInterruptions:
                 self._record_risk(node, notice)
             await undo_cordon(self._cluster.api, node)
             return
-        await self._save_pods(node, notice)
-        await cordon(self._cluster.api, node, notice.key)
+        failures = [await self._cordon(node, notice), *await self._save_pods(node, notice)]
+        if (failure := next(filter(None, failures), None)) is not None:
+            raise failure
+
+    async def _cordon(self, node: Node, notice: NodeNotice) -> ApiError | None:
+        """Cordon the node; return why not: its pods are saved nevertheless."""
+        try:
+            await cordon(self._cluster.api, node, notice.key)
+        except ApiError as error:
+            log.warning("node is not cordoned", node=node.metadata.name, error=error.message)
+            return error
+        return None
 
     def _cancel_signals(self, name: str) -> None:
         for uid, signal in tuple(self._signals.items()):
             if signal.victims[0].workload.node == name:
                 del self._signals[uid]
-                if uid not in self._released:
+                if uid not in self._released or signal.reason == _REASONS[InterruptionKind.SHUTDOWN]:
                     self._readers.publish(PreemptionCancelled(signal.uid, WITHDRAWN))
                 self._released.discard(uid)
 
@@ -211,11 +229,11 @@ class NodeInterruptions:
         message = f"{notice.source} is likely to need the machine soon: its pods would be saved then"
         self._cluster.events.record_event(ObjectEvent(NODES.reference(name, uid=name), "InterruptionLikely", message))
 
-    async def _save_pods(self, node: Node, notice: NodeNotice) -> None:
+    async def _save_pods(self, node: Node, notice: NodeNotice) -> list[ApiError]:
         """Report the pods whose save fits, and record Events on the others.
 
-        Raises:
-            ApiError: a pod that the kubelet ends cannot be marked as left out.
+        Returns:
+            Why pods that the kubelet ends could not be marked as left out; each affects only its own pod.
         """
         name = node.metadata.name
         pods = {
@@ -224,18 +242,17 @@ class NodeInterruptions:
             if pod.spec.node_name == name and is_running(pod) and _may_be_saved(pod, notice)
         }
         if not pods.keys() - self._signals.keys():
-            return
+            return []
         rate, saves = await self._estimate_saves(name, pods)
         plan = self._plan(notice, rate, saves)
         for uid in plan.saved:
             if (signal := self._build_signal(pods[uid], notice)) is not None and uid not in self._signals:
                 self._signals[uid] = signal
                 self._readers.publish(Preempted(signal))
-        for uid in plan.left_out.keys() - self._explained:
-            self._explained.add(uid)
-            self._record_left_out(pods[uid], notice, plan.left_out[uid])
-            if notice.kind is InterruptionKind.SHUTDOWN:
-                await mark_not_preempted(self._cluster.api, pods[uid])
+        for uid, reason in plan.left_out.items():
+            if self._explained.get(uid) != notice.key:
+                self._explained[uid] = notice.key
+                self._record_left_out(pods[uid], notice, reason)
         log.info(
             "node is interrupted",
             node=name,
@@ -246,6 +263,21 @@ class NodeInterruptions:
             left_out=len(plan.left_out),
             bytes_per_second=round(rate),
         )
+        if notice.kind is not InterruptionKind.SHUTDOWN:
+            return []
+        async with asyncio.TaskGroup() as group:  # a webhook that does not answer for one pod delays no other's end
+            marks = [group.create_task(self._mark_left_out(pods[uid], notice), name=uid) for uid in plan.left_out]
+        return [error for mark in marks if (error := mark.result()) is not None]
+
+    async def _mark_left_out(self, pod: Pod, notice: NodeNotice) -> ApiError | None:
+        """Mark the pod; return why that was not possible, so that its hook waits in vain."""
+        try:
+            await mark_left_out(self._cluster.api, pod, notice.key)
+        except ApiError as error:
+            metadata = pod.metadata
+            log.warning("pod is not marked", namespace=metadata.namespace, pod=metadata.name, error=error.message)
+            return error
+        return None
 
     def _plan(self, notice: NodeNotice, rate: float, saves: dict[str, PodToSave]) -> SavePlan:
         """Plan the pods that are not reported yet, in the time that the reported ones leave."""
@@ -294,6 +326,10 @@ class NodeInterruptions:
 
 def _may_be_saved(pod: Pod, notice: NodeNotice) -> bool:
     """Return whether the pod's program does not end already."""
-    annotations = pod.metadata.annotations
-    is_held = names.PRESTOP_TOKEN in annotations and annotations.get(names.NOT_PREEMPTED) != "true"
-    return is_held or notice.kind is not InterruptionKind.SHUTDOWN
+    if notice.kind is not InterruptionKind.SHUTDOWN:
+        return True
+    return names.PRESTOP_TOKEN in pod.metadata.annotations and not _is_marked_left_out(pod, notice)
+
+
+def _is_marked_left_out(pod: Pod, notice: NodeNotice) -> bool:
+    return pod.metadata.annotations.get(names.NOT_PREEMPTED) == left_out_mark(notice.key)

@@ -9,13 +9,12 @@ event.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 import msgspec
 
 from cedana_sched.kube.builtin_kinds import Node
-from cedana_sched.model.objects.node_interruption import InterruptionKind, NodeInterruption, read_interruption
+from cedana_sched.model.objects.node_interruption import InterruptionKind, notice_key, read_interruption
 
 _TERMINATION_HANDLER: Final = "aws-node-termination-handler"
 _KINDS_OF_TAINTS: Final = {
@@ -51,20 +50,12 @@ def notice_of(node: Node) -> NodeNotice | None:
 
 def _annotated(node: Node) -> list[NodeNotice]:
     read = read_interruption(node.metadata.annotations)
-    return [] if read is None else [NodeNotice(_key(read), read.source, read.kind, read.ends_at)]
-
-
-def _key(read: NodeInterruption) -> str:
-    return _digest(read.source, read.kind, read.not_before or read.observed)
+    return [] if read is None else [NodeNotice(read.key, read.source, read.kind, read.ends_at)]
 
 
 def _tainted(node: Node) -> list[NodeNotice]:
     return [
-        NodeNotice(_digest(taint.key, taint.value), _TERMINATION_HANDLER, kind, None)
+        NodeNotice(notice_key(taint.key, taint.value), _TERMINATION_HANDLER, kind, None)
         for taint in node.spec.taints
         if (kind := _KINDS_OF_TAINTS.get(taint.key)) is not None
     ]
-
-
-def _digest(*texts: str) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]

@@ -25,9 +25,12 @@ from cedana_sched.model.objects.node_interruption import (
     InterruptionKind,
     InterruptionSource,
     NodeInterruption,
+    left_out_mark,
+    read_interruption,
     serialized_interruption,
 )
 from cedana_sched.model.preemption import Verdict
+from cedana_sched_kubernetes.deletions import DELETED
 from cedana_sched_kubernetes.node_interruptions import MARGIN_SECONDS, WITHDRAWN
 from tests.unit.adapters.kubernetes.kubernetes_stage import HOOKED, KubernetesStage, owner
 
@@ -489,17 +492,139 @@ async def test_pod_whose_end_nothing_holds_is_not_saved_while_its_node_shuts_dow
         assert signalled(coordinator) == [held.workload.name]
 
 
+def mark_of(stage: SpotStage, pod: RunningWorkload) -> str | None:
+    stored = stage.pod_of(pod)
+    assert stored is not None
+    mark: str | None = stored["metadata"]["annotations"].get(names.NOT_PREEMPTED)
+    return mark
+
+
+def put_hooked(stage: SpotStage, name: str) -> RunningWorkload:
+    """A pod that is too large to be saved, and whose preStop hook waits."""
+    pod = stage.put_sized(name, 40)
+    stage.change_pod(pod, {"metadata": {"annotations": HOOKED}})
+    return pod
+
+
+def delete(stage: SpotStage, pod: RunningWorkload) -> None:
+    """It ends in its grace period of 30 seconds."""
+    ends_at = datetime.now(tz=UTC) + timedelta(seconds=30)
+    deleted = {"deletionTimestamp": f"{ends_at:%Y-%m-%dT%H:%M:%SZ}", "deletionGracePeriodSeconds": 30}
+    stage.change_pod(pod, {"metadata": deleted})
+
+
+@asynccontextmanager
+async def left_out_of_shutdown(stage: SpotStage, *pods: RunningWorkload) -> AsyncIterator[Coordinator]:
+    """The pods are marked, and their hooks do not wait."""
+    async with stage.coordinated() as coordinator:
+        stage.announce(30, InterruptionKind.SHUTDOWN)
+        await stage.api.until(lambda: all(mark_of(stage, pod) is not None for pod in pods))
+        await stage.wait_until_reported()
+        assert signalled(coordinator) == []
+        yield coordinator
+
+
 async def test_pod_that_is_left_out_of_a_shutdown_ends_at_once(events: list[ObjectEvent]) -> None:
     """The seconds that are left are its own: its hook does not wait."""
     stage = SpotStage()
-    large = stage.put_sized("large-0", 40)
-    stage.change_pod(large, {"metadata": {"annotations": HOOKED}})
-    async with stage.coordinated() as coordinator:
-        stage.announce(30, InterruptionKind.SHUTDOWN)
-        await stage.api.until(lambda: stage.is_cordoned)
-        await stage.wait_until_reported()
-        assert signalled(coordinator) == []
-    pod = stage.pod_of(large)
-    assert pod is not None
-    assert pod["metadata"]["annotations"][names.NOT_PREEMPTED] == "true"
+    large = put_hooked(stage, "large-0")
+    async with left_out_of_shutdown(stage, large):
+        notice = read_interruption(stage.node["metadata"]["annotations"])
+        assert notice is not None
+        assert mark_of(stage, large) == left_out_mark(notice.key)
     assert [event.reason for event in events] == ["NotSavedInTime"]
+
+
+async def test_pod_that_outlives_a_shutdown_is_saved_when_it_is_deleted() -> None:
+    """The machine was off before the kubelet has set the pod to Failed, or did not end."""
+    stage = SpotStage()
+    large = put_hooked(stage, "large-0")
+    async with left_out_of_shutdown(stage, large) as coordinator:
+        stage.withdraw_notice()
+        await stage.api.until(lambda: not stage.is_cordoned)
+        delete(stage, large)
+        assert (await coordinator.wait_for_signal(large)).reason == DELETED
+
+
+async def test_pod_that_is_left_out_is_not_saved_when_it_is_deleted_as_well() -> None:
+    """Its program ends already."""
+    stage = SpotStage()
+    large = put_hooked(stage, "large-0")
+    async with left_out_of_shutdown(stage, large) as coordinator:
+        delete(stage, large)
+        await stage.api.until(lambda: mark_of(stage, large) == "true")
+        assert coordinator.heard == []
+
+
+async def test_pod_may_be_left_out_of_one_shutdown_after_another(events: list[ObjectEvent]) -> None:
+    stage = SpotStage()
+    large = put_hooked(stage, "large-0")
+    async with left_out_of_shutdown(stage, large):
+        first = mark_of(stage, large)
+        stage.withdraw_notice()
+        await stage.api.until(lambda: not stage.is_cordoned)
+        stage.announce(31, InterruptionKind.SHUTDOWN)
+        await stage.api.until(lambda: mark_of(stage, large) != first)
+    assert [event.reason for event in events] == ["NotSavedInTime", "NotSavedInTime"]
+
+
+async def test_pod_that_a_shutdown_left_out_is_saved_from_the_next_one() -> None:
+    stage = SpotStage()
+    large = put_hooked(stage, "large-0")
+    async with left_out_of_shutdown(stage, large) as coordinator:
+        stage.announce(900, InterruptionKind.SHUTDOWN)
+        assert (await coordinator.wait_for_signal(large)).reason == "NodeShutdown"
+
+
+async def test_pod_that_cannot_be_marked_affects_no_other(
+    monkeypatch: pytest.MonkeyPatch, events: list[ObjectEvent]
+) -> None:
+    stage = SpotStage()
+    pods = [put_hooked(stage, f"large-{number}") for number in range(4)]
+    refused = {"large-0", "large-2"}
+    patch = stage.api.patch
+
+    async def refuse(resource: Any, name: str, *arguments: Any, **named: Any) -> Any:
+        if name in refused:
+            raise ApiUnavailableError("a webhook does not answer")
+        return await patch(resource, name, *arguments, **named)
+
+    monkeypatch.setattr(stage.api, "patch", refuse)
+    async with left_out_of_shutdown(stage, pods[1], pods[3]):
+        assert stage.is_cordoned
+        assert [mark_of(stage, pod) for pod in pods[::2]] == [None, None]
+        refused.clear()
+        await stage.api.until(lambda: all(mark_of(stage, pod) is not None for pod in pods))
+    assert len(events) == len(pods)
+
+
+async def test_pods_of_a_node_that_cannot_be_cordoned_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = SpotStage()
+    patch, is_refused = stage.api.patch, True
+
+    async def refuse(resource: Any, *arguments: Any, **named: Any) -> Any:
+        if resource == NODES and is_refused:
+            raise ApiUnavailableError("a webhook does not answer")
+        return await patch(resource, *arguments, **named)
+
+    monkeypatch.setattr(stage.api, "patch", refuse)
+    async with stage.coordinated() as coordinator:
+        (pod,) = await stage.start()
+        stage.announce()
+        await coordinator.wait_for_signal(pod)
+        assert not stage.is_cordoned
+        is_refused = False
+        await stage.api.until(lambda: stage.is_cordoned)
+
+
+async def test_pod_that_is_saved_runs_on_when_the_shutdown_is_called_off() -> None:
+    """It would stay frozen: the kubelet does not end it, and nothing evicts it."""
+    stage = SpotStage()
+    async with stage.coordinated() as coordinator:
+        (pod,) = await stage.start()
+        stage.announce(60, InterruptionKind.SHUTDOWN)
+        signal = await coordinator.wait_for_signal(pod)
+        await coordinator.release(signal, Verdict.COMMITTED)
+        assert coordinator.cancellations() == set()
+        stage.withdraw_notice()
+        assert (await coordinator.wait_for_cancellation(signal)).why == WITHDRAWN

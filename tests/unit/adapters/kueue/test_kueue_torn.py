@@ -16,6 +16,7 @@ from cedana_sched.kube.builtin_kinds import PREEMPTION, Pod
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.node_interruption import left_out_mark
 from cedana_sched.model.preemption import Signal
 from cedana_sched_kueue.managed_objects import ManagedObject
 from cedana_sched_kueue.objects import Workload
@@ -224,6 +225,17 @@ async def test_who_is_not_evicted_is_handed_over_where_another_adapter_saves_del
     stage = Stage()
     stage.settings = {"handsOverDeletions": True}
     (victim,) = await stage.start()
+    async with stage.adapter():
+        stage.remove_pod(victim)
+        await asyncio.wait_for(stage.api.until(lambda: stage.said_of(victim) == names.NOT_BY_SCHEDULER), 60)
+
+
+async def test_who_has_outlived_a_shutdown_that_left_it_out_is_handed_over_too() -> None:
+    stage = Stage()
+    stage.settings = {"handsOverDeletions": True}
+    (victim,) = await stage.start()
+    marked = {"annotations": {names.NOT_PREEMPTED: left_out_mark("1")}}
+    stage.api.merge(PODS, victim.workload.name, NAMESPACE, {"metadata": marked})
     async with stage.adapter():
         stage.remove_pod(victim)
         await asyncio.wait_for(stage.api.until(lambda: stage.said_of(victim) == names.NOT_BY_SCHEDULER), 60)
