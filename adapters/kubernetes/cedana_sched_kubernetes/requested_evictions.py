@@ -30,6 +30,7 @@ from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict
+from cedana_sched_kubernetes.budget_lag import BudgetLag
 from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
 from cedana_sched_kubernetes.objects import EVICTION_API, TAINT, DisruptionBudget
 from cedana_sched_kubernetes.saved_pod_eviction import SavedPodEviction
@@ -71,9 +72,8 @@ class RequestedEvictions:
         """By uid of the pod: reported, and neither deleted nor cancelled."""
         self._waiting: dict[str, Pod] = {}
         """By uid: marked pods whose budget does not allow their eviction now."""
-        self._unshown: dict[tuple[str, str], set[str]] = {}
-        """By namespace and name of a budget: uids of its reported pods that have ended or ceased to be ready, which its
-        status does not show yet."""
+        self._lag = BudgetLag()
+        """Of reported pods."""
         self._evictions = SavedPodEviction()
         self._readers: ReportFanout[Report] = ReportFanout()
 
@@ -151,24 +151,26 @@ class RequestedEvictions:
         uid = pod.metadata.uid
         if now is None or not is_running(now):
             self._waiting.pop(uid, None)
-            if (request := self._requests.pop(uid, None)) is not None:
-                self._await_update_of_budget(request)
+            request = self._requests.pop(uid, None)
+            is_ready = False
         elif (request := self._requests.get(uid)) is None:
             self._review(now)
-        elif before is not None and before.ready and not now.ready:  # a frozen pod fails its probes sooner or later
+            return
+        else:
+            is_ready = now.ready  # a frozen pod fails its probes sooner or later
+        if request is not None and before is not None and before.ready and not is_ready:
             self._await_update_of_budget(request)
 
     def _await_update_of_budget(self, request: _Request) -> None:
-        if budget := request.mark.budget:
-            metadata = request.pod.metadata
-            self._unshown.setdefault((metadata.namespace, budget), set()).add(metadata.uid)
+        if (budget := self._budget_of(request.pod, request.mark)) is not None:
+            self._lag.add(budget, request.pod.metadata.uid)
 
     def _on_budget_change(self, before: DisruptionBudget | None, now: DisruptionBudget | None) -> None:
         budget = now or before
         if budget is None:
             return
         metadata = budget.metadata
-        self._unshown.pop((metadata.namespace, metadata.name), None)
+        self._lag.on_budget_change(before, now)
         for pod in tuple(self._waiting.values()):
             if pod.metadata.namespace == metadata.namespace:
                 self._review(pod)
@@ -192,16 +194,18 @@ class RequestedEvictions:
         self._readers.publish(Preempted(signal))
 
     def _is_allowed_by_budget(self, pod: Pod, mark: EvictionMark) -> bool:
-        budget = self._budgets.get(mark.budget, pod.metadata.namespace) if mark.budget else None
-        if budget is None:
+        if (budget := self._budget_of(pod, mark)) is None:
             return True
         namespace = pod.metadata.namespace
         in_flight = {
             uid
             for uid, one in self._requests.items()
             if one.mark.budget == mark.budget and one.pod.metadata.namespace == namespace and self._is_ready(one)
-        } | self._unshown.get((namespace, mark.budget), set())
+        } | self._lag.unshown_pods(budget)
         return budget.allows(is_ready=pod.ready, in_flight=len(in_flight))
+
+    def _budget_of(self, pod: Pod, mark: EvictionMark) -> DisruptionBudget | None:
+        return self._budgets.get(mark.budget, pod.metadata.namespace) if mark.budget else None
 
     def _is_ready(self, request: _Request) -> bool:
         """Return whether the budget still counts the pod as healthy."""

@@ -13,7 +13,7 @@ from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, serialized_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict
-from cedana_sched_kubernetes import saved_pod_eviction
+from cedana_sched_kubernetes import budget_lag, saved_pod_eviction
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, EVICTION_API, TAINT
 from tests.unit.adapters.kubernetes.kubernetes_stage import NAMESPACE, KubernetesStage
 
@@ -149,6 +149,43 @@ async def test_pod_that_is_frozen_for_so_long_that_it_fails_its_probes_still_tak
             assert coordinator.preemptions() == {signal.uid}
 
             put_budget(stage, 1)  # another pod became ready
+            await coordinator.wait_for_signal(second)
+
+
+async def test_pod_that_was_not_ready_before_its_eviction_takes_its_budget_once() -> None:
+    """The budget has ceased to count it before, so that its status does not change when the pod ends."""
+    stage = KubernetesStage()
+    put_budget(stage, 1)
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            unready, other = await stage.start(members=2)
+            stage.change_pod(other, {"status": READY})
+            mark(stage, unready, budget="md")
+            await adapter.release(committed(await coordinator.wait_for_signal(unready)))
+            await stage.wait_until_reported()
+            assert await stage.is_evicted(unready)
+            mark(stage, other, budget="md")
+            await coordinator.wait_for_signal(other)
+
+
+async def test_status_of_a_budget_that_is_seen_before_the_end_of_its_pod_blocks_no_other_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = KubernetesStage()
+    put_budget(stage, 1)
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            first, second, signal = await take_budget(stage, coordinator)
+            put_budget(stage, 1)  # it allows one more than the first
+            stage.remove_pod(first)
+            await stage.wait_until_reported()
+            mark(stage, second, ago=2, budget="md")
+            await stage.wait_until_reported()
+            assert coordinator.preemptions() == {signal.uid}, "no status may have followed yet"
+            monkeypatch.setattr(budget_lag, "LONGEST_SECONDS", 0.0)
+            mark(stage, second, ago=1, budget="md")
             await coordinator.wait_for_signal(second)
 
 
