@@ -20,6 +20,9 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
 
+OptedInSink = Callable[[str | None], None]
+"""Gets the namespace of the pods that may be opted in now; None: pods of any namespace may be."""
+
 
 class Policies(Protocol):
     """The cluster's CheckpointPolicies."""
@@ -152,7 +155,7 @@ class OptingIn(Protocol):
         """
         ...
 
-    def on_more_opted_in(self, sink: Callable[[], None]) -> None:
+    def on_more_opted_in(self, sink: OptedInSink) -> None:
         """Register `sink`, called when `opt_in_annotations` may yield more for further pods. Must not block."""
         ...
 

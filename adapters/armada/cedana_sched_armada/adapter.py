@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import structlog
 
-from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, Diagnosing, Gangs, OptingIn
+from cedana_sched.adapter.cluster_contract import (
+    ClusterAccess,
+    ClusterAdapter,
+    Diagnosing,
+    Gangs,
+    OptedInSink,
+    OptingIn,
+)
 from cedana_sched.adapter.contract import HoldsEvictions
 from cedana_sched.adapter.protected_pods import mark_not_preempted
 from cedana_sched.adapter.report_fanout import ReportFanout
@@ -160,7 +167,7 @@ class ArmadaAdapter:
         """See `adapter.cluster_contract.OptingIn`."""
         return self._opt_in.annotations_for(pod)
 
-    def on_more_opted_in(self, sink: Callable[[], None]) -> None:
+    def on_more_opted_in(self, sink: OptedInSink) -> None:
         """See `adapter.cluster_contract.OptingIn`: its queues are settings, which do not change."""
 
     async def reports(self) -> AsyncIterator[ArmadaReport]:

@@ -9,11 +9,11 @@ deletions that the other adapter hands over, because they are not its scheduler'
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, OptingIn, QueuePolicies
+from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, OptedInSink, OptingIn, QueuePolicies
 from cedana_sched.adapter.contract import Report
 from cedana_sched.adapter.marked_evictions import MarkedEvictions
 from cedana_sched.adapter.settings import read_section
@@ -24,11 +24,11 @@ from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, NAMESPACES, NODES
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.preemption import Release, Verdict
-from cedana_sched_kubernetes.admin_opt_in import AdminOptIn, is_protecting
+from cedana_sched_kubernetes.admin_opt_in import AdminOptIn
 from cedana_sched_kubernetes.deletions import Deletions, is_handed_over
 from cedana_sched_kubernetes.node_interruptions import NodeInterruptions
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, DisruptionBudget, Namespace
-from cedana_sched_kubernetes.policy_selectors import PolicySelectors
+from cedana_sched_kubernetes.policy_selectors import PolicySelectors, is_selecting_more
 from cedana_sched_kubernetes.requested_evictions import RequestedEvictions
 from cedana_sched_kubernetes.settings import Settings
 
@@ -93,18 +93,16 @@ class KubernetesAdapter:
         """See `adapter.cluster_contract.OptingIn`."""
         return self._opt_in.annotations_for(pod)
 
-    def on_more_opted_in(self, sink: Callable[[], None]) -> None:
+    def on_more_opted_in(self, sink: OptedInSink) -> None:
         """See `adapter.cluster_contract.OptingIn`."""
 
         def on_namespace_change(before: Namespace | None, now: Namespace | None) -> None:
-            if now is None or (before is not None and before.metadata.labels == now.metadata.labels):
-                return
-            if self._settings.pod_selectors or is_protecting(now):
-                sink()
+            if now is not None and self._opt_in.protects_more(before, now):
+                sink(now.metadata.name)
 
         def on_policy_change(before: CachedPolicy | None, now: CachedPolicy | None) -> None:
-            if now is not None and (before is None or before.spec != now.spec):
-                sink()
+            if now is not None and is_selecting_more(before, now):
+                sink(None)
 
         self._namespaces.subscribe(on_namespace_change)
         if self._policies is not None:

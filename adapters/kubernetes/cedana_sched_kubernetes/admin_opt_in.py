@@ -49,6 +49,14 @@ class AdminOptIn(OptIn):
         protection = self._protection_by_namespace(namespace)
         return None if protection is None else protection.policy
 
+    def protects_more(self, before: Namespace | None, now: Namespace) -> bool:
+        """Return whether pods of a namespace may be protected since it has changed; `before` is None if it is new."""
+        if before is None:
+            return is_protecting(now) or bool(self._selectors.policies_selecting_in(now))
+        if is_protecting(now) and not is_protecting(before):
+            return True
+        return bool(self._selectors.policies_selecting_in(now) - self._selectors.policies_selecting_in(before))
+
     def is_job_protected(self, job: Object, namespace: str) -> bool:
         """Return whether the pods of a Job, which names no id, will be protected."""
         template = job["spec"]["template"]

@@ -13,8 +13,8 @@ from typing import Final
 from cedana_sched_kubernetes.objects import DisruptionBudget
 
 LONGEST_SECONDS: Final = 30.0
-"""How long the controller takes at most. A status that is seen before the change of the pod may show it already: then no
-other one may follow."""
+"""How long the controller takes at most. A status that is seen before the change of the pod may show it: then no other
+one may follow."""
 
 _Key = tuple[str, str]
 """Namespace and name of a budget."""

@@ -26,6 +26,19 @@ class _Selection(msgspec.Struct, frozen=True):
     pods: Mapping[str, Any]
     namespaces: Mapping[str, Any] | None
 
+    @property
+    def conditions(self) -> tuple[Any, ...]:
+        """What pods and namespaces have to be."""
+        return self.pods, self.namespaces, self.spec.allowed_namespaces
+
+    def is_selecting_in(self, policy: str, name: str, namespace: Namespace | None) -> bool:
+        """Return whether the policy of that name selects pods in the namespace of that name; None: it is not known."""
+        if not may_namespace_use(policy, self.spec, name):
+            return False
+        if self.namespaces is None:
+            return True
+        return namespace is not None and selects(self.namespaces, namespace.metadata.labels)
+
 
 class PolicySelectors:
     """The selectors of all policies; subscribe `on_policy_change` to them.
@@ -57,12 +70,23 @@ class PolicySelectors:
     def is_selecting_in(self, policy: str, namespace: str) -> bool:
         """Return whether the policy selects pods in that namespace."""
         selection = self._selections.get(policy)
-        if selection is None or not may_namespace_use(policy, selection.spec, namespace):
-            return False
-        if selection.namespaces is None:
-            return True
-        found = self._namespace(namespace)
-        return found is not None and selects(selection.namespaces, found.metadata.labels)
+        return selection is not None and selection.is_selecting_in(policy, namespace, self._namespace(namespace))
+
+    def policies_selecting_in(self, namespace: Namespace) -> set[str]:
+        """Return the policies that select pods in a namespace with these labels."""
+        name = namespace.metadata.name
+        return {
+            policy
+            for policy, selection in self._selections.items()
+            if selection.is_selecting_in(policy, name, namespace)
+        }
+
+
+def is_selecting_more(before: CachedPolicy | None, now: CachedPolicy) -> bool:
+    """Return whether a policy may select further pods since it has changed; `before` is None if it is new."""
+    selection = _read_selection(now)
+    earlier = None if before is None else _read_selection(before)
+    return selection is not None and (earlier is None or selection.conditions != earlier.conditions)
 
 
 def _read_selection(policy: CachedPolicy) -> _Selection | None:

@@ -7,7 +7,7 @@ Volcano's configuration.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
@@ -18,6 +18,7 @@ from cedana_sched.adapter.cluster_contract import (
     ClusterAdapter,
     Diagnosing,
     Gangs,
+    OptedInSink,
     OptingIn,
     QueuePolicies,
 )
@@ -122,12 +123,12 @@ class VolcanoAdapter:
         """See `adapter.cluster_contract.OptingIn`."""
         return self._opt_in.annotations_for(pod)
 
-    def on_more_opted_in(self, sink: Callable[[], None]) -> None:
+    def on_more_opted_in(self, sink: OptedInSink) -> None:
         """See `adapter.cluster_contract.OptingIn`."""
 
         def heard(before: PartialObject | None, now: PartialObject | None) -> None:
             if now is not None and is_protecting(now) and (before is None or not is_protecting(before)):
-                sink()
+                sink(None)
 
         self._queues.subscribe(heard)
 

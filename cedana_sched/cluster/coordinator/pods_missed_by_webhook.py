@@ -114,7 +114,8 @@ class PodsMissedByWebhook:
         """Templates whose pods request no protection."""
         self._unanswered: dict[str, PublishEvent] = {}
         """By pod: the event to publish once its marks show. Their write may succeed although its response is lost."""
-        self._is_due = False
+        self._due_namespaces: set[str | None] = set()
+        """Namespaces whose pods are to be checked again; None: all are."""
         self.unlabelled = Informer(_build_pod_watch(api, f"!{names.PROTECTED}", served), events.record_unreadable)
         self.refused = Informer(_build_pod_watch(api, f"{names.PROTECTED}=false", served), events.record_unreadable)
         self._looking = WorkQueue("protection of a pod that no webhook has seen", self._check_pod)
@@ -140,17 +141,21 @@ class PodsMissedByWebhook:
         is_left = not _LEFT_ALONE.isdisjoint(metadata.annotations)
         return not is_left and names.PROTECTED not in metadata.labels and metadata.deletion_timestamp is None
 
-    def _look_again_soon(self) -> None:
+    def _look_again_soon(self, namespace: str | None) -> None:
         """Coalesce: queues are listed together."""
-        if not self._is_due:
-            self._is_due = True
+        if not self._due_namespaces:
             asyncio.get_running_loop().call_soon(self._look_again)
+        self._due_namespaces.add(namespace)
 
     def _look_again(self) -> None:
-        self._is_due = False
-        self._strangers.clear()
+        due, self._due_namespaces = self._due_namespaces, set()
+        is_everywhere = None in due
+        for template in tuple(self._strangers):
+            if is_everywhere or template[0] in due:
+                del self._strangers[template]
         for pod in self.unlabelled:
-            self._on_unlabelled_pod_changed(None, pod)
+            if is_everywhere or pod.metadata.namespace in due:
+                self._on_unlabelled_pod_changed(None, pod)
 
     def _on_refused_pod_changed(self, before: PartialObject | None, now: PartialObject | None) -> None:
         if (

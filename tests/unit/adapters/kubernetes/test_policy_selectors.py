@@ -213,14 +213,35 @@ async def test_running_pods_are_looked_at_again_when_a_policy_selects_more() -> 
     stage = stage_with({})
     async with stage.adapter() as adapter:
         assert isinstance(adapter, KubernetesAdapter)
-        told: list[None] = []
-        adapter.on_more_opted_in(lambda: told.append(None))
-        stage.api.put(CHECKPOINT_POLICIES, {"metadata": {"name": "saved"}, "spec": {"podSelector": MD}})
-        await stage.wait_until_reported()
-        assert len(told) == 1
+        told: list[str | None] = []
+        adapter.on_more_opted_in(told.append)
+        saved: Object = {"podSelector": MD}
+        for spec in (saved, {**saved, "deadlineSeconds": 60}, {"deadlineSeconds": 60}):
+            stage.api.put(CHECKPOINT_POLICIES, {"metadata": {"name": "saved"}, "spec": spec})
+            await stage.wait_until_reported()
+        assert told == [None]
         stage.api.remove(CHECKPOINT_POLICIES, "saved", None)
         await stage.wait_until_reported()
         assert dict(adapter.opt_in_annotations(pod())) == {}
+
+
+async def test_pods_of_a_namespace_are_looked_at_again_when_its_labels_are_selected() -> None:
+    of_team: Object = {"podSelector": MD, "namespaceSelector": TEAM}
+    stage = stage_with({"saved": of_team})
+    async with stage.adapter() as adapter:
+        assert isinstance(adapter, KubernetesAdapter)
+        told: list[str | None] = []
+        await stage.wait_until_reported()
+        adapter.on_more_opted_in(told.append)
+        for labels in ({"stage": "test"}, {"stage": "test", "team": "ml"}, {"team": "bio"}, {"team": "bio", "a": "b"}):
+            stage.api.merge(NAMESPACES, NAMESPACE, None, {"metadata": {"labels": labels}})
+            await stage.wait_until_reported()
+        assert told == [NAMESPACE]
+        stage.api.put(NAMESPACES, {"metadata": {"name": "new"}})
+        stage.api.put(NAMESPACES, {"metadata": {"name": "team", "labels": {"team": "bio"}}})
+        stage.api.put(NAMESPACES, {"metadata": {"name": "protected", "labels": {names.PROTECT: "true"}}})
+        await stage.wait_until_reported()
+        assert told == [NAMESPACE, "team", "protected"]
 
 
 def job(job_labels: Object | None = None, scheduler: str | None = None) -> Object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.adapter.cluster_contract import OptingIn
+from cedana_sched.adapter.cluster_contract import OptedInSink, OptingIn
 from cedana_sched.cluster.coordinator import pods_missed_by_webhook
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
 from cedana_sched.cluster.coordinator.pods_missed_by_webhook import PodsMissedByWebhook
@@ -247,13 +247,13 @@ class Queues:
 
     def __init__(self, given: dict[str, str]) -> None:
         self.given = given
-        self.more: Callable[[], None] = lambda: None
+        self.more: OptedInSink = lambda _: None
 
     def opt_in_annotations(self, pod: Object) -> Mapping[str, str]:
         assert pod["metadata"]["name"] == "md-0-x"
         return self.given
 
-    def on_more_opted_in(self, sink: Callable[[], None]) -> None:
+    def on_more_opted_in(self, sink: OptedInSink) -> None:
         self.more = sink
 
 
@@ -310,16 +310,28 @@ async def test_who_asks_for_protection_is_who_the_webhook_protects(said: str | N
         ) == expected
 
 
-async def test_pod_whose_queue_is_heard_of_after_it_is_looked_at_again() -> None:
+@pytest.mark.parametrize("namespaces", [["bio"], [None], ["lab", "bio"]])
+async def test_pod_whose_queue_is_heard_of_after_it_is_looked_at_again(namespaces: list[str | None]) -> None:
     queues = Queues({})
     world = World(pod(said=None), queues=(queues,))
     assert await world.sees() is None
     async with world.looking():
         queues.given = BY_QUEUE
-        queues.more()
-        queues.more()
+        for namespace in namespaces:
+            queues.more(namespace)
     (patch,) = world.patches
     assert patch["metadata"]["annotations"][names.ID] == "md-1a2b"
+
+
+async def test_pods_of_other_namespaces_are_not_looked_at_again() -> None:
+    """Whoever may write the labels of one namespace causes no reads of others' pods."""
+    queues = Queues({})
+    world = World(pod(said=None), queues=(queues,))
+    assert await world.sees() is None
+    read = world.read
+    async with world.looking():
+        queues.more("lab")
+    assert world.read == read
 
 
 @pytest.mark.parametrize(
