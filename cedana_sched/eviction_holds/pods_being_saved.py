@@ -1,9 +1,14 @@
-"""Whether any pod is being saved now; checked at every eviction, so computed without a scan of all holds."""
+"""Whether any pod is being saved now, anywhere or in one namespace.
+
+It is checked at every eviction, so computed without a scan of all holds.
+"""
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from cedana_sched.kube.own_kinds.cached_hold import PreemptionHold
 from cedana_sched.model.records import HoldStep
@@ -13,13 +18,17 @@ Key = tuple[str, str]
 EVICTION_TAKES = timedelta(seconds=5)
 """From a release until the scheduler has retried; it retries about once a second."""
 
+MOST_STALE: Final = 64
+"""Stale entries of a heap that are kept, besides as many as there are others."""
+
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class PodsBeingSaved:
     """In-flight holds of single pods, ordered by begin and by end.
 
-    Both orders are heaps; changed or ended entries are popped lazily from the tops, each hold once.
+    Both orders are heaps; changed or ended entries are popped lazily from the tops, each hold once, and removed
+    together once they are most of a heap.
     """
 
     def __init__(self) -> None:
@@ -42,6 +51,11 @@ class PodsBeingSaved:
         heapq.heappush(self._ending, (_hold_ends_at(now), self._noted, name))
         if now.spec.creation_time:
             heapq.heappush(self._begun, (datetime.fromisoformat(now.spec.creation_time), self._noted, name))
+        if len(self._ending) > 2 * len(self._current) + MOST_STALE:
+            self._ending = [entry for entry in self._ending if self._is_current(entry)]
+            self._begun = [entry for entry in self._begun if self._is_current(entry)]
+            heapq.heapify(self._ending)
+            heapq.heapify(self._begun)
 
     def oldest_begin(self, now: datetime) -> datetime | None:
         """Return when the oldest in-flight hold began; None if there is none."""
@@ -60,6 +74,30 @@ class PodsBeingSaved:
 
     def _is_current(self, entry: tuple[datetime, int, Key]) -> bool:
         return self._current.get(entry[2]) == entry[1]
+
+
+class PodsBeingSavedByNamespace:
+    """`PodsBeingSaved` of each namespace that has holds."""
+
+    def __init__(self) -> None:
+        self._of_namespace: dict[str, PodsBeingSaved] = {}
+        self._cached: Counter[str] = Counter()
+        """Holds by namespace."""
+
+    def on_hold_change(self, before: PreemptionHold | None, now: PreemptionHold | None) -> None:
+        """Sink of an informer."""
+        if (hold := now or before) is None:
+            return
+        namespace = hold.metadata.namespace
+        self._of_namespace.setdefault(namespace, PodsBeingSaved()).on_hold_change(before, now)
+        self._cached[namespace] += (now is not None) - (before is not None)
+        if self._cached[namespace] <= 0:
+            del self._cached[namespace], self._of_namespace[namespace]
+
+    def last_end(self, namespace: str, now: datetime) -> datetime | None:
+        """See `PodsBeingSaved.last_end`."""
+        found = self._of_namespace.get(namespace)
+        return None if found is None else found.last_end(now)
 
 
 def _hold_key_of(hold: PreemptionHold) -> Key:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from cedana_sched.eviction_holds.pods_being_saved import PodsBeingSaved
+from cedana_sched.eviction_holds.pods_being_saved import PodsBeingSaved, PodsBeingSavedByNamespace
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint
 from cedana_sched.kube.own_kinds.cached_hold import CappedHold, PreemptionHold
@@ -36,6 +36,7 @@ class PreemptionIndex:
             )
         )
         self._pods_being_saved = PodsBeingSaved()
+        self._pods_being_saved_in = PodsBeingSavedByNamespace()
 
     def on_checkpoint_change(self, before: Checkpoint | None, now: Checkpoint | None) -> None:
         """Sink of an informer."""
@@ -49,6 +50,7 @@ class PreemptionIndex:
         for index in (self._holds, self._holds_of_object):
             index.on_object_change(before, now)
         self._pods_being_saved.on_hold_change(before, now)
+        self._pods_being_saved_in.on_hold_change(before, now)
 
     def checkpoints_of(self, namespace: str, identifier: str, index: int) -> tuple[Checkpoint, ...]:
         return self._of_replica.objects_of((namespace, identifier, index))
@@ -70,7 +72,7 @@ class PreemptionIndex:
         since = self._pods_being_saved.oldest_begin(now)
         return since is not None and now - since > began_before
 
-    def was_saving_pods(self, now: datetime, within: timedelta) -> bool:
-        """Whether pods are being saved or evicted, or the last one was less than `within` ago."""
-        ended_at = self._pods_being_saved.last_end(now)
+    def was_saving_pods(self, namespace: str, now: datetime, within: timedelta) -> bool:
+        """Whether pods of a namespace are being saved or evicted, or the last one was less than `within` ago."""
+        ended_at = self._pods_being_saved_in.last_end(namespace, now)
         return ended_at is not None and now - ended_at < within

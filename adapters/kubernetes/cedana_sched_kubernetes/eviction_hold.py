@@ -213,7 +213,7 @@ class EvictionHold:
         holds = self._replica.preemptions.holds_of_pod(metadata.namespace, metadata.uid)
         decision = decide(metadata.uid, mark, holds, now, told_seconds=told)
         waited = max(told, mark.seconds_requested(now) if mark is not None else 0.0)
-        if decision.word == UNHELD and budget and self._waits_for_others(waited, now):
+        if decision.word == UNHELD and budget and self._waits_for_others(metadata.namespace, waited, now):
             decision = Decision(
                 NOT_HELD, f"Waits: of the pods of PodDisruptionBudget {budget}, cedana saves others first"
             )
@@ -224,15 +224,16 @@ class EvictionHold:
             self._marker.enqueue_mark(metadata, request.user_info.username, cause=cause, budget=budget)
         return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused, RETRY_SECONDS))
 
-    def _waits_for_others(self, waited_seconds: float, now: datetime) -> bool:
+    def _waits_for_others(self, namespace: str, waited_seconds: float, now: datetime) -> bool:
         """Return whether the coordinator may have left the budget to other pods; never for longer than a hold lasts.
 
-        Once they are saved, it has as long to take this pod up as if it were the first.
+        All pods that a budget counts are of its namespace. Once they are saved, the coordinator has as long to take
+        this pod up as if it were the first.
         """
         preemptions = self._replica.preemptions
         if waited_seconds >= preemptions.longest_seconds:
             return False
-        return preemptions.was_saving_pods(now, timedelta(seconds=UNANNOUNCED_SECONDS))
+        return preemptions.was_saving_pods(namespace, now, timedelta(seconds=UNANNOUNCED_SECONDS))
 
 
 def _is_dry_run(request: Request) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cedana_sched.eviction_holds.pods_being_saved import PodsBeingSaved
 from cedana_sched.eviction_holds.preemption_index import PreemptionIndex
 from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.own_kinds.cached_hold import HeldObject, HoldSpec, HoldStatus, PreemptionHold
@@ -89,11 +90,22 @@ def test_it_answers_as_a_look_at_every_hold_would(
 
 def test_pods_were_saved_until_a_while_after_the_last_release() -> None:
     known, within = PreemptionIndex(), timedelta(seconds=30)
-    assert not known.was_saving_pods(START, within)
+    assert not known.was_saving_pods("lab", START, within)
     for name, released in (("a", 40), ("b", 10)):
-        known.on_hold_change(None, hold(name, 0, 100))
-        known.on_hold_change(hold(name, 0, 100), hold(name, 0, 100, HoldStep.RELEASED, released))
-    assert [known.was_saving_pods(at(now), within) for now in (1, 20, 44, 46, 74, 76)] == [True] * 5 + [False]
+        held, over = hold(name, 0, 100), hold(name, 0, 100, HoldStep.RELEASED, released)
+        known.on_hold_change(None, _in(held, "lab", 0))
+        known.on_hold_change(_in(held, "lab", 0), _in(over, "lab", 0))
+    moments = (1, 20, 44, 46, 74, 76)
+    assert [known.was_saving_pods("lab", at(now), within) for now in moments] == [True] * 5 + [False]
+
+
+def test_pods_of_another_namespace_are_saved_apart() -> None:
+    known, within = PreemptionIndex(), timedelta(seconds=30)
+    held = _in(hold("a", 0, 100), "lab", 0)
+    known.on_hold_change(None, held)
+    known.on_hold_change(None, _in(hold("a", 0, 100), "bio", 0))
+    known.on_hold_change(held, None)
+    assert [known.was_saving_pods(name, at(1), within) for name in ("lab", "bio", "other")] == [False, True, False]
 
 
 @pytest.mark.parametrize("age", [0.0, 5.0], ids=["all young", "all old"])
@@ -143,3 +155,15 @@ def test_nothing_is_saved_for_ever() -> None:
         known.on_hold_change(None, _in(hold(name, 0, deadline, step), "lab", 0))
     assert known.is_saving_pods(at(86_400), BEGAN_BEFORE)
     assert not known.is_saving_pods(at(86_400 + 61), BEGAN_BEFORE)
+
+
+def test_holds_that_nobody_asks_about_do_not_pile_up() -> None:
+    saved = PodsBeingSaved()
+    kept = hold("kept", 0, 1e6)
+    saved.on_hold_change(None, kept)
+    for number in range(1_000):
+        one = hold(f"h{number}", number, 1e6)
+        saved.on_hold_change(None, one)
+        saved.on_hold_change(one, None)
+    assert sys.getsizeof(saved._ending) + sys.getsizeof(saved._begun) < 4_000
+    assert saved.oldest_begin(at(5)) == START

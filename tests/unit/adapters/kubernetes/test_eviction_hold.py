@@ -238,6 +238,20 @@ async def test_eviction_waits_longer_while_others_of_its_budget_may_be_saved_but
     assert await desk.evict() == Answer(UNHELD), "the other hold is over, and nobody took this pod up since"
 
 
+async def test_eviction_does_not_wait_for_pods_of_other_namespaces() -> None:
+    """No budget counts them, and their tenants would delay a drain."""
+    desk = Desk()
+    desk.put_budget(1)
+    theirs = HoldSpec(EVICTION_API, uid="theirs", creation_time=at(-10))
+    desk.known.on_hold_change(
+        None, PreemptionHold(Metadata(name="hold-theirs", namespace="bio"), theirs, HoldStatus(deadline=at(300)))
+    )
+    for desk.time in range(0, 30, 5):
+        assert (await desk.evict()).decision == NOT_HELD
+    desk.time = 31
+    assert await desk.evict() == Answer(UNHELD)
+
+
 async def test_eviction_that_waited_for_others_is_not_allowed_before_it_can_be_taken_up() -> None:
     desk = Desk()
     desk.put_budget(1)
