@@ -6,7 +6,7 @@ of the node end with it. Whenever a save is over, whatever it led to, the pods t
 
 While the kubelet shuts the node down, it ends the pods itself: only pods whose preStop hook waits, or is yet to come,
 are saved; those that are left out end as without us; and a saved pod is not evicted. The mark of a pod that is left out
-names the notice: the pod may outlive a shutdown that is called off, or that the machine's end cuts off.
+names the notice: the pod may outlive a shutdown that is cancelled, or that the machine's end cuts off.
 
 If the notice is withdrawn, what was reported is cancelled, and our cordon is undone. Pods that are saved, and that the
 kubelet has not ended, run on.

@@ -70,7 +70,7 @@ class NodeInterruption(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> str:
-        """What tells this notice from other notices of any node."""
+        """Differs between notices, and is part of uids and of marks."""
         return notice_key(self.source, self.kind, self.not_before or self.observed)
 
     def is_same_notice(self, other: NodeInterruption | None) -> bool:

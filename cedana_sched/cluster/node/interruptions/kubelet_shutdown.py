@@ -4,8 +4,8 @@ Before a shutdown of the machine the kubelet ends all pods, group by group in th
 none of them: it calls their preStop hooks, ends them, and sets them to Failed. Before the first hook it writes its
 file. Without that file, a hook of a pod that is not deleted is one of a container that a probe has ended.
 
-A shutdown that is called off is not recorded: the kubelet ends all pods, writes the end, and admits pods again. The
-machine ends seconds after that, and this agent with it; so a shutdown that an agent outlives was called off.
+A shutdown that is cancelled is not recorded: the kubelet ends all pods, writes the end, and admits pods again. The
+machine ends seconds after that, and this agent with it; so a shutdown that an agent outlives was cancelled.
 
 Source: kubelet 1.36, `pkg/kubelet/nodeshutdown`. The file is written while the feature gate
 `GracefulNodeShutdownBasedOnPodPriority` is on, as it is by default since 1.24.
@@ -47,7 +47,7 @@ STATE_FILE: Final = "graceful_node_shutdown_state"
 SYSTEM_CRITICAL: Final = 2_000_000_000
 """Priority of `system-cluster-critical`; pods of this group end last, and this agent is one of them."""
 OUTLIVED_SECONDS: Final = 60.0
-"""After the kubelet has ended all pods: the machine ends within seconds, unless the shutdown was called off."""
+"""After the kubelet has ended all pods: the machine ends within seconds, unless the shutdown was cancelled."""
 _MOST_BYTES: Final = 4096
 _GO_ZERO: Final = "0001-01-01T00:00:00Z"
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -69,7 +69,7 @@ class KubeletShutdown:
         record: file in which the agents of this node remember what they have announced.
         configuration: of the kubelet: the seconds that its shutdown takes.
         proc: the machine's, for the id of its boot.
-        outlived_seconds: after the end of a shutdown, until it counts as called off.
+        outlived_seconds: after the end of a shutdown, until it counts as cancelled.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class KubeletShutdown:
         self._record = record
         try:
             write_record(self._path, record)
-        except OSError as error:  # an agent that restarts meanwhile knows less
+        except OSError as error:  # an agent that restarts meanwhile announces another notice
             log.warning("the shutdown of the node is not recorded", path=str(self._path), error=str(error))
         return record
 

@@ -1,8 +1,8 @@
 """Which shutdown of its node an agent has announced, and which record of the kubelet is from an earlier boot.
 
-A machine's end leaves the kubelet's record of a shutdown without an end, and the clock cannot tell whether that was
-before this boot: it may be wrong at boot, and be set later. The first agent of a boot can: the kubelet starts no pod
-while it shuts down, so what that agent finds is from an earlier boot.
+A machine's end leaves the kubelet's record of a shutdown without an end. The clock does not say in which boot it
+began: it may be wrong at boot, and be set later. But the kubelet starts no pod while it shuts down, so whatever the
+first agent finds after a boot is from an earlier one.
 """
 
 from __future__ import annotations
