@@ -74,6 +74,8 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     """Whether its own program failed: the workload was not evicted, stopped or deleted, and did not succeed."""
     ran_seconds: float | None = None
     """Run time by the clock of its node; None if unknown."""
+    lost_with_node: bool = False
+    """Whether it ended because its node was lost."""
 
 
 Report = Preempted | PreemptionCancelled | Starting | Ended

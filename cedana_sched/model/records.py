@@ -228,6 +228,8 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     finished_at: float | None = None
     damaged: tuple[SnapshotRef, ...] = ()
     """Snapshots that the node could not read completely; an older one is looked up."""
+    lost_with_node: bool = False
+    """Whether the workload ended because its node was lost, with all work since its last snapshot."""
     quick_failures: tuple[SnapshotRef, ...] = ()
     """Snapshots whose program failed soon after a restore, once per failure. Every restore inherits those of the
     identity's previous restore."""

@@ -9,7 +9,7 @@ from cedana_sched.kube.builtin_kinds import Pod, read_time
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.watching import Informer
-from cedana_sched.model.identity import Identity, SnapshotRef
+from cedana_sched.model.identity import Identity, SnapshotRef, may_be_same_namespace
 from cedana_sched.model.preemption import INTERVAL
 from cedana_sched.model.records import CheckpointStep
 
@@ -42,6 +42,7 @@ class CheckpointsById(Index[tuple[str, str], KnownCheckpoint]):
 
     def __init__(self, checkpoints: Informer[KnownCheckpoint]) -> None:
         super().__init__(lambda one: (one.metadata.namespace, one.spec.identity.id), checkpoints)
+        self.of_identity: Index[Identity, KnownCheckpoint] = Index(lambda one: one.identity, checkpoints)
         self.synced = checkpoints.synced
         self.informer = checkpoints
 
@@ -63,8 +64,22 @@ class CheckpointsById(Index[tuple[str, str], KnownCheckpoint]):
                 or (one.began_at or 0.0) >= deleted_at - CLOCK_STEP_SECONDS
                 or (one.committed_at or 0.0) >= deleted_at - EVICTION_FOLLOWS_SECONDS
             )
-            for one in self.objects_of((identity.namespace, identity.id))
+            for one in self.of_identity.objects_of(identity)
         )
+
+    def newest_ready_checkpoint_of(self, identity: Identity, namespace_uid: str = "") -> KnownCheckpoint | None:
+        """Return the Checkpoint of the newest snapshot; None if there is none.
+
+        `namespace_uid`: of the namespace whose snapshots are meant; empty: any namespace of the name.
+        """
+        ready = (
+            one
+            for one in self.of_identity.objects_of(identity)
+            if one.status.step is CheckpointStep.READY
+            and one.snapshot is not None
+            and may_be_same_namespace(one.spec.namespace_uid, namespace_uid)
+        )
+        return max(ready, key=lambda one: one.snapshot.generation if one.snapshot is not None else 0, default=None)
 
     def snapshots_of(self, namespace: str, identifier: str) -> tuple[SnapshotRef, ...]:
         """See `adapter.cluster_contract.Snapshots`."""
@@ -94,5 +109,5 @@ class CheckpointsById(Index[tuple[str, str], KnownCheckpoint]):
         """Whether a snapshot of this very pod was committed before that time (seconds since the epoch)."""
         return any(
             one.spec.pod_ref.uid == pod_uid and one.snapshot is not None and (one.committed_at or before) < before
-            for one in self.objects_of((identity.namespace, identity.id))
+            for one in self.of_identity.objects_of(identity)
         )

@@ -20,6 +20,7 @@ from cedana_sched.cluster.coordinator.answer_validation import (
     outcome_if_undeliverable,
     truncate_outcome_texts,
 )
+from cedana_sched.cluster.coordinator.lost_nodes import LostNodes
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost, record_uid_of
@@ -50,7 +51,6 @@ from cedana_sched.model.orders import (
     StageProgress,
     StartCold,
 )
-from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.texts import truncate_text
 
 log = structlog.get_logger(__name__)
@@ -116,7 +116,7 @@ class ObjectAgents:
         """Construct; orders are delivered through `projection`.
 
         Args:
-            api: may watch Checkpoints and Restores.
+            api: may watch Checkpoints and Restores, and get nodes.
             projection: writes orders.
             nodes: all of the cluster.
             on_snapshots_removed: called with snapshots that retention removed, and the uid of their namespace.
@@ -127,13 +127,13 @@ class ObjectAgents:
         """
         self._manifest_digest_of = manifest_digest_of
         self._on_answer_rejected = on_answer_rejected
-        self._alive = alive or PodNodeDependencies()
         self._projection = projection
         self._on_snapshots_removed = on_snapshots_removed
         self.restores = Informer(Watch(api, RESTORES, OrderedObject, labels=names.TRACKED), unreadable)
         checkpoints = Informer(Watch(api, CHECKPOINTS, OrderedObject, labels=names.TRACKED), unreadable)
         self._informers = [checkpoints, self.restores]
         self._nodes = nodes
+        self._lost_nodes = LostNodes(api, nodes, alive or PodNodeDependencies())
         self._waiting: dict[str, _PendingAnswer] = {}
         self._shown: dict[str, int] = {}
         """Order number in the object, by uid of the record."""
@@ -257,37 +257,9 @@ class ObjectAgents:
         if waiting := self._waiting.get(uid):
             waiting.changed(now)
 
-    async def lost_nodes(self) -> AsyncIterator[NodeLost]:
-        """Yield permanently lost nodes: deleted, or tainted as out of service, also those lost without a leader.
-
-        A node out of service is repeated for each record that comes to depend on it: its agent would not answer. That
-        ends no restore: the taint may be removed already, and the cache be late. A restarted agent finds its orders in
-        the objects, so orders need no repetition.
-        """
-        lost: asyncio.Queue[NodeLost] = asyncio.Queue()
-
-        def heard(before: Node | None, now: Node | None) -> None:
-            if now is None and before is not None:
-                lost.put_nowait(NodeLost(before.metadata.name))
-            elif now is not None and now.is_out_of_service and (before is None or not before.is_out_of_service):
-                lost.put_nowait(NodeLost(now.metadata.name))
-
-        def on_dependency(workload: WorkloadRef) -> None:
-            if (node := self._nodes.get(workload.node)) is not None and node.is_out_of_service:
-                lost.put_nowait(NodeLost(workload.node, keeps_restores=True))
-
-        await self._nodes.synced.wait()
-        self._nodes.subscribe(heard)
-        self._alive.subscribe(on_dependency)
-        for name in sorted(self._alive.nodes()):
-            if (node := self._nodes.get(name)) is None or node.is_out_of_service:
-                lost.put_nowait(NodeLost(name))
-        try:
-            while True:
-                yield await lost.get()
-        finally:
-            self._nodes.unsubscribe(heard)
-            self._alive.unsubscribe(on_dependency)
+    def lost_nodes(self) -> AsyncIterator[NodeLost]:
+        """See `coordinator.ports.Agents`."""
+        return self._lost_nodes.follow()
 
 
 def _resource_of_order(order: Order) -> Resource:

@@ -6,18 +6,26 @@ force. Evidence that a pod has ended is one of these:
     the pod has finished        the kubelet writes a terminal phase after the containers have ended
     its node is gone            its object was deleted, or an admin tainted it as out of service
     its kubelet has caught up   it was ready for as long as a kubelet takes to end pods that the API server lacks
+
+Whoever ran an identity last decides: the pod of its last Restore or, if a later one was never restored, the pod of its
+newest snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
+
+import msgspec
 
 from cedana_sched.adapter.protected_pods import find_identity
+from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
+from cedana_sched.cluster.coordinator.seen_pod_ends import SeenPodEnds
 from cedana_sched.coordinator.core.user_events import format_short_name
-from cedana_sched.kube.builtin_kinds import DISRUPTED, OUT_OF_SERVICE, Node, Pod, read_time
+from cedana_sched.kube.builtin_kinds import OUT_OF_SERVICE, Node, Pod, read_time
 from cedana_sched.kube.index import Index
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, may_be_same_namespace
@@ -25,16 +33,28 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import CheckpointStep
 
-T = TypeVar("T")
-
-UNKNOWN_GRACE_SECONDS = 30.0
-"""Grace of a pod that disappeared while no coordinator watched."""
 KUBELET_SECONDS = 60.0
 """How long a kubelet takes, beside the pod's grace, to end a pod that the API server lacks."""
 _STOPPED: Final = frozenset({CheckpointStep.COMMITTED, CheckpointStep.KILLING, CheckpointStep.READY})
 """After a failure in its gang, the pod of a committed checkpoint executes again."""
-MOST_FINISHED = 50_000
-"""Finished pods remembered; older ones count by their node alone."""
+
+
+class Objection(msgspec.Struct, frozen=True):
+    """Why a pod that the API server lacks may still run."""
+
+    why: str
+    """With the remedy."""
+    until: float | None = None
+    """When a kubelet that stays ready has ended the pod (epoch seconds); None: not before the node changes."""
+
+
+class Predecessor(msgspec.Struct, frozen=True):
+    """The pod that ran an identity before, as far as it concerns the next one."""
+
+    objection: str | None = None
+    """Why it may still run, and the remedy; None if it does not."""
+    loss: str | None = None
+    """How it was lost with its node; None if it was not, or has executed nothing after its snapshot."""
 
 
 class PodFencing:
@@ -44,6 +64,8 @@ class PodFencing:
         pods: protected ones of all namespaces.
         nodes: all of the cluster.
         checkpoints: all of the cluster.
+        restores: those that the journal tracks.
+        unknown_grace_seconds: grace of a pod that disappeared while no coordinator watched, at most.
         now: seconds since the epoch, by the API server.
     """
 
@@ -51,79 +73,89 @@ class PodFencing:
         self,
         pods: Informer[Pod],
         nodes: Informer[Node],
-        checkpoints: Informer[KnownCheckpoint],
+        checkpoints: CheckpointsById,
+        restores: Informer[OrderedObject],
+        unknown_grace_seconds: float,
         now: Callable[[], float] = SERVER_TIME.seconds,
     ) -> None:
         self._nodes = nodes
         self._now = now
-        self._began_at = now()
-        self._finished: dict[str, None] = {}
-        """Uids of pods that were seen finished."""
-        self._ended_by_themselves: dict[str, None] = {}
-        """Uids of those that no component has ended: their program did."""
-        self._gone: dict[str, tuple[float, float]] = {}
-        """By uid of a pod that disappeared unfinished: when, and its grace in seconds."""
-        self._shown: dict[str, None] = {}
-        """Uids of pods that the API server has."""
+        self._ends = SeenPodEnds(pods, now, unknown_grace_seconds)
         self._of_identity = Index(find_identity, pods)
-        self._snapshots = Index(lambda one: one.identity if one.snapshot is not None else None, checkpoints)
-        for pod in pods:
-            self._on_pod_changed(None, pod)
-        pods.subscribe(self._on_pod_changed)
+        self._checkpoints = checkpoints
+        self._restores = Index(_identity_of_restore, restores)
 
-    def objection_to_end(self, workload: WorkloadRef) -> str | None:
-        """Return why a pod that the API server lacks may still run, and the remedy; None once it has ended."""
-        uid, node = workload.uid, self._nodes.get(workload.node)
-        if uid in self._finished or not workload.node or node is None or node.is_out_of_service:
+    def subscribe(self, sink: Callable[[str], None]) -> None:
+        """Call `sink` with the name of each node whose change may be evidence. The sink must not block."""
+
+        def on_node_changed(before: Node | None, now: Node | None) -> None:
+            if (known := now or before) is not None and (
+                before is None or now is None or _evidence_of(before) != _evidence_of(now)
+            ):
+                sink(known.metadata.name)
+
+        self._nodes.subscribe(on_node_changed)
+
+    def is_node_gone(self, name: str) -> bool:
+        """Whether the cache lacks the node, or shows it as out of service."""
+        return has_node_gone(self._nodes.get(name))
+
+    def has_finished(self, workload: WorkloadRef) -> bool:
+        """Whether the pod was seen with a terminal phase, or was never bound to a node."""
+        return not workload.node or self._ends.has_finished(workload.namespace, workload.uid)
+
+    def objection_to_end(self, workload: WorkloadRef) -> Objection | None:
+        """Return why a pod that the API server lacks may still run; None once it has ended."""
+        node = self._nodes.get(workload.node)
+        if self.has_finished(workload) or node is None or node.is_out_of_service:
             return None
         what = f"{workload.name} was deleted, and may still run on node {workload.node}"
         ready_since = _ready_since(node)
         if ready_since is None:
-            return (
+            return Objection(
                 f"{what}, which is not ready: it ends when the node is ready again, when its object is deleted, or when"
                 f" it has the taint {OUT_OF_SERVICE} (set it if the machine is off for certain)"
             )
-        gone_at, grace = self._gone.get(uid, (self._began_at, UNKNOWN_GRACE_SECONDS))
-        left = max(gone_at, ready_since) + grace + KUBELET_SECONDS - self._now()
-        return None if left <= 0 else f"{what}, whose kubelet has not confirmed its end: counted as ended in time"
+        gone = self._ends.disappearance_of(workload.namespace, workload.uid)
+        until = max(gone.at, ready_since) + gone.grace_seconds + KUBELET_SECONDS
+        if until <= self._now():
+            return None
+        return Objection(f"{what}, whose kubelet has not confirmed its end: counted as ended in time", until)
 
-    def objection_to_start(self, pod: Pod) -> str | None:
-        """Return why an earlier pod of the pod's identity may still run; None if none does.
+    def predecessor_of(self, pod: Pod) -> Predecessor:
+        """Return what concerns the pod of the one that ran its identity before.
 
         Pods that run, and are not about to end, are rivals: see `identity_rivals`.
         """
         identity = find_identity(pod)
         if identity is None:
-            return None
+            return Predecessor()
         for other in self._of_identity.objects_of(identity):
             if other.metadata.uid != pod.metadata.uid and self._is_ending(other):
-                return self._objection_to_ending(other)
-        return self._objection_to_lost(identity, pod)
-
-    def loss_before(self, pod: Pod) -> str | None:
-        """Return how the pod's predecessor was lost with its node; None if it was not, or has not run on unsaved."""
-        identity = find_identity(pod)
-        newest = self._newest_snapshot(identity, pod) if identity is not None else None
-        if newest is None or not newest.has_pod_run_on or newest.spec.pod_ref.uid in self._ended_by_themselves:
-            return None
-        ref = newest.spec.pod_ref
-        node = self._nodes.get(ref.node_name)
-        is_lost = ref.uid != pod.metadata.uid and (node is None or node.is_out_of_service)
-        return f"node {ref.node_name} was lost with {_name_of_saved(newest)}" if is_lost else None
+                return Predecessor(self._objection_to_ending(other))
+        namespace_uid = pod.metadata.annotations.get(names.NAMESPACE_UID, "")
+        snapshot = self._checkpoints.newest_ready_checkpoint_of(identity, namespace_uid)
+        restore = self._last_run_restore(identity, namespace_uid)
+        if restore is not None and _ran_after(restore, snapshot):
+            return self._restored_predecessor(restore, snapshot, pod)
+        return self._saved_predecessor(identity, snapshot, pod) if snapshot is not None else Predecessor()
 
     def _is_ending(self, pod: Pod) -> bool:
         """Whether the pod is about to end, and executes until then."""
         metadata, node = pod.metadata, self._nodes.get(pod.spec.node_name)
-        if pod.finished or metadata.deletion_timestamp is None or node is None or node.is_out_of_service:
+        if pod.finished or metadata.deletion_timestamp is None or has_node_gone(node):
             return False
         return names.NOT_PROTECTED not in metadata.annotations and not self._is_stopped(pod)
 
     def _is_stopped(self, pod: Pod) -> bool:
         """Whether it was saved, and has executed nothing since."""
         identity = find_identity(pod)
-        known = self._snapshots.objects_of(identity) if identity is not None else ()
+        known = self._checkpoints.of_identity.objects_of(identity) if identity is not None else ()
         return any(
-            one.spec.pod_ref.uid == pod.metadata.uid and one.status.step in _STOPPED and not one.has_pod_run_on
+            one.snapshot is not None
+            and one.spec.pod_ref.uid == pod.metadata.uid
+            and one.status.step in _STOPPED
+            and not one.has_pod_run_on
             for one in known
         )
 
@@ -137,48 +169,65 @@ class PodFencing:
             )
         return what
 
-    def _objection_to_lost(self, identity: Identity, pod: Pod) -> str | None:
-        """Return why a pod that ran on after its newest snapshot, and that the API server lacks, may still run."""
-        newest = self._newest_snapshot(identity, pod)
-        if newest is None or not newest.has_pod_run_on:
-            return None
-        ref = newest.spec.pod_ref
-        if ref.uid == pod.metadata.uid or ref.uid in self._shown:
-            return None
-        return self.objection_to_end(WorkloadRef(ref.uid, identity.namespace, _name_of_saved(newest), ref.node_name))
-
-    def _newest_snapshot(self, identity: Identity, pod: Pod) -> KnownCheckpoint | None:
-        mine = pod.metadata.annotations.get(names.NAMESPACE_UID, "")
-        made = [
+    def _last_run_restore(self, identity: Identity, namespace_uid: str) -> OrderedObject | None:
+        """Return the Restore of the pod that ran last; one that was still waiting or staging has run nothing."""
+        ran = (
             one
-            for one in self._snapshots.objects_of(identity)
-            if one.status.step is CheckpointStep.READY and may_be_same_namespace(one.spec.namespace_uid, mine)
-        ]
-        return max(made, key=lambda one: one.snapshot.generation if one.snapshot is not None else 0, default=None)
+            for one in self._restores.objects_of(identity)
+            if (one.status.start_time is not None or one.status.lost_with_node)
+            and may_be_same_namespace(one.spec.namespace_uid, namespace_uid)
+        )
+        return max(ran, key=_began_at, default=None)
 
-    def _on_pod_changed(self, before: Pod | None, now: Pod | None) -> None:
-        if now is not None:
-            self._shown[now.metadata.uid] = None
-            if now.finished:
-                _remember(self._finished, now.metadata.uid, None)
-            if now.ended_by_itself and not any(one.type == DISRUPTED for one in now.status.conditions):
-                _remember(self._ended_by_themselves, now.metadata.uid, None)
-        elif before is not None:
-            uid = before.metadata.uid
-            self._shown.pop(uid, None)
-            if uid not in self._finished:
-                grace = before.spec.termination_grace_period_seconds
-                _remember(self._gone, uid, (self._now(), UNKNOWN_GRACE_SECONDS if grace is None else float(grace)))
+    def _restored_predecessor(self, restore: OrderedObject, snapshot: KnownCheckpoint | None, pod: Pod) -> Predecessor:
+        workload = restore.workload
+        is_saved = snapshot is not None and snapshot.spec.pod_ref.uid == workload.uid
+        if workload.uid == pod.metadata.uid or (is_saved and snapshot is not None and not snapshot.has_pod_run_on):
+            return Predecessor()
+        if restore.is_terminal:
+            is_lost = restore.status.lost_with_node
+            return Predecessor(loss=f"node {workload.node} was lost with {workload.name}" if is_lost else None)
+        if self._ends.is_shown(workload.uid) and not self.has_finished(workload):
+            return Predecessor()
+        objection = self.objection_to_end(workload)
+        return Predecessor(objection.why if objection is not None else f"the end of {workload.name} is being recorded")
+
+    def _saved_predecessor(self, identity: Identity, snapshot: KnownCheckpoint, pod: Pod) -> Predecessor:
+        ref = snapshot.spec.pod_ref
+        if not snapshot.has_pod_run_on or ref.uid == pod.metadata.uid:
+            return Predecessor()
+        name = f"the pod that was saved as {format_short_name(snapshot.snapshot or identity)}"
+        is_lost = self.is_node_gone(ref.node_name) and not self._ends.has_ended_by_itself(identity.namespace, ref.uid)
+        loss = f"node {ref.node_name} was lost with {name}" if is_lost else None
+        if self._ends.is_shown(ref.uid):
+            return Predecessor(loss=loss)
+        objection = self.objection_to_end(WorkloadRef(ref.uid, identity.namespace, name, ref.node_name))
+        return Predecessor(objection.why if objection is not None else None, loss)
 
 
-def _name_of_saved(one: KnownCheckpoint) -> str:
-    return f"the pod that was saved as {format_short_name(one.snapshot)}" if one.snapshot is not None else "its pod"
+def has_node_gone(node: Node | None) -> bool:
+    """Whether a node has no object, or was declared out of service: none of its pods runs any more."""
+    return node is None or node.is_out_of_service
 
 
-def _remember(known: dict[str, T], uid: str, value: T) -> None:
-    known[uid] = value
-    while len(known) > MOST_FINISHED:
-        del known[next(iter(known))]
+def _identity_of_restore(restore: OrderedObject) -> Identity | None:
+    named = restore.spec.identity
+    return None if named is None else Identity(restore.metadata.namespace, named.id, named.index, named.container)
+
+
+def _began_at(restore: OrderedObject) -> float:
+    return read_time(restore.status.start_time) or read_time(restore.metadata.creation_timestamp) or 0.0
+
+
+def _ran_after(restore: OrderedObject, snapshot: KnownCheckpoint | None) -> bool:
+    """Whether the restored pod ran after the saved one, or is the same."""
+    if snapshot is None or snapshot.spec.pod_ref.uid == restore.workload.uid:
+        return True
+    return (snapshot.began_at or 0.0) <= _began_at(restore)
+
+
+def _evidence_of(node: Node) -> tuple[bool, float | None]:
+    return node.is_out_of_service, _ready_since(node)
 
 
 def _ready_since(node: Node) -> float | None:

@@ -15,8 +15,8 @@ from cedana_sched.adapter.protected_pods import identity_of, workload_of
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
 from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
-from cedana_sched.cluster.coordinator.pod_end_confirmation import PodEndConfirmation
-from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
+from cedana_sched.cluster.coordinator.pod_end_confirmation import PodEndConfirmation, is_lost_with_node
+from cedana_sched.cluster.coordinator.pod_fencing import PodFencing, Predecessor
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.kube.builtin_kinds import DISRUPTED, Pod
 from cedana_sched.model.errors import UsageError
@@ -85,16 +85,16 @@ class PodReports:
         self._incarnations = incarnations
         self._alive = alive
         self._checkpoints = checkpoints
+        self._readers: ReportFanout[Report] = ReportFanout()
         self._ends = PodEndConfirmation(
             cluster.api,
             alive,
             self._is_cached,
             cluster.events,
-            self._on_pod_ended,
+            self._readers.publish,
             cluster.served,
-            fencing.objection_to_end if fencing is not None else _count_as_ended,
+            fencing,
         )
-        self._readers: ReportFanout[Report] = ReportFanout()
 
     async def run(self) -> None:
         """Check pods that left the cache, forever."""
@@ -155,9 +155,6 @@ class PodReports:
         shown = self._cluster.pods.get(workload.name, workload.namespace)
         return shown is not None and shown.metadata.uid == workload.uid
 
-    def _on_pod_ended(self, uid: str, why: str) -> None:
-        self._readers.publish(Ended(uid, why))
-
     def _reports_of_change(self, before: Pod | None, now: Pod | None) -> list[Report]:
         if now is None:
             if before is not None:
@@ -188,6 +185,7 @@ class PodReports:
     def _starting_report(self, pod: Pod) -> Starting:
         annotations, identity = pod.metadata.annotations, identity_of(pod)
         wanted, refused = _parse_requested_snapshot(pod)
+        before = self._fencing.predecessor_of(pod) if self._fencing is not None else Predecessor()
         return Starting(
             workload_of(pod),
             identity,
@@ -197,8 +195,8 @@ class PodReports:
             incarnation=self._incarnations.latest_incarnation_of(pod.metadata.uid),
             newest_snapshot=self._newest_snapshot_of(identity),
             refused=refused,
-            predecessor=self._fencing.objection_to_start(pod) if self._fencing is not None else None,
-            loss=self._fencing.loss_before(pod) if self._fencing is not None else None,
+            predecessor=before.objection,
+            loss=before.loss,
         )
 
     def _newest_snapshot_of(self, identity: Identity) -> SnapshotRef | None:
@@ -212,10 +210,6 @@ def _has_restore_container(pod: Pod) -> bool:
     return any(container.name == names.RESTORE_CONTAINER for container in pod.spec.init_containers)
 
 
-def _count_as_ended(_: WorkloadRef) -> None:
-    """Have no objection: a deleted pod has ended."""
-
-
 def _ended_report(pod: Pod) -> Ended:
     """Return the report; failed only without a reason: the kubelet writes one if it or a controller ended the pod.
 
@@ -226,7 +220,8 @@ def _ended_report(pod: Pod) -> Ended:
     disrupted = any(one.type == DISRUPTED and one.status == "True" for one in pod.status.conditions)
     by_itself = pod.status.phase == "Failed" and pod.ended_by_itself and not pod.status.reason and not disrupted
     failed = by_itself and has_run
-    return Ended(pod.metadata.uid, f"the pod has {pod.status.phase.lower()}", failed, _ran_seconds(pod))
+    what = f"the pod has {pod.status.phase.lower()}"
+    return Ended(pod.metadata.uid, what, failed, _ran_seconds(pod), is_lost_with_node(pod))
 
 
 def _ran_seconds(pod: Pod) -> float | None:

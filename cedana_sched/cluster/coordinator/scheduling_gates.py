@@ -172,9 +172,7 @@ class Gates:
         record = self._taken_on.get(identity)
         if record is not None and may_be_same_namespace(record.workload.namespace_uid, namespace_uid_of(pod)):
             return record.workload.node
-        known = self._checkpoints.objects_of((identity.namespace, identity.id))
-        taken = [one for one in known if one.identity == identity and one.status.step is CheckpointStep.READY]
-        newest = max(taken, key=lambda one: one.snapshot.generation if one.snapshot is not None else 0, default=None)
+        newest = self._checkpoints.newest_ready_checkpoint_of(identity)
         return newest.node if newest is not None else None
 
     def _is_ready_to_open(self, pod: Pod) -> bool:

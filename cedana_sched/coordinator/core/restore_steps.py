@@ -130,7 +130,11 @@ class RestoreSteps:
         is_waiting = restore.step is RestoreStep.WAITING
         known = inherited_failures(self._registry, restore) if is_waiting else restore.quick_failures
         counted = self._failures_after(restore, known, ended)
-        moved = self.take_transition(restore, cause, finished_at=self._turn.now, quick_failures=counted)
+        may_have_run = not is_waiting and restore.step is not RestoreStep.STAGING
+        is_lost = may_have_run and (cause is Cause.NODE_LOST or (ended is not None and ended.lost_with_node))
+        moved = self.take_transition(
+            restore, cause, finished_at=self._turn.now, quick_failures=counted, lost_with_node=is_lost
+        )
         if moved is not None and moved.quarantined_snapshots - restore.quarantined_snapshots:
             self._turn.publish(user_events.snapshot_quarantined_event(moved))
 
@@ -170,10 +174,11 @@ class RestoreSteps:
         self._turn.timers.set(restore.uid, at)
 
     def drop_if_expired(self, restore: Restore, finished_at: float) -> None:
-        """Drop an expired record; it expires late enough for a later restore to take over its quick failures."""
+        """Drop an expired record; it expires late enough for a later restore to know of its failures and its loss."""
         timing = self._turn.timing
         is_last = self._registry.restores_of_identity(restore.identity, restore.workload)[-1].uid == restore.uid
-        at = finished_at + (timing.remember_deaths if restore.quick_failures and is_last else timing.remember)
+        matters_to_next = is_last and (restore.lost_with_node or bool(restore.quick_failures))
+        at = finished_at + (timing.remember_deaths if matters_to_next else timing.remember)
         if self._turn.now < at:
             self._turn.timers.set(restore.uid, at)
             return

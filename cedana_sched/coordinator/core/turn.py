@@ -43,7 +43,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Retention of terminal records; at least until their deadline."""
 
     remember_deaths: float = 7 * 86_400.0
-    """The same for an identity's last restore with quick failures; a later restore takes those over."""
+    """The same for an identity's last restore with quick failures, or whose node was lost: the next one needs it."""
 
     def retry_backoff(self, attempt: int) -> float:
         """Return the backoff in seconds after failed attempt number `attempt` (from 1)."""

@@ -62,6 +62,8 @@ class RestoreStatus(ReportedStatus):
     """When the step became terminal."""
     damaged: tuple[SnapshotName, ...] = ()
     """Snapshots that the node could not read completely."""
+    lost_with_node: bool = False
+    """Whether the pod ended because its node was lost; then `onNodeLoss` applies to its successor."""
     quick_failures: tuple[SnapshotName, ...] = ()
     """Snapshots whose program failed soon after a restore, once per failure; a snapshot with enough of them is
     quarantined."""

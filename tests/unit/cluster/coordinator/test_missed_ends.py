@@ -14,16 +14,29 @@ from msgspec.structs import replace
 from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.cluster.coordinator import pod_end_confirmation
+from cedana_sched.cluster.coordinator.lost_nodes import LostNodes
 from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
-from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
+from cedana_sched.cluster.coordinator.pod_fencing import KUBELET_SECONDS, PodFencing
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.coordinator.core import NodeLost
-from cedana_sched.kube.builtin_kinds import OUT_OF_SERVICE, Metadata, Node, NodeSpec, Pod, PodSpec, PodStatus, Taint
+from cedana_sched.kube.builtin_kinds import (
+    DISRUPTED,
+    OUT_OF_SERVICE,
+    Condition,
+    Metadata,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Taint,
+)
 from cedana_sched.kube.errors import error_of
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.resources import PODS
+from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
@@ -77,6 +90,7 @@ class Cluster:
         hidden: tuple[Pod, ...] = (),
         records: tuple[Record, ...] = (),
         nodes: Informer[Node] | None = None,
+        unknown_grace_seconds: float = 30.0,
     ) -> None:
         self.server = FakeApi()
         for pod in (*shown, *hidden):
@@ -90,7 +104,11 @@ class Cluster:
         events = cast("EventRecorder", self.events)
         policies, saved = _Policies(), SavedSnapshots()
         access = ClusterAccess(self.server, events, self.informer, policies, saved, "cedana-system", nothing)
-        fencing = None if nodes is None else PodFencing(self.informer, nodes, filled())
+        fencing = (
+            None
+            if nodes is None
+            else PodFencing(self.informer, nodes, known_checkpoints(), filled(), unknown_grace_seconds)
+        )
         self.pods = PodReports(access, self.alive, known_beginnings(), known_checkpoints(), fencing)
 
     @asynccontextmanager
@@ -137,15 +155,74 @@ async def test_successor_of_a_pod_that_ended_while_nobody_led_continues_at_once(
 async def test_a_pod_that_was_deleted_on_a_node_that_is_cut_off_has_not_ended_until_the_node_is_fenced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pod_end_confirmation, "LOOK_AGAIN_SECONDS", 0.01)
     of_record = _of("a").workload.node
     nodes = filled(_node(of_record, "node.kubernetes.io/unreachable"))
-    async with Cluster(records=(_of("a"),), nodes=nodes).reporting() as queue:
-        await asyncio.sleep(0.05)  # it is looked at again and again
-        assert queue.empty()
+    cluster = Cluster(records=(_of("a"),), nodes=nodes)
+    find, looks = cluster.server.find, list[str]()
+
+    async def counting(resource: Any, name: str, *given: Any, **named: Any) -> Any:
+        looks.append(name)
+        return await find(resource, name, *given, **named)
+
+    monkeypatch.setattr(cluster.server, "find", counting)
+    async with cluster.reporting() as queue:
+        await _silence(queue)
+        assert looks == ["a"], "a pod that is absent stays absent"
         nodes._put(_node(of_record, OUT_OF_SERVICE, version="2"))
         async with asyncio.timeout(60):
-            assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
+            assert await queue.get() == Ended("uid-of-a", "the pod was deleted", lost_with_node=True)
+    assert looks == ["a", of_record]
+
+
+async def test_a_node_that_the_cache_still_shows_as_out_of_service_ends_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_end_confirmation, "LOOK_AGAIN_SECONDS", 0.001)
+    of_record = _of("a").workload.node
+    nodes = filled(_node(of_record, OUT_OF_SERVICE))
+    cluster = Cluster(records=(_of("a"),), nodes=nodes)
+    cluster.server.put(NODES, msgspec.to_builtins(_node(of_record)))
+    async with cluster.reporting() as queue:
+        await _silence(queue)
+        nodes._put(_node(of_record, version="2"))
+        await _silence(queue)
+        cluster.server.remove(NODES, of_record)
+        nodes._drop(_node(of_record))
+        async with asyncio.timeout(60):
+            assert await queue.get() == Ended("uid-of-a", "the pod was deleted", lost_with_node=True)
+
+
+async def test_a_kubelet_that_stays_ready_has_ended_a_pod_in_its_time() -> None:
+    of_record = _of("a").workload.node
+    well = replace(_node(of_record), status=NodeStatus((Condition("Ready", "True"),)))
+    cluster = Cluster(records=(_of("a"),), nodes=filled(well), unknown_grace_seconds=0.05 - KUBELET_SECONDS)
+    async with cluster.reporting() as queue, asyncio.timeout(60):
+        assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
+
+
+async def test_pods_of_one_tenant_do_not_delay_the_ends_of_anothers() -> None:
+    many = [_of(f"many-{number}") for number in range(40)]
+    other = replace(_of("other"), workload=replace(_of("other").workload, namespace="ml"))
+    ends = [one async for one in _first_ends(Cluster(records=(*many, other)), 20)]
+    assert "uid-of-other" in ends
+
+
+async def _first_ends(cluster: Cluster, count: int) -> AsyncIterator[str]:
+    async with cluster.reporting() as queue, asyncio.timeout(60):
+        for _ in range(count):
+            report = await queue.get()
+            assert isinstance(report, Ended)
+            yield report.workload_uid
+
+
+async def test_a_pod_that_kubernetes_failed_because_its_node_is_gone_is_lost_with_it() -> None:
+    collected = _pod("a", "Failed")
+    disrupted = Condition(DISRUPTED, "True", reason=pod_end_confirmation.POD_GC)
+    collected = replace(collected, status=replace(collected.status, conditions=(disrupted,)))
+    [shown] = await Cluster(collected, records=(_of("a"),)).reports(1)
+    [hidden] = await Cluster(hidden=(collected,), records=(_of("a"),)).reports(1)
+    assert isinstance(shown, Ended)
+    assert isinstance(hidden, Ended)
+    assert shown.lost_with_node
+    assert hidden.lost_with_node
 
 
 @pytest.mark.parametrize(
@@ -369,3 +446,53 @@ async def test_node_out_of_service_is_told_again_for_what_begins_there_later() -
     alive.on_records_saved(tuple(records), ())
     async with asyncio.timeout(60):
         assert await lost == NodeLost("tainted", keeps_restores=True)
+
+
+@pytest.mark.parametrize("cached", [(), (_node("n", OUT_OF_SERVICE),)], ids=["unknown", "out of service"])
+async def test_a_node_that_is_back_while_the_cache_is_late_is_not_lost(cached: tuple[Node, ...]) -> None:
+    """Its agent saves a pod: that is not to be given up."""
+    nodes, alive, api = filled(*cached), PodNodeDependencies(), FakeApi()
+    nodes.synced.set()
+    at_work = replace(_of("a"), workload=replace(_of("a").workload, node="n"))
+    alive.on_records_saved((at_work,), ())
+    api.put(NODES, msgspec.to_builtins(_node("n")))
+    lost = asyncio.ensure_future(anext(LostNodes(api, nodes, alive).follow()))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    alive.on_records_saved((replace(at_work, uid="restore.later"),), ())
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert not lost.done()
+    api.put(NODES, msgspec.to_builtins(_node("n", OUT_OF_SERVICE)))
+    nodes._put(_node("n", version="2"))
+    nodes._put(_node("n", OUT_OF_SERVICE, version="3"))
+    async with asyncio.timeout(60):
+        assert await lost == NodeLost("n")
+
+
+async def test_a_node_that_was_deleted_is_lost_although_another_one_has_its_name() -> None:
+    nodes, api = filled(_node("n")), FakeApi()
+    nodes.synced.set()
+    api.put(NODES, msgspec.to_builtins(replace(_node("n"), metadata=replace(_node("n").metadata, uid="another"))))
+    lost = asyncio.ensure_future(anext(LostNodes(api, nodes, PodNodeDependencies()).follow()))
+    await asyncio.sleep(0)
+    nodes._drop(_node("n"))
+    async with asyncio.timeout(60):
+        assert await lost == NodeLost("n")
+
+
+async def test_a_node_is_read_again_if_the_api_server_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten_pauses(monkeypatch)
+    nodes, alive, api = filled(), PodNodeDependencies(), FakeApi()
+    nodes.synced.set()
+    alive.on_records_saved((_of("a"),), ())
+    find, refusals = api.find, [500, 429]
+
+    async def refusing(*given: Any, **named: Any) -> Any:
+        if refusals:
+            raise error_of("GET node", refusals.pop(), b"")
+        return await find(*given, **named)
+
+    monkeypatch.setattr(api, "find", refusing)
+    async with asyncio.timeout(60):
+        assert await anext(LostNodes(api, nodes, alive).follow()) == NodeLost(_of("a").workload.node)

@@ -87,6 +87,7 @@ RESTORE = Restore(
     failure="because",
     running_at=1_800_000_703.5,
     finished_at=1_800_000_800.0,
+    lost_with_node=True,
     quick_failures=(SnapshotRef(_ID, 12), SnapshotRef(Identity("bio", "older", 3), 2)),
 )
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from cedana_sched.cluster.coordinator import seen_pod_ends
 from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
 from cedana_sched.kube.builtin_kinds import (
     OUT_OF_SERVICE,
@@ -21,12 +23,15 @@ from cedana_sched.kube.builtin_kinds import (
     Taint,
 )
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
+from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 from cedana_sched.model.preemption import WorkloadRef
-from tests.unit.cluster.coordinator.filled_mirrors import filled
+from tests.unit.cluster.coordinator.filled_mirrors import filled, known_checkpoints
 
 NOW = 1_777_636_800.0
+UNKNOWN_GRACE = 3630.0
 NOON, EARLIER = "2026-05-01T12:00:00Z", "2026-05-01T09:00:00Z"
 
 
@@ -56,8 +61,23 @@ def snapshot(
         "evictionCancelled": spared,
     }
     spec = {"identity": {"id": "md"}, "podRef": {"nodeName": "n1", "uid": f"uid-of-{of}"}, "afterCommit": after}
-    metadata = {"name": f"md-{generation}", "namespace": "bio", "resourceVersion": "1"}
+    metadata = {
+        "name": f"md-{generation}",
+        "namespace": "bio",
+        "resourceVersion": "1",
+        "creationTimestamp": EARLIER,
+    }
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, KnownCheckpoint)
+
+
+def restored(
+    of: str = "old", *, step: str = "Running", lost: bool = False, since: str | None = NOON, node: str = "n1"
+) -> OrderedObject:
+    pod_ref = {"nodeName": node, "uid": f"uid-of-{of}", "name": of}
+    spec = {"uid": f"restore.{of}", "identity": {"id": "md"}, "podRef": pod_ref}
+    status = {"step": step, "startTime": since, "lostWithNode": lost}
+    metadata = {"name": f"restore-{of}", "namespace": "bio", "creationTimestamp": since, "resourceVersion": "1"}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, OrderedObject)
 
 
 OLD = WorkloadRef("uid-of-old", "bio", "old", "n1")
@@ -67,20 +87,29 @@ NEW = pod("new", phase="Pending")
 class Field:
     """Pods, nodes, Checkpoints and the time, as a coordinator sees them."""
 
-    def __init__(self, *pods: Pod, nodes: tuple[Node, ...] = (), checkpoints: tuple[KnownCheckpoint, ...] = ()) -> None:
+    def __init__(
+        self,
+        *pods: Pod,
+        nodes: tuple[Node, ...] = (),
+        checkpoints: tuple[KnownCheckpoint, ...] = (),
+        restores: tuple[OrderedObject, ...] = (),
+    ) -> None:
         self.now = NOW
         self.pods: Informer[Pod] = filled(*pods)
         self.nodes: Informer[Node] = filled(*nodes)
-        self.fencing = PodFencing(self.pods, self.nodes, filled(*checkpoints), lambda: self.now)
+        self.restores: Informer[OrderedObject] = filled(*restores)
+        known = known_checkpoints(*checkpoints)
+        self.fencing = PodFencing(self.pods, self.nodes, known, self.restores, UNKNOWN_GRACE, lambda: self.now)
 
-    def end(self) -> str | None:
-        return self.fencing.objection_to_end(OLD)
+    def end(self, of: WorkloadRef = OLD) -> str | None:
+        objection = self.fencing.objection_to_end(of)
+        return None if objection is None else objection.why
 
     def start(self) -> str | None:
-        return self.fencing.objection_to_start(NEW)
+        return self.fencing.predecessor_of(NEW).objection
 
     def loss(self) -> str | None:
-        return self.fencing.loss_before(NEW)
+        return self.fencing.predecessor_of(NEW).loss
 
 
 def test_a_pod_whose_node_is_gone_has_ended() -> None:
@@ -127,7 +156,9 @@ def test_the_time_of_a_kubelet_counts_from_when_its_node_is_ready_again() -> Non
 def test_a_pod_that_disappeared_before_the_coordinator_led_has_a_kubelet_s_time_as_well() -> None:
     field = Field(nodes=(node(),))
     assert field.end() is not None
-    field.now += 90
+    field.now += UNKNOWN_GRACE + 59
+    assert field.end() is not None
+    field.now += 1
     assert field.end() is None
 
 
@@ -190,3 +221,112 @@ def test_nothing_is_lost_with_a_node_that_is_there_or_a_pod_that_stood_still_or_
     assert Field(NEW, checkpoints=(snapshot(after="Stop"),)).loss() is None
     assert Field(NEW, pod(phase="Failed"), checkpoints=(snapshot(),)).loss() is None
     assert Field(NEW).loss() is None
+
+
+SAVED_BEFORE = snapshot(of="first", after="Stop")
+"""The snapshot from which `old` was restored."""
+
+
+def test_a_restored_pod_without_a_snapshot_of_its_own_is_lost_with_its_node() -> None:
+    lost = restored(step="Ended", lost=True)
+    assert Field(NEW, checkpoints=(SAVED_BEFORE,), restores=(lost,)).loss() == "node n1 was lost with old"
+    assert Field(NEW, checkpoints=(SAVED_BEFORE,), restores=(restored(step="Ended"),)).loss() is None
+
+
+def test_a_node_that_is_lost_after_the_pod_of_the_newest_snapshot_had_a_successor_is_not_meant() -> None:
+    field = Field(NEW, checkpoints=(snapshot(of="first"),), restores=(restored(step="Ended", node="n2"),))
+    assert field.loss() is None
+    assert field.start() is None
+
+
+def test_a_later_pod_that_was_never_restored_decides() -> None:
+    earlier = restored(step="Ended", lost=True, since="2026-05-01T08:00:00Z")
+    assert Field(NEW, checkpoints=(snapshot(2, "later", after="Stop"),), restores=(earlier,)).loss() is None
+
+
+def test_a_restored_pod_that_was_saved_and_stopped_has_lost_nothing() -> None:
+    field = Field(NEW, checkpoints=(snapshot(2, after="Stop"),), restores=(restored(step="Ended", lost=True),))
+    assert field.loss() is None
+
+
+def test_a_pod_that_ran_itself_since_then_does_not_ask_about_its_predecessor() -> None:
+    mine = restored("new", since="2026-05-01T12:30:00Z")
+    assert Field(NEW, restores=(restored(step="Ended", lost=True), mine)).loss() is None
+
+
+def test_a_restore_that_never_ran_is_no_run() -> None:
+    waiting = restored(step="Ended", since=None)
+    assert Field(NEW, checkpoints=(snapshot(),), restores=(waiting,)).loss() is not None
+
+
+def test_a_restored_pod_that_disappeared_is_waited_for_until_its_end_is_recorded() -> None:
+    field = Field(NEW, nodes=(node(ready=False),), checkpoints=(SAVED_BEFORE,), restores=(restored(),))
+    assert OUT_OF_SERVICE in (field.start() or "")
+    field.nodes._drop(node())
+    assert field.start() == "the end of old is being recorded"
+    field.restores._put(restored(step="Ended", lost=True))
+    assert (field.start(), field.loss()) == (None, "node n1 was lost with old")
+
+
+def test_a_restored_pod_that_finished_is_waited_for_until_its_end_is_recorded() -> None:
+    failed = pod(phase="Failed")
+    field = Field(NEW, failed, checkpoints=(SAVED_BEFORE,), restores=(restored(),))
+    assert field.start() == "the end of old is being recorded"
+
+
+def test_a_grace_without_end_is_cut() -> None:
+    field = Field(pod(grace=10**10), nodes=(node(),))
+    field.pods._drop(pod(grace=10**10))
+    field.now += LONGEST_RECORD_SECONDS + 60
+    assert field.end() is None
+
+
+def _in(namespace: str, number: int) -> Pod:
+    one = pod(f"p{number}", grace=3600)
+    return replace(one, metadata=replace(one.metadata, namespace=namespace))
+
+
+def test_the_pods_of_a_tenant_displace_nothing_that_is_known_of_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_pod_ends, "MOST_REMEMBERED", 2)
+    finished = pod(phase="Failed")
+    churn = [_in("ml", number) for number in range(9)]
+    field = Field(finished, *churn, nodes=(node(ready=False),))
+    for one in churn:
+        field.pods._drop(one)
+    field.pods._drop(finished)
+    assert field.end() is None
+
+
+def test_a_displaced_disappearance_counts_as_the_latest_of_its_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_pod_ends, "MOST_REMEMBERED", 1)
+    field = Field(*(_in("ml", number) for number in range(2)), nodes=(node(),))
+    field.now += 10_000
+    for number in range(2):
+        field.pods._drop(_in("ml", number))
+    field.now += 3659
+    first = WorkloadRef("uid-of-p0", "ml", "p0", "n1")
+    assert field.end(first) is not None
+    field.now += 1
+    assert field.end(first) is None
+
+
+def test_a_pod_without_a_node_has_run_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_pod_ends, "MOST_REMEMBERED", 1)
+    pending = replace(pod("pending", phase="Pending"), spec=PodSpec())
+    field = Field(pod(grace=3600), pending, nodes=(node(),))
+    field.now += 10_000
+    field.pods._drop(pod(grace=3600))
+    field.pods._drop(pending)
+    field.now += 3659
+    assert field.end() is not None
+    assert field.fencing.objection_to_end(WorkloadRef("uid-of-pending", "bio", "pending", "")) is None
+
+
+def test_only_evidence_of_a_node_is_reported() -> None:
+    field, changed = Field(nodes=(node(),)), list[str]()
+    field.fencing.subscribe(changed.append)
+    field.nodes._put(replace(node(), metadata=replace(node().metadata, resource_version="2")))
+    assert changed == []
+    field.nodes._put(node(ready=False))
+    field.nodes._drop(node())
+    assert changed == ["n1", "n1"]

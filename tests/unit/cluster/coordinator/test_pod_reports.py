@@ -15,7 +15,7 @@ from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
 from cedana_sched.cluster.coordinator import pod_reports
 from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
-from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
+from cedana_sched.cluster.coordinator.pod_fencing import PodFencing, Predecessor
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.kube.builtin_kinds import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
@@ -116,15 +116,10 @@ class _Fencing:
         self.times: defaultdict[str, list[float]] = defaultdict(list)
         """When each pod was looked at, by uid."""
 
-    def objection_to_end(self, workload: WorkloadRef) -> str | None:
-        raise NotImplementedError
-
-    def objection_to_start(self, pod: Pod) -> str | None:
+    def predecessor_of(self, pod: Pod) -> Predecessor:
         self.times[pod.metadata.uid].append(asyncio.get_running_loop().time())
-        return self._reasons.pop(0) if self._reasons else None
-
-    def loss_before(self, pod: Pod) -> str | None:
-        return None if self._reasons else "node n1 was lost with it"
+        why = self._reasons.pop(0) if self._reasons else None
+        return Predecessor(why, None if self._reasons else "node n1 was lost with it")
 
 
 async def test_it_is_reported_again_until_its_predecessor_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,10 @@ async def test_gate_of_a_pod_that_cannot_be_read_any_more_is_told_of_and_not_tri
 def _offered(index: int, step: CheckpointStep) -> KnownCheckpoint:
     metadata = {"name": f"md-{index}", "namespace": "bio", "resourceVersion": "1"}
     spec = {"identity": {"id": "md", "index": index}, "podRef": {"nodeName": "node-1"}}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"step": step}}, KnownCheckpoint)
+    status: Object = {"step": step}
+    if step is CheckpointStep.READY:
+        status["snapshot"] = {"id": "md", "index": index, "generation": 1}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, KnownCheckpoint)
 
 
 def _sibling(number: int) -> Object:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cedana_sched.adapter.contract import Starting
-from cedana_sched.coordinator.core import PublishEvent
+from cedana_sched.adapter.contract import Ended, Starting
+from cedana_sched.coordinator.core import NodeLost, PublishEvent
 from cedana_sched.model.identity import SnapshotRef
-from cedana_sched.model.orders import FailWorkload, SnapshotFound
+from cedana_sched.model.orders import FailWorkload, RestoreSucceeded, SnapshotFound, Staged
 from cedana_sched.model.policy import OnNodeLoss
 from cedana_sched.model.records import Restore
 from tests.unit.coordinator.core.core_builders import MD, POLICY, Told, ref, workload
@@ -92,3 +92,29 @@ def test_a_cold_start_after_the_loss_of_a_node_waits_as_well() -> None:
 
 def test_a_snapshot_that_a_user_requests_is_restored_whatever_was_lost() -> None:
     assert lost(OnNodeLoss.FAIL, wanted=ref(2)).orders() == ["FindSnapshot restore.w1"]
+
+
+def running() -> Told:
+    told = Told().report(Starting(workload("w1", "n1"), MD, POLICY))
+    return told.tell(SnapshotFound("restore.w1", ref(3)), Staged("restore.w1"), RestoreSucceeded("restore.w1"))
+
+
+def is_lost(told: Told) -> bool:
+    record = told.saved["restore.w1"]
+    assert isinstance(record, Restore)
+    return record.lost_with_node
+
+
+def test_the_loss_of_its_node_is_recorded_and_remembered_for_the_next_one() -> None:
+    told = running().tell(NodeLost("n1"))
+    assert is_lost(told)
+    told.after(2 * 3600)
+    assert "restore.w1" in told.core.registry.restores
+    assert is_lost(running().report(Ended("w1", "the pod was deleted", lost_with_node=True)))
+
+
+def test_another_end_is_no_loss_nor_is_the_end_of_one_that_never_ran() -> None:
+    ended = running().report(Ended("w1", "the pod was deleted"))
+    assert not is_lost(ended)
+    assert "restore.w1" not in ended.after(2 * 3600).core.registry.restores
+    assert not is_lost(Told().report(Starting(workload("w1", "n1"), MD, POLICY)).tell(NodeLost("n1")))
