@@ -130,9 +130,10 @@ class PodFencing:
         identity = find_identity(pod)
         if identity is None:
             return Predecessor()
-        for other in self._of_identity.objects_of(identity):
-            if other.metadata.uid != pod.metadata.uid and self._is_ending(other):
-                return Predecessor(self._objection_to_ending(other))
+        others = (one for one in self._of_identity.objects_of(identity) if one.metadata.uid != pod.metadata.uid)
+        ending = min(filter(self._is_ending, others), key=lambda one: one.metadata.uid, default=None)
+        if ending is not None:  # always the same one: each change is reported
+            return Predecessor(self._objection_to_ending(ending))
         namespace_uid = pod.metadata.annotations.get(names.NAMESPACE_UID, "")
         snapshot = self._checkpoints.newest_ready_checkpoint_of(identity, namespace_uid)
         restore = self._last_run_restore(identity, namespace_uid)

@@ -77,6 +77,8 @@ def inherited_failures(registry: RecordRegistry, restore: Restore) -> tuple[Snap
 class TransientState:
     """What is noted of a restore until its next transition; no record has it, and a new coordinator starts without."""
 
+    awaits_report: bool = False
+    """Recovered, and not reported since: whether it is refused, or follows a loss, is unknown until then."""
     is_finding: bool = False
     awaits_checkpoint: bool = False
     """A checkpoint in flight may still produce the snapshot."""

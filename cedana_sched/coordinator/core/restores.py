@@ -69,6 +69,7 @@ class Restores:
         """Handle a workload that was bound to a node or restarted there; a repeated report may name a rival."""
         earlier = self._registry.latest_restore_of_workload(report.workload.uid)
         if earlier is not None:
+            self._end_wait_for_report(earlier)
             if report.incarnation <= earlier.incarnation:
                 self._refuse_if_rival_runs(self._refresh_waiting_restore(earlier, report), report)
                 return
@@ -131,10 +132,12 @@ class Restores:
                 self._steps.end(restore, Cause.NODE_LOST)
 
     def repeat_after_recovery(self, restore: Restore) -> None:
-        """Repeat the order of the current step (recovery); reconciliation repeats the lookup of a waiting restore."""
+        """Repeat the order of the current step (recovery); the adapter's next report repeats that of a waiting one."""
         order = order_of(restore)
         if order is not None:
             self._turn.send_order(restore.uid, restore.workload.node, order)
+        elif restore.step is RestoreStep.WAITING:  # no record has a refusal, or the loss of a node
+            self._steps.transient[restore.uid].awaits_report = True
         self.set_next_timer(restore)
 
     def handle_timer(self, restore: Restore) -> None:
@@ -172,6 +175,8 @@ class Restores:
         if restore.step is not RestoreStep.WAITING:
             return
         notes = self._steps.transient[restore.uid]
+        if notes.awaits_report:
+            return
         problem = restore_obstacles.request_refusal(restore) or notes.rival
         must_wait = restore.predecessor or restore_obstacles.checkpoints_of_restarted_workload(self._registry, restore)
         if problem and not must_wait:
@@ -218,13 +223,21 @@ class Restores:
         known = (restore.newest_snapshot, restore.predecessor)
         if restore.step is not RestoreStep.WAITING or known == (report.newest_snapshot, report.predecessor):
             return restore
-        waited = restore.predecessor
+        waited = restore.predecessor is not None
+        waits = report.predecessor is not None
+        is_news = waited != waits or restore.newest_snapshot != report.newest_snapshot
         restore = replace(restore, newest_snapshot=report.newest_snapshot, predecessor=report.predecessor)
-        self._registry.update(restore)
-        if waited != restore.predecessor:
+        self._registry.update(restore, stored=is_news)  # another reason to wait is not worth a write
+        if waited != waits:
             self._registry.mark_for_reconciliation(restore.uid)
             restore = self._steps.extend_for_wait(restore)  # the wait does not count
         return restore
+
+    def _end_wait_for_report(self, restore: Restore) -> None:
+        notes = self._steps.transient[restore.uid]
+        if notes.awaits_report:
+            notes.awaits_report = False
+            self._registry.mark_for_reconciliation(restore.uid)
 
     def _publish_lasting_wait(self, restore: Restore, report: Starting) -> None:
         """Publish once why the restore waits for its predecessor; a wait that is over at the next report is silent."""

@@ -330,3 +330,11 @@ def test_only_evidence_of_a_node_is_reported() -> None:
     field.nodes._put(node(ready=False))
     field.nodes._drop(node())
     assert changed == ["n1", "n1"]
+
+
+def test_a_change_of_one_of_several_predecessors_changes_no_reason() -> None:
+    first, second = pod("a", deleted=True), pod("b", deleted=True)
+    field = Field(NEW, first, second, nodes=(node(),))
+    before = field.start()
+    field.pods._put(replace(first, metadata=replace(first.metadata, resource_version="2")))
+    assert field.start() == before == "a is being deleted, and may still run on node n1"

@@ -130,7 +130,7 @@ def test_a_newer_one_that_is_known_to_be_committed_is_continued_all_the_same() -
 
 
 def test_what_is_damaged_outlives_the_coordinator() -> None:
-    told = saved_twice().tell(damaged()).restart()
+    told = start(saved_twice().tell(damaged()).restart(), "w3")
     assert avoided(told) == (2,)
 
 
@@ -156,7 +156,8 @@ def _forgotten(policy: CheckpointPolicy, *, continues: bool = False, committed: 
 
 
 def test_what_was_committed_long_ago_and_is_gone_goes_by_the_policy() -> None:
-    told = _forgotten(FAIL, committed=ref(1)).restart().tell(SnapshotFound("restore.w2"))
+    told = _forgotten(FAIL, committed=ref(1)).restart()
+    told.report(Starting(workload("w2"), MD, FAIL, newest_snapshot=ref(1))).tell(SnapshotFound("restore.w2"))
     assert told.order(FailWorkload).why == "bio/md/0/main@1 is not in the store any more"
     assert told.tells() == ["RestoreFailed"]
 

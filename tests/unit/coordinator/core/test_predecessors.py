@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from cedana_sched.adapter.contract import Ended, Starting
-from cedana_sched.coordinator.core import NodeLost, PublishEvent
+from cedana_sched.coordinator.core import NodeLost, Persist, PublishEvent
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import FailWorkload, RestoreSucceeded, SnapshotFound, Staged
 from cedana_sched.model.policy import OnNodeLoss
@@ -118,3 +120,34 @@ def test_another_end_is_no_loss_nor_is_the_end_of_one_that_never_ran() -> None:
     assert not is_lost(ended)
     assert "restore.w1" not in ended.after(2 * 3600).core.registry.restores
     assert not is_lost(Told().report(Starting(workload("w1", "n1"), MD, POLICY)).tell(NodeLost("n1")))
+
+
+def test_another_reason_to_wait_is_not_written() -> None:
+    told = Told().report(starting())
+    told.report(starting("another one may still run"))
+    assert not [one for one in told.said if isinstance(one, Persist)]
+    assert [one for one in told.report(starting(None)).said if isinstance(one, Persist)]
+
+
+def test_the_next_coordinator_looks_for_nothing_before_a_refusal_is_repeated() -> None:
+    refused = starting(refused="its annotation names no snapshot")
+    told = Told().report(refused).restart()
+    told.report(starting(None, refused="its annotation names no snapshot"))
+    assert told.orders() == ["StartCold restore.w1"]
+    looking = Told().report(starting(None)).restart()
+    assert looking.orders() == [], "the next report may refuse it"
+    assert looking.report(starting(None)).orders() == ["FindSnapshot restore.w1"]
+
+
+def test_the_next_coordinator_starts_nothing_before_a_loss_is_repeated() -> None:
+    given = POLICY.model_copy(update={"on_node_loss": OnNodeLoss.FAIL})
+    report = Starting(workload("w1", "n2"), MD, given, loss=LOSS)
+    told = Told().report(replace(report, predecessor=WHY)).restart()
+    assert told.orders() == []
+    assert told.report(report).orders() == ["FailWorkload restore.w1"]
+
+
+def test_a_recovered_one_that_is_never_reported_ends_by_its_deadline() -> None:
+    told = Told().report(starting(None)).restart()
+    told.after(POLICY.restore_deadline_seconds)
+    assert told.orders() == ["StartCold restore.w1"]
