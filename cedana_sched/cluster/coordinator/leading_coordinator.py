@@ -69,7 +69,6 @@ from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched.store.snapshot_store import open_backend
 from cedana_sched.store.storage_config import StorageConfig
 from cedana_sched.store.sts import Sessions
-from cedana_sched_webhooks.pod_mutations import GRACE_MARGIN_SECONDS
 
 log = structlog.get_logger(__name__)
 
@@ -162,13 +161,7 @@ class LeadingCoordinator:
             if isinstance(one, QueuePolicies):
                 self._policies.add_queue_policy_source(one.queue_policy)
         of_all_pods = dataclasses.replace(access(PodReports.name), pods=self._everywhere)
-        fencing = PodFencing(
-            self._everywhere,
-            self._nodes,
-            by_id,
-            self._agents.restores,
-            unknown_grace_seconds=configuration.longest_deadline_seconds + GRACE_MARGIN_SECONDS,
-        )
+        fencing = PodFencing(self._everywhere, self._nodes, by_id, self._agents.restores)
         self._pod_reports = PodReports(of_all_pods, self._alive, incarnations, by_id, fencing)
         self._excluded = ExcludedNamespacesAdapter(served)
         self._periodic = PeriodicPodSnapshots(

@@ -30,11 +30,14 @@ from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.identity import Identity, may_be_same_namespace
 from cedana_sched.model.objects import names
+from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.model.records import CheckpointStep
+from cedana_sched_webhooks.pod_mutations import GRACE_MARGIN_SECONDS
 
 KUBELET_SECONDS = 60.0
 """How long a kubelet takes, beside the pod's grace, to end a pod that the API server lacks."""
+_DEADLINE: Final = CheckpointPolicy.model_fields["deadline_seconds"].alias or ""
 _STOPPED: Final = frozenset({CheckpointStep.COMMITTED, CheckpointStep.KILLING, CheckpointStep.READY})
 """After a failure in its gang, the pod of a committed checkpoint executes again."""
 
@@ -65,7 +68,6 @@ class PodFencing:
         nodes: all of the cluster.
         checkpoints: all of the cluster.
         restores: those that the journal tracks.
-        unknown_grace_seconds: grace of a pod that disappeared while no coordinator watched, at most.
         now: seconds since the epoch, by the API server.
     """
 
@@ -75,15 +77,15 @@ class PodFencing:
         nodes: Informer[Node],
         checkpoints: CheckpointsById,
         restores: Informer[OrderedObject],
-        unknown_grace_seconds: float,
         now: Callable[[], float] = SERVER_TIME.seconds,
     ) -> None:
         self._nodes = nodes
         self._now = now
-        self._ends = SeenPodEnds(pods, now, unknown_grace_seconds)
+        self._ends = SeenPodEnds(pods, now)
         self._of_identity = Index(find_identity, pods)
         self._checkpoints = checkpoints
         self._restores = Index(_identity_of_restore, restores)
+        self._restores_of_pod = Index(lambda one: one.spec.pod_ref.uid or None, restores)
 
     def subscribe(self, sink: Callable[[str], None]) -> None:
         """Call `sink` with the name of each node whose change may be evidence. The sink must not block."""
@@ -116,11 +118,18 @@ class PodFencing:
                 f"{what}, which is not ready: it ends when the node is ready again, when its object is deleted, or when"
                 f" it has the taint {OUT_OF_SERVICE} (set it if the machine is off for certain)"
             )
-        gone = self._ends.disappearance_of(workload.namespace, workload.uid)
+        gone = self._ends.disappearance_of(workload.namespace, workload.uid, self._raised_grace_of(workload.uid))
         until = max(gone.at, ready_since) + gone.grace_seconds + KUBELET_SECONDS
         if until <= self._now():
             return None
         return Objection(f"{what}, whose kubelet has not confirmed its end: counted as ended in time", until)
+
+    def _raised_grace_of(self, uid: str) -> float:
+        """Return the grace that the webhook gives a pod of this policy; its author may have written a longer one."""
+        policies = (one.policy for one in self._restores_of_pod.objects_of(uid))
+        written = (policy.get(_DEADLINE) for policy in policies)
+        deadlines = [float(one) for one in written if isinstance(one, int | float)]
+        return max(deadlines, default=CheckpointPolicy().deadline_seconds) + GRACE_MARGIN_SECONDS
 
     def predecessor_of(self, pod: Pod) -> Predecessor:
         """Return what concerns the pod of the one that ran its identity before.

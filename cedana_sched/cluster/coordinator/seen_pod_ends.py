@@ -17,6 +17,8 @@ from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 
 T = TypeVar("T")
 
+DEFAULT_GRACE_SECONDS: Final = 30.0
+"""The API server's."""
 MOST_REMEMBERED: Final = 5_000
 """Pods of one namespace; of older ones, the latest time by which a kubelet has ended them is known."""
 
@@ -39,12 +41,11 @@ class SeenPodEnds:
     Args:
         pods: protected ones of all namespaces.
         now: seconds since the epoch, by the API server.
-        unknown_grace_seconds: grace of a pod that disappeared while no coordinator watched.
     """
 
-    def __init__(self, pods: Informer[Pod], now: Callable[[], float], unknown_grace_seconds: float) -> None:
+    def __init__(self, pods: Informer[Pod], now: Callable[[], float]) -> None:
         self._now = now
-        self._began = Disappearance(now(), unknown_grace_seconds)
+        self._began_at = now()
         self._finished: _PerNamespace[None] = _PerNamespace()
         self._ended_by_themselves: _PerNamespace[None] = _PerNamespace()
         """Those that no component has ended: their program did."""
@@ -69,11 +70,15 @@ class SeenPodEnds:
         """Whether the pod was seen finished although no component had ended it."""
         return self._ended_by_themselves.has(namespace, uid)
 
-    def disappearance_of(self, namespace: str, uid: str) -> Disappearance:
-        """Return when the pod disappeared; the latest possible time if that is not remembered."""
+    def disappearance_of(self, namespace: str, uid: str, unknown_grace_seconds: float) -> Disappearance:
+        """Return when the pod disappeared; the latest possible time if that is not remembered.
+
+        `unknown_grace_seconds`: its grace, if it disappeared while no coordinator watched.
+        """
         if (seen := self._gone.get(namespace, uid)) is not None:
             return seen
-        return max(self._began, self._displaced.get(namespace, self._began), key=lambda one: one.over_at)
+        unseen = Disappearance(self._began_at, unknown_grace_seconds)
+        return max(unseen, self._displaced.get(namespace, unseen), key=lambda one: one.over_at)
 
     def _on_pod_changed(self, before: Pod | None, now: Pod | None) -> None:
         if now is None:
@@ -96,19 +101,19 @@ class SeenPodEnds:
         self._shown.discard(uid)
         if self._finished.has(namespace, uid):
             return
-        gone = Disappearance(self._now(), grace_of(pod, self._began.grace_seconds))
+        gone = Disappearance(self._now(), grace_of(pod))
         if (displaced := self._gone.put(namespace, uid, gone)) is not None:
             last = max(displaced, self._displaced.get(namespace, displaced), key=lambda one: one.over_at)
             self._displaced[namespace] = last
 
 
-def grace_of(pod: Pod, unknown: float) -> float:
-    """Return seconds that a kubelet grants a pod that was deleted by force; `unknown` if the pod has no grace.
+def grace_of(pod: Pod) -> float:
+    """Return seconds that a kubelet grants a pod that was deleted by force: those of its spec.
 
     An author may write any grace; no restore waits for longer than any record lasts.
     """
     grace = pod.spec.termination_grace_period_seconds
-    return unknown if grace is None else min(float(grace), LONGEST_RECORD_SECONDS)
+    return DEFAULT_GRACE_SECONDS if grace is None else min(float(grace), LONGEST_RECORD_SECONDS)
 
 
 class _PerNamespace(Generic[T]):

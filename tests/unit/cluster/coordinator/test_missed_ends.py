@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
-from cedana_sched.cluster.coordinator import pod_end_confirmation
+from cedana_sched.cluster.coordinator import pod_end_confirmation, pod_fencing
 from cedana_sched.cluster.coordinator.lost_nodes import LostNodes
 from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
-from cedana_sched.cluster.coordinator.pod_fencing import KUBELET_SECONDS, PodFencing
+from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.cluster.coordinator.pod_reports import PodReports
 from cedana_sched.cluster.coordinator.projection import Projection
@@ -90,7 +90,6 @@ class Cluster:
         hidden: tuple[Pod, ...] = (),
         records: tuple[Record, ...] = (),
         nodes: Informer[Node] | None = None,
-        unknown_grace_seconds: float = 30.0,
     ) -> None:
         self.server = FakeApi()
         for pod in (*shown, *hidden):
@@ -104,11 +103,7 @@ class Cluster:
         events = cast("EventRecorder", self.events)
         policies, saved = _Policies(), SavedSnapshots()
         access = ClusterAccess(self.server, events, self.informer, policies, saved, "cedana-system", nothing)
-        fencing = (
-            None
-            if nodes is None
-            else PodFencing(self.informer, nodes, known_checkpoints(), filled(), unknown_grace_seconds)
-        )
+        fencing = None if nodes is None else PodFencing(self.informer, nodes, known_checkpoints(), filled())
         self.pods = PodReports(access, self.alive, known_beginnings(), known_checkpoints(), fencing)
 
     @asynccontextmanager
@@ -190,11 +185,18 @@ async def test_a_node_that_the_cache_still_shows_as_out_of_service_ends_no_pod(m
             assert await queue.get() == Ended("uid-of-a", "the pod was deleted", lost_with_node=True)
 
 
-async def test_a_kubelet_that_stays_ready_has_ended_a_pod_in_its_time() -> None:
-    of_record = _of("a").workload.node
-    well = replace(_node(of_record), status=NodeStatus((Condition("Ready", "True"),)))
-    cluster = Cluster(records=(_of("a"),), nodes=filled(well), unknown_grace_seconds=0.05 - KUBELET_SECONDS)
+async def test_a_kubelet_that_stays_ready_has_ended_a_pod_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_fencing, "KUBELET_SECONDS", 0.05)
+    well = replace(_node("n2"), status=NodeStatus((Condition("Ready", "True"),)))
+    shown = _pod("a")
+    shown = replace(shown, spec=replace(shown.spec, termination_grace_period_seconds=0))
+    record = replace(_of("a"), workload=replace(_of("a").workload, node="n2"))
+    cluster = Cluster(shown, records=(record,), nodes=filled(well))
     async with cluster.reporting() as queue, asyncio.timeout(60):
+        assert isinstance(await queue.get(), Starting)
+        cluster.server.remove(PODS, "a", "bio")
+        cluster.informer._drop(shown)
+        await _silence(queue)
         assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
 
 

@@ -31,7 +31,8 @@ from cedana_sched.model.preemption import WorkloadRef
 from tests.unit.cluster.coordinator.filled_mirrors import filled, known_checkpoints
 
 NOW = 1_777_636_800.0
-UNKNOWN_GRACE = 3630.0
+UNKNOWN_GRACE = 630.0
+"""The default policy's."""
 NOON, EARLIER = "2026-05-01T12:00:00Z", "2026-05-01T09:00:00Z"
 
 
@@ -99,7 +100,7 @@ class Field:
         self.nodes: Informer[Node] = filled(*nodes)
         self.restores: Informer[OrderedObject] = filled(*restores)
         known = known_checkpoints(*checkpoints)
-        self.fencing = PodFencing(self.pods, self.nodes, known, self.restores, UNKNOWN_GRACE, lambda: self.now)
+        self.fencing = PodFencing(self.pods, self.nodes, known, self.restores, lambda: self.now)
 
     def end(self, of: WorkloadRef = OLD) -> str | None:
         objection = self.fencing.objection_to_end(of)
@@ -338,3 +339,13 @@ def test_a_change_of_one_of_several_predecessors_changes_no_reason() -> None:
     before = field.start()
     field.pods._put(replace(first, metadata=replace(first.metadata, resource_version="2")))
     assert field.start() == before == "a is being deleted, and may still run on node n1"
+
+
+def test_a_pod_that_disappeared_unseen_has_the_grace_that_its_policy_gave_it() -> None:
+    policy = msgspec.Raw(b'{"deadlineSeconds": 3600}')
+    hour = replace(restored(), spec=replace(restored().spec, policy=policy))
+    field = Field(nodes=(node(),), restores=(hour,))
+    field.now += 3630 + 59
+    assert field.end() is not None
+    field.now += 1
+    assert field.end() is None
