@@ -311,15 +311,13 @@ def test_a_displaced_disappearance_counts_as_the_latest_of_its_namespace(monkeyp
     assert field.end(first) is None
 
 
-def test_a_pod_without_a_node_has_run_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_without_a_node_has_run_nothing_and_displaces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen_pod_ends, "MOST_REMEMBERED", 1)
-    pending = replace(pod("pending", phase="Pending"), spec=PodSpec())
-    field = Field(pod(grace=3600), pending, nodes=(node(),))
-    field.now += 10_000
-    field.pods._drop(pod(grace=3600))
-    field.pods._drop(pending)
-    field.now += 3659
-    assert field.end() is not None
+    finished, never_bound = pod(phase="Failed"), replace(pod("pending", phase="Failed"), spec=PodSpec())
+    field = Field(finished, never_bound, nodes=(node(ready=False),))
+    field.pods._drop(finished)
+    field.pods._drop(never_bound)
+    assert field.end() is None
     assert field.fencing.objection_to_end(WorkloadRef("uid-of-pending", "bio", "pending", "")) is None
 
 
