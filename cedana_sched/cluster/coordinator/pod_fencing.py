@@ -7,8 +7,8 @@ force. Evidence that a pod has ended is one of these:
     its node is gone            its object was deleted, or an admin tainted it as out of service
     its kubelet has caught up   it was ready for as long as a kubelet takes to end pods that the API server lacks
 
-The pod that ran an identity last decides: that of its last Restore or, if a later one was never restored, the pod of its
-newest snapshot.
+The pod that ran an identity last decides: that of its last Restore or, if a later one was never restored, the pod of
+its newest snapshot.
 """
 
 from __future__ import annotations

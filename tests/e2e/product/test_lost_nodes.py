@@ -52,6 +52,10 @@ def _has_two_ready(checkpoints: list[Object]) -> bool:
     return [one.get("status", {}).get("phase") for one in checkpoints].count("Ready") >= 2
 
 
+def _is_one(pods: list[Object]) -> bool:
+    return len(pods) == 1
+
+
 async def _continues_from_snapshot(following: Following) -> None:
     """Wait until the second pod counts on: not from the beginning, and without a gap."""
     await begun(following, 0, counts=len(following.lines(0)) + 30)
@@ -64,7 +68,9 @@ async def _continues_from_snapshot(following: Following) -> None:
 async def _assert_never_twice(namespace: Namespace, following: Following, owner: Object) -> None:
     """The node is back: the pod that it has lost is not, and the one that continues still does."""
     await asyncio.wait_for(following.said(0, len(following.lines(0)) + 10), patient(60))
-    (pod,) = await namespace.pods(f"{LABEL}={NAME}", count=1)
+    (pod,) = await wait_for_all(  # the kubelet that is back reports the end of the lost one
+        namespace.api, "v1", "Pod", _is_one, namespace=namespace.name, selector=f"{LABEL}={NAME}"
+    )
     assert pod["metadata"]["name"] == following.pods[0][-1]
     assert len(following.pods[0]) == 2
     if owner["kind"] == "Job":
