@@ -7,7 +7,9 @@ never more than all of it. Without a measurement its memory counts, by its limit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nlargest
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -79,16 +81,36 @@ def _amount(container: ContainerOfPod, name: str) -> int:
 
 
 def measured_rate(checkpoints: Iterable[MeasuredCheckpoint]) -> float:
-    """Return the bytes per second that the newest Checkpoints of a node moved, or what is assumed without any."""
+    """Return the bytes per second that the newest Checkpoints of a node moved, or what is assumed without any.
+
+    Saves that overlapped shared the rate: the time in which any of them was in progress counts once.
+    """
     measured = [
-        (one.committed_at or 0.0, one.moved_bytes, max(seconds - OVERHEAD_SECONDS, seconds / 2))
+        (committed_at - seconds, committed_at, one.moved_bytes)
         for one in checkpoints
-        if one.moved_bytes >= MEASURABLE_BYTES and (seconds := one.frozen_seconds)
+        if one.moved_bytes >= MEASURABLE_BYTES
+        and (seconds := one.frozen_seconds)
+        and (committed_at := one.committed_at) is not None
     ]
-    newest = sorted(measured, reverse=True)[:MEASURED]
+    newest = nlargest(MEASURED, measured, key=itemgetter(1))
     if not newest:
         return ASSUMED_BYTES_PER_SECOND
-    return sum(moved for _, moved, _ in newest) / math.fsum(seconds for _, _, seconds in newest)
+    busy = (max(seconds - OVERHEAD_SECONDS, seconds / 2) for seconds in _busy_periods(newest))
+    return sum(moved for *_, moved in newest) / math.fsum(busy)
+
+
+def _busy_periods(saves: Iterable[tuple[float, float, int]]) -> Iterator[float]:
+    """Yield the seconds of each period in which at least one save was in progress; a save begins with start and end."""
+    period: tuple[float, float] | None = None
+    for start, end, _ in sorted(saves):
+        if period is not None and start <= period[1]:
+            period = (period[0], max(period[1], end))
+            continue
+        if period is not None:
+            yield period[1] - period[0]
+        period = (start, end)
+    if period is not None:
+        yield period[1] - period[0]
 
 
 def estimate_save(pod: PodResources, checkpoints: Iterable[MeasuredCheckpoint], now: float) -> PodToSave:

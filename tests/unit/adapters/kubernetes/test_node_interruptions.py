@@ -339,8 +339,9 @@ async def test_increments_fit_where_whole_snapshots_do_not(increments: bool, sav
     """A notice of 30 s, six pods of 3 GiB at 200 MB/s."""
     stage = SpotStage()
     pods = [stage.put_sized(f"md{number}-0", 3) for number in range(6)]
-    for pod in pods:
-        stage.put_checkpoint(pod, used=3 * GIB, moved=3 * GIB, seconds=1 + 3 * GIB / 200e6, minutes_ago=20)
+    for number, pod in enumerate(pods):
+        took = 1 + 3 * GIB / 200e6
+        stage.put_checkpoint(pod, used=3 * GIB, moved=3 * GIB, seconds=took, minutes_ago=20 + number)
         if increments:
             stage.put_checkpoint(pod, used=3 * GIB, moved=400_000_000, seconds=3, minutes_ago=10)
     async with stage.coordinated() as coordinator:

@@ -100,4 +100,12 @@ def test_the_rate_of_a_node() -> None:
     fast, slow = (checkpoint(GIB, GIB, ago=ago, seconds=seconds) for ago, seconds in ((5, 3), (9, 9)))
     assert measured_rate([fast, too_small, slow]) == pytest.approx(2 * GIB / (2 + 8))
     old = checkpoint(GIB, GIB, ago=900, seconds=900)
-    assert measured_rate([*[fast] * MEASURED, old]) == pytest.approx(GIB / 2), "the newest count"
+    many = [checkpoint(GIB, GIB, ago=5 * number, seconds=3) for number in range(MEASURED)]
+    assert measured_rate([*many, old]) == pytest.approx(GIB / 2), "the newest count"
+
+
+def test_saves_that_overlap_share_the_rate_of_their_node() -> None:
+    long, inner, later = (checkpoint(GIB, GIB, ago=ago, seconds=seconds) for ago, seconds in ((5, 20), (9, 4), (3, 4)))
+    alone = checkpoint(GIB, GIB, ago=100, seconds=11)
+    for order in ([long, inner, later, alone], [alone, later, inner, long]):
+        assert measured_rate(order) == pytest.approx(4 * GIB / (21 + 10))
