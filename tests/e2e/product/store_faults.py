@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -26,6 +27,23 @@ async def unreachable(api: Api) -> AsyncIterator[None]:
         yield
     finally:
         await _lead_to(api, NAME)
+
+
+@asynccontextmanager
+async def slowed(cluster: Cluster, api: Api, megabits: int) -> AsyncIterator[None]:
+    """All nodes together send it no more than this many megabits a second inside the block; reads are not slowed.
+
+    Its node's end of the pod's link shapes what is sent into the pod.
+    """
+    (pod,) = await api.objects("v1", "Pod", NAMESPACE, selector=f"app={NAME}")
+    node = cluster.nodes[pod["spec"]["nodeName"]]
+    (route, *_) = json.loads(await node.run("ip", "-json", "route", "get", pod["status"]["podIP"]))
+    shape = ("tbf", "rate", f"{megabits}mbit", "burst", "64kb", "latency", "500ms")
+    await node.run("tc", "qdisc", "replace", "dev", route["dev"], "root", *shape)
+    try:
+        yield
+    finally:
+        await node.run("tc", "qdisc", "delete", "dev", route["dev"], "root")
 
 
 async def damage_packs(cluster: Cluster, api: Api) -> int:

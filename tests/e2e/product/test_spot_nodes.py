@@ -2,94 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Final
-
 import pytest
 import pytest_asyncio
 
-from cedana_sched.model.objects.names import API_VERSION, CORDONED, NODE_INTERRUPTION, PROTECT
-from tests.cluster.api.client import Object
+from cedana_sched.model.objects.names import API_VERSION, PROTECT
 from tests.cluster.api.waiting import wait_for
-from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.patience import patient
 from tests.e2e.product.installation import Product
 from tests.e2e.product.owners import continued, counting_pod, plain_job
+from tests.e2e.product.spot_notices import INTERRUPTIONS, announced, is_cordoned_by_us
 
 pytestmark = [pytest.mark.nodes(2), pytest.mark.any_shape]
-
-PORT: Final = 10399
-NOTICE: Final = "/tmp/notice"
-METADATA_SERVER: Final = f"""
-import http.server, os
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def answer(self, status, body=b""):
-        self.send_response(status)
-        self.send_header("X-aws-ec2-metadata-token-ttl-seconds", "21600")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_PUT(self):
-        self.answer(200, b"the-token") if self.path == "/latest/api/token" else self.answer(404)
-
-    def do_GET(self):
-        if self.headers.get("X-aws-ec2-metadata-token") != "the-token":
-            self.answer(401)
-        elif self.path == "/latest/meta-data/spot/instance-action" and os.path.exists({NOTICE!r}):
-            self.answer(200, open({NOTICE!r}, "rb").read())
-        else:
-            self.answer(404)
-
-http.server.ThreadingHTTPServer(("127.0.0.1", {PORT}), Handler).serve_forever()
-"""
-"""IMDSv2 as far as notices of a spot instance go; a file has the notice."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def protected(namespace: Namespace, release: Product) -> Namespace:
     """A namespace that protects all of its pods, on nodes whose provider is AWS."""
-    interruptions = {"provider": "aws", "metadataUrl": f"http://127.0.0.1:{PORT}"}
-    await release.ensure(kubernetes={"enabled": True}, agent={"interruptions": interruptions})
+    await release.ensure(kubernetes={"enabled": True}, agent={"interruptions": INTERRUPTIONS})
     await namespace.kubectl("label", "namespace", namespace.name, f"{PROTECT}=true")
     return namespace
-
-
-def _metadata_server(image: str, node: str) -> Object:
-    """On the node's own network, where its agent calls it."""
-    main = container(image, "python3", "-c", METADATA_SERVER)
-    return pod(
-        "metadata", main, hostNetwork=True, nodeName=node, restartPolicy="Always", tolerations=[{"operator": "Exists"}]
-    )
-
-
-@asynccontextmanager
-async def announced(namespace: Namespace, image: str, node: str, seconds: float) -> AsyncIterator[None]:
-    """The provider takes the node away; at the end it has changed its mind."""
-    await namespace.apply(_metadata_server(image, node))
-    await namespace.ready("metadata")
-    ends_at = datetime.now(tz=UTC) + timedelta(seconds=seconds)
-    notice = json.dumps({"action": "terminate", "time": f"{ends_at:%Y-%m-%dT%H:%M:%SZ}"})
-    await namespace.exec("metadata", "sh", "-c", f"echo '{notice}' > {NOTICE}.new && mv {NOTICE}.new {NOTICE}")
-    try:
-        yield
-    finally:
-        await namespace.exec("metadata", "rm", "-f", NOTICE)
-        await wait_for(namespace.api, "v1", "Node", node, _is_left_alone, within=60)
-
-
-def _is_left_alone(node: Object) -> bool:
-    annotations = node["metadata"].get("annotations", {})
-    is_cordoned = node["spec"].get("unschedulable", False)
-    return NODE_INTERRUPTION not in annotations and CORDONED not in annotations and not is_cordoned
-
-
-def _is_cordoned_by_us(node: Object) -> bool:
-    return CORDONED in node["metadata"].get("annotations", {}) and node["spec"].get("unschedulable", False)
 
 
 async def test_work_continues_elsewhere_after_a_spot_notice(protected: Namespace, toolbox: str) -> None:
@@ -99,6 +31,6 @@ async def test_work_continues_elsewhere_after_a_spot_notice(protected: Namespace
         async with announced(protected, toolbox, node, patient(60)):
             await continued(protected, following, body)
             assert following.nodes[0][1] != node
-            await wait_for(protected.api, "v1", "Node", node, _is_cordoned_by_us, within=60)
+            await wait_for(protected.api, "v1", "Node", node, is_cordoned_by_us, within=60)
     (checkpoint,) = await protected.api.objects(API_VERSION, "Checkpoint", protected.name)
     assert (checkpoint["status"]["phase"], checkpoint["spec"]["reason"]) == ("Ready", "NodeTermination")
