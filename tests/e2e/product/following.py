@@ -135,7 +135,7 @@ class Following:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
                     process.kill()
-                await process.wait()
+                await process.communicate()  # `wait` alone waits for a pipe that is not read
 
 
 async def _happens(event: asyncio.Event, within: float) -> bool:
