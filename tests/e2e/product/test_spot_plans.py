@@ -86,7 +86,7 @@ async def test_increments_fit_into_a_notice_that_is_a_third_of_what_full_snapsho
             await protected.apply(_stateful_set("md", toolbox))
             await begun(md, *range(PODS))
         ((node,),) = {tuple(md.nodes[index]) for index in range(PODS)}
-        saved = await _saved(protected, "Interval", times=2)
+        saved = await _saved(protected, "Interval", times=2, within=600)
         assert sum(_seconds_frozen(saved[index][0]) for index in range(PODS)) > 3 * NOTICE_SECONDS
         async with announced(protected, toolbox, node, NOTICE_SECONDS) as ends_at:
             last = await _saved(protected, "NodeTermination")
@@ -149,7 +149,9 @@ async def _goes_on(following: Following, index: int) -> None:
     assert lines == [str(number) for number in range(len(lines))], by_pod
 
 
-async def _saved(namespace: Namespace, reason: str, *, times: int = 1, pods: int = PODS) -> dict[int, list[Object]]:
+async def _saved(
+    namespace: Namespace, reason: str, *, times: int = 1, pods: int = PODS, within: float = 60
+) -> dict[int, list[Object]]:
     """Wait until so many pods have been saved so often for this reason; their Checkpoints in order, by index."""
 
     def by_index(found: list[Object]) -> dict[int, list[Object]]:
@@ -165,7 +167,7 @@ async def _saved(namespace: Namespace, reason: str, *, times: int = 1, pods: int
         "Checkpoint",
         lambda found: sum(len(ones) >= times for ones in by_index(found).values()) >= pods,
         namespace=namespace.name,
-        within=900,
+        within=within,
     )
     return by_index(found)
 
