@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -44,14 +45,14 @@ class FakeMetadataServer:
             await self.answered.wait_for(lambda: len(self.requests) >= wanted)
 
     @contextlib.asynccontextmanager
-    async def serve(self) -> AsyncIterator[str]:
-        """On loopback, at the same port each time."""
+    async def serve(self, listener: socket.socket | None = None) -> AsyncIterator[str]:
+        """On this socket; or on loopback, at the same port each time."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         port = int(self.url.rpartition(":")[2]) if self.url else 0
-        site = web.TCPSite(runner, "127.0.0.1", port)
+        site = web.SockSite(runner, listener) if listener else web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         try:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
@@ -10,6 +14,8 @@ from tests.cluster.commands import run
 from tests.cluster.errors import ClusterError
 
 NAMESPACES = Path("/run/netns")
+_CLONE_NEWNET = 0x40000000
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _KINDS_OF_ROUTES = {"local", "broadcast", "anycast", "unreachable", "blackhole", "prohibit", "throw"}
 _REMEDY = "see whether this kernel has veth, bridge and network namespaces, and whether this is root"
 
@@ -47,6 +53,24 @@ async def inside(name: str, *command: str) -> str:
     return await run(
         "nsenter", f"--net={NAMESPACES / name}", *command, what=f"{command[0]} in {name} failed", remedy=_REMEDY
     )
+
+
+def listen(name: str, port: int) -> socket.socket:
+    """A socket of this process on the loopback of a namespace.
+
+    Raises:
+        OSError: there is no such namespace, or its port is taken.
+    """
+    with ThreadPoolExecutor(max_workers=1) as elsewhere:  # a thread that enters a namespace cannot be used again
+        return elsewhere.submit(_listen, NAMESPACES / name, port).result()
+
+
+def _listen(namespace: Path, port: int) -> socket.socket:
+    with namespace.open("rb") as entered:
+        if _LIBC.setns(entered.fileno(), _CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(namespace))
+    return socket.create_server(("127.0.0.1", port))
 
 
 async def create_bridge(namespace: str, bridge: str, address: IPv4Interface) -> None:

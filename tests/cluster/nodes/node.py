@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import socket
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network
@@ -264,6 +265,10 @@ class Node:
     async def run(self, *command: str | Path, stdin: bytes | None = None) -> str:
         """Run a program on the node and return what it printed."""
         return await self.machine.run(*command, stdin=stdin)
+
+    def listen(self, port: int) -> socket.socket:
+        """A socket of this process on the node's loopback, for a server that the node's programs call."""
+        return network.listen(self._namespace, port)
 
     def kill(self) -> None:
         """A power cut."""
