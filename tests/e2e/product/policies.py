@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 from cedana_sched.model.objects.names import API_VERSION
 from tests.cluster.fixtures.namespace import Namespace
+
+OFTEN: Final[Mapping[str, object]] = {"intervalSeconds": 2, "maxFrozenPercent": 50, "retention": {"keepLast": 2}}
+"""Of pods that are saved while they run."""
 
 
 @asynccontextmanager

@@ -70,7 +70,7 @@ async def test_pod_of_kueue_goes_on_in_another_pod(
         template["labels"] = {**template["labels"], QUEUE_LABEL: "bio"}
     async with counting_pod(namespace, body) as following:
         await delete_pod(namespace, f"{LABEL}={NAME}")
-        await continued(namespace, following, body)
+        await continued(namespace, following)
     await assert_handed_over(namespace, audit)
 
 
@@ -128,7 +128,7 @@ async def test_pod_of_a_deployment_of_volcano_goes_on_in_another_pod(
     body["spec"]["template"]["metadata"]["annotations"] = {QUEUE_NAME: f"{namespace.name}-bio"}
     async with counting_pod(namespace, body) as following:
         await delete_pod(namespace, f"{LABEL}={NAME}")
-        await continued(namespace, following, body)
+        await continued(namespace, following)
     await assert_handed_over(namespace, audit)
 
 

@@ -18,11 +18,9 @@ from tests.e2e.product.events import wait_for_messages
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
 from tests.e2e.product.lost_nodes import node_of_store, out_of_service, switched_off
-from tests.e2e.product.policies import own_policy
+from tests.e2e.product.policies import OFTEN, own_policy
 
 pytestmark = [pytest.mark.any_shape, pytest.mark.exhaustive]
-
-_OFTEN = {"intervalSeconds": 2, "maxFrozenPercent": 50, "retention": {"keepLast": 2}}
 
 
 def _job(image: str, policy: str) -> Object:
@@ -53,7 +51,7 @@ async def test_running_pod_is_saved_and_its_successor_waits_for_its_end(
     namespace: Namespace, toolbox: str, installed: Product, api: Api
 ) -> None:
     del installed
-    async with own_policy(namespace, **_OFTEN) as policy, Following.of(namespace, "md") as md:
+    async with own_policy(namespace, **OFTEN) as policy, Following.of(namespace, "md") as md:
         await namespace.apply(_job(toolbox, policy))
         await asyncio.wait_for(begun(md, 0), patient(120))
         found = await _saved(namespace, 4)
@@ -74,7 +72,7 @@ async def test_pod_of_a_dead_node_continues_from_its_last_snapshot_once_the_node
     namespace: Namespace, toolbox: str, release: Product, api: Api
 ) -> None:
     await release.ensure()  # with the adapter `kubernetes`, the Job has no successor before the taint
-    async with own_policy(namespace, **_OFTEN) as policy, Following.of(namespace, "md") as md:
+    async with own_policy(namespace, **OFTEN) as policy, Following.of(namespace, "md") as md:
         async with cordoned(namespace, await node_of_store(namespace)):
             await namespace.apply(_job(toolbox, policy))
             await asyncio.wait_for(begun(md, 0), patient(120))

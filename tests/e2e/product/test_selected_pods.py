@@ -56,7 +56,7 @@ async def test_pods_that_a_policy_selects_continue_and_keep_it_whatever_their_au
             await namespace.kubectl("label", name, f"{PROTECTED}-")
         await namespace.kubectl("label", name, *(f"{key}-" for key in KEPT))
         async with drained(namespace, following.nodes[0][0]):
-            await continued(namespace, following, body)
+            await continued(namespace, following)
         (checkpoint,) = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
     assert checkpoint["status"]["phase"] == "Ready"
     assert checkpoint["spec"]["policy"]["deadlineSeconds"] == 111

@@ -26,8 +26,9 @@ from tests.e2e.product.installation import Product
 from tests.e2e.product.lost_nodes import node_of_store
 from tests.e2e.product.owners import LABEL
 from tests.e2e.product.policies import own_policy
-from tests.e2e.product.spot_notices import INTERRUPTIONS, announced
+from tests.e2e.product.spot import INTERRUPTIONS, announced
 from tests.e2e.product.store_faults import slowed
+from tests.servers.metadata import FakeAws
 
 pytestmark = [
     pytest.mark.nodes(2),
@@ -49,7 +50,7 @@ NOT_SAVED: Final = re.compile(r"needs (\d+) s at \d+ MB/s, (\d+) s are left, (\d
 @pytest_asyncio.fixture(loop_scope="session")
 async def protected(namespace: Namespace, release: Product, cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
     """A namespace that protects all of its pods, on nodes of AWS with a slow path to the store."""
-    await release.ensure(kubernetes={"enabled": True}, agent={"interruptions": INTERRUPTIONS})
+    await release.ensure(kubernetes={"enabled": True}, agent={"interruptions": {**INTERRUPTIONS, "provider": "aws"}})
     await namespace.kubectl("label", "namespace", namespace.name, f"{PROTECT}=true")
     async with slowed(cluster, api, MEGABITS):
         yield namespace
@@ -88,7 +89,7 @@ async def test_increments_fit_into_a_notice_that_is_a_third_of_what_full_snapsho
         ((node,),) = {tuple(md.nodes[index]) for index in range(PODS)}
         saved = await _saved(protected, "Interval", times=2, within=600)
         assert sum(_seconds_frozen(saved[index][0]) for index in range(PODS)) > 3 * NOTICE_SECONDS
-        async with announced(protected, toolbox, node, NOTICE_SECONDS) as ends_at:
+        async with announced(FakeAws, protected, node, seconds=NOTICE_SECONDS, is_named=True) as ends_at:
             last = await _saved(protected, "NodeTermination")
             for index in range(PODS):
                 await _goes_on(md, index)
@@ -117,7 +118,7 @@ async def test_most_work_is_saved_and_the_rest_explained_without_periodic_snapsh
             await protected.apply(_job("cheap", toolbox, PODS - 1), _job("dear", toolbox, cpu="300m"))
             await begun(cheap, *range(PODS - 1))
             await begun(dear, 0)
-        async with announced(protected, toolbox, node, NOTICE_SECONDS) as ends_at:
+        async with announced(FakeAws, protected, node, seconds=NOTICE_SECONDS, is_named=True) as ends_at:
             reasons = [
                 (await wait_for_messages(protected, cheap.pods[index][0], "NotSavedInTime"))[0]
                 for index in range(PODS - 1)

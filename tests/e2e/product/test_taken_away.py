@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final
 
@@ -12,29 +10,56 @@ import pytest
 import pytest_asyncio
 
 from cedana_sched.model.objects.names import API_VERSION, PROTECT
+from tests.cluster.addons.catalog import install
 from tests.cluster.api.client import Object
-from tests.cluster.api.waiting import has_condition
+from tests.cluster.api.waiting import has_condition, wait_for_all
 from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.audit import Audit
-from tests.cluster.fixtures.namespace import Namespace, container, pod
-from tests.cluster.patience import patient
+from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.steps import Steps
 from tests.e2e.product.cordoning import cordoned, drained
+from tests.e2e.product.disruptions import DISRUPTIONS, SELECTOR, STAYS, Disruption
 from tests.e2e.product.history import of_ours
 from tests.e2e.product.installation import Product
-from tests.e2e.product.owners import LABEL, NAME, OWNERS, continued, counting_pod, deployment
+from tests.e2e.product.owners import (
+    LABEL,
+    NAME,
+    OWNERS,
+    assert_never_twice,
+    continued,
+    counting_pod,
+    deployment,
+    wait_counts,
+)
+from tests.e2e.product.policies import OFTEN
+from tests.e2e.product.spot import INTERRUPTIONS
 
 pytestmark = [pytest.mark.nodes(2), pytest.mark.any_shape]
 
-TAINT: Final = "tests.cluster/goes"
-STAYS: Final = [{"key": TAINT, "operator": "Exists"}]
-"""Our own components stay on a node that is tainted."""
+_EACH_TIME: Final = {
+    "preemption": "Indexed Job",
+    "drain": "StatefulSet",
+    "eviction": "JobSet",
+    "taint": "Deployment",
+    "deletion": "Job",
+    "shutdown": "StatefulSet",
+    "AWS": "Job",
+    "GCP": "Deployment",
+    "Azure": "Indexed Job",
+    "loss": "Job",
+}
+"""The cell of each row that is not exhaustive."""
+_BUDGETED: Final = ("drain", "eviction")
+"""What keeps to PodDisruptionBudgets."""
+_SELECTED: Final = {"matchLabels": {LABEL: NAME}}
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def installed_with_kubernetes(release: Product) -> Product:
     """The product, with the adapter that needs no scheduler."""
     tolerant = {"tolerations": STAYS}
-    await release.ensure(kubernetes={"enabled": True}, coordinator=tolerant, webhooks=tolerant)
+    interruptions = {"interruptions": INTERRUPTIONS}
+    await release.ensure(kubernetes={"enabled": True}, agent=interruptions, coordinator=tolerant, webhooks=tolerant)
     return release
 
 
@@ -45,125 +70,91 @@ async def protected(namespace: Namespace, installed_with_kubernetes: Product) ->
     return namespace
 
 
-@asynccontextmanager
-async def tainted(namespace: Namespace, node: str) -> AsyncIterator[None]:
-    """A taint that evicts whoever does not tolerate it."""
-    await namespace.kubectl("taint", "node", node, f"{TAINT}=now:NoExecute")
-    try:
-        yield
-    finally:
-        await namespace.kubectl("taint", "node", node, f"{TAINT}-")
+async def _made_by(owner: str, namespace: Namespace, toolbox: str, steps: Steps, replicas: int = 1) -> Object:
+    """One such owner; its controller is on the cluster."""
+    if owner == "JobSet":
+        await install(namespace.cluster, ["jobset"], steps)
+    return OWNERS[owner](toolbox, replicas=replicas)
 
 
-@asynccontextmanager
-async def deleted(namespace: Namespace, node: str) -> AsyncIterator[None]:
-    """`kubectl delete pod`."""
-    async with cordoned(namespace, node):
-        await namespace.kubectl("delete", "pod", f"--selector={LABEL}={NAME}", "--wait=false")
-        yield
-
-
-@asynccontextmanager
-async def preempted(namespace: Namespace, node: str) -> AsyncIterator[None]:
-    """A pod of a higher priority that takes all that the node has left, and the victim's place."""
-    name = f"{namespace.name}-urgent"
-    allocatable = (await namespace.api.get("v1", "Node", node))["status"]["allocatable"]
-    priority = {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": name},
-        "value": 1000,
-    }
-    await namespace.api.apply(priority)
-    requests = {"cpu": await _all_but_others(namespace, node, allocatable["cpu"])}
-    urgent = pod(
-        "urgent",
-        container(_image_of(await namespace.pods(f"{LABEL}={NAME}")), "sleep", "inf", resources={"requests": requests}),
-        priorityClassName=name,
-        nodeSelector={"kubernetes.io/hostname": node},
-    )
-    try:
-        await namespace.apply(urgent)
-        await namespace.ready("urgent", within=120)
-        yield
-    finally:
-        await namespace.delete("v1", "Pod", "urgent")
-        await namespace.api.delete("scheduling.k8s.io/v1", "PriorityClass", name)
-
-
-WAYS: Final[dict[str, Callable[[Namespace, str], Any]]] = {
-    "drain": drained,
-    "taint": tainted,
-    "deletion": deleted,
-    "preemption": preempted,
-}
-_EACH_TIME: Final = {
-    ("drain", "StatefulSet"),
-    ("taint", "Deployment"),
-    ("deletion", "Job"),
-    ("preemption", "Indexed Job"),
-}
-
-
-def _cells() -> list[Any]:
+def _cells(*rows: str, each_time: dict[str, str]) -> list[Any]:
     return [
-        pytest.param(way, owner, marks=() if (way, owner) in _EACH_TIME else pytest.mark.exhaustive)
-        for way in WAYS
+        pytest.param(row, owner, marks=() if each_time.get(row) == owner else pytest.mark.exhaustive)
+        for row in rows
         for owner in OWNERS
     ]
 
 
-@pytest.mark.parametrize(("way", "owner"), _cells())
-async def test_work_goes_on_in_another_pod(way: str, owner: str, protected: Namespace, toolbox: str) -> None:
-    body = OWNERS[owner](toolbox)
-    async with counting_pod(protected, body) as following:
-        async with WAYS[way](protected, following.nodes[0][0]):
-            await continued(protected, following, body)
+@pytest.mark.matrix
+@pytest.mark.parametrize(("row", "owner"), _cells(*DISRUPTIONS, each_time=_EACH_TIME))
+async def test_work_goes_on_in_another_pod(
+    row: str, owner: str, protected: Namespace, toolbox: str, steps: Steps
+) -> None:
+    disruption = DISRUPTIONS[row]
+    body = await _made_by(owner, protected, toolbox, steps)
+    async with disruption.awaited_by(protected, body) as following:
+        async with disruption.takes(protected, following.nodes[0][0]):
+            await disruption.continued(protected, following)
         assert following.nodes[0][0] != following.nodes[0][1]
-    await _assert_saved(protected)
+        await assert_never_twice(protected, following)
+    checkpoints = await _checkpoints(protected)
+    assert ("Ready", disruption.reason) in checkpoints
+    assert len(checkpoints) == 1 or disruption.policy, checkpoints
+
+
+@pytest.mark.exhaustive
+async def test_node_that_is_lost_keeps_no_pod_whose_policy_keeps_pods_running(
+    protected: Namespace, toolbox: str
+) -> None:
+    policy = {**OFTEN, "onCheckpointFailure": "KeepRunning"}
+    lost = DISRUPTIONS["loss"]
+    disruption = Disruption(lost.takes, lost.reason, spares_store=True, policy=policy, continued=lost.continued)
+    async with disruption.awaited_by(protected, deployment(toolbox)) as following:
+        async with disruption.takes(protected, following.nodes[0][0]):
+            await disruption.continued(protected, following)
+        await assert_never_twice(protected, following)
 
 
 @pytest.mark.exhaustive
 async def test_work_goes_on_over_three_drains(protected: Namespace, toolbox: str) -> None:
-    body = deployment(toolbox)
-    async with counting_pod(protected, body) as following:
+    async with counting_pod(protected, deployment(toolbox)) as following:
         for drains in range(1, 4):
             async with drained(protected, following.nodes[0][-1]):
-                await continued(protected, following, body, pods=1 + drains)
+                await continued(protected, following, pods=1 + drains)
     nodes = following.nodes[0]
     assert all(before != after for before, after in pairwise(nodes)), nodes
 
 
-async def test_drain_takes_no_more_pods_at_a_time_than_their_budget_allows(protected: Namespace, toolbox: str) -> None:
+@pytest.mark.matrix
+@pytest.mark.parametrize(("row", "owner"), _cells(*_BUDGETED, each_time={"drain": "Deployment"}))
+async def test_no_more_pods_are_taken_at_a_time_than_their_budget_allows(
+    row: str, owner: str, protected: Namespace, toolbox: str, steps: Steps
+) -> None:
     node, other, *_ = protected.cluster.nodes
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": NAME},
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {LABEL: NAME}}},
-    }
     async with cordoned(protected, other):
-        await protected.apply(budget, deployment(toolbox, replicas=2))
-        await protected.wait("apps/v1", "Deployment", NAME, has_condition("Available"), within=120)
-        pods = await protected.pods(f"{LABEL}={NAME}", count=2)
+        await protected.apply(_budget(), await _made_by(owner, protected, toolbox, steps, replicas=2))
+        await wait_for_all(protected.api, "v1", "Pod", _are_two_ready, namespace=protected.name, selector=SELECTOR)
+        pods = await protected.pods(SELECTOR, count=2)
         assert {one["spec"]["nodeName"] for one in pods} == {node}
-    async with drained(protected, node):
-        await protected.wait("apps/v1", "Deployment", NAME, _has_two_ready, within=120)
+    async with DISRUPTIONS[row].takes(protected, node):
+        await wait_for_all(
+            protected.api,
+            "v1",
+            "Pod",
+            _are_two_ready_on(other),
+            namespace=protected.name,
+            selector=SELECTOR,
+            within=120,
+        )
     checkpoints = await protected.api.objects(API_VERSION, "Checkpoint", protected.name)
     times = sorted((one["spec"]["creationTime"], one["status"]["completionTime"]) for one in checkpoints)
     assert len(times) == 2
     assert times[0][1] < times[1][0], "the second was frozen before the first was evicted"
-    await _assert_saved(protected)
+    assert await _checkpoints(protected) == {("Ready", DISRUPTIONS[row].reason)}
 
 
 async def test_pod_that_its_budget_keeps_is_never_frozen(protected: Namespace, toolbox: str) -> None:
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": NAME},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {LABEL: NAME}}},
-    }
-    await protected.apply(budget)
+    await protected.apply(_budget())
     async with counting_pod(protected, deployment(toolbox)) as following:
         await protected.wait("policy/v1", "PodDisruptionBudget", NAME, lambda one: one["status"]["currentHealthy"] == 1)
         with pytest.raises(ClusterError, match="global timeout reached"):
@@ -172,46 +163,49 @@ async def test_pod_that_its_budget_keeps_is_never_frozen(protected: Namespace, t
     assert await protected.api.objects(API_VERSION, "Checkpoint", protected.name) == []
 
 
-async def test_pod_that_is_not_opted_in_is_drained_as_without_us(
-    namespace: Namespace, installed_with_kubernetes: Product, toolbox: str, audit: Audit
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=() if row == "drain" else pytest.mark.exhaustive)
+        for row in ("preemption", "drain", "eviction", "taint", "deletion", "shutdown")
+    ],
+)
+async def test_pod_that_is_not_opted_in_is_taken_away_as_without_us(
+    row: str, namespace: Namespace, installed_with_kubernetes: Product, toolbox: str, audit: Audit
 ) -> None:
-    async with counting_pod(namespace, deployment(toolbox)) as following:
-        async with drained(namespace, following.nodes[0][0]):
-            await asyncio.wait_for(following.said(0, len(following.lines(0)) + 10), patient(120))
+    disruption = DISRUPTIONS[row]
+    async with disruption.awaited_by(namespace, deployment(toolbox)) as following:
+        async with disruption.takes(namespace, following.nodes[0][0]):
+            await wait_counts(following)
         counts = following.by_pod(0)[1]
         assert counts == [str(number) for number in range(len(counts))], "it began anew"
     assert of_ours(audit, namespace.name) == []
 
 
-def _has_two_ready(one: Object) -> bool:
-    status = one["status"]
-    return bool(status.get("readyReplicas", 0) == 2 and status.get("unavailableReplicas", 0) == 0)
+def _budget() -> Object:
+    """One of two pods stays; Jobs may have no other kind of budget."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": NAME},
+        "spec": {"minAvailable": 1, "selector": _SELECTED},
+    }
 
 
-async def _assert_saved(namespace: Namespace) -> None:
+def _are_two_ready(pods: list[Object]) -> bool:
+    return len(pods) == 2 and all(map(has_condition("Ready"), pods))
+
+
+def _are_two_ready_on(node: str) -> Callable[[list[Object]], bool]:
+    def check(pods: list[Object]) -> bool:
+        ready = [one for one in pods if one["spec"].get("nodeName") == node and has_condition("Ready")(one)]
+        return len(ready) == 2
+
+    return check
+
+
+async def _checkpoints(namespace: Namespace) -> set[tuple[str, str]]:
+    """What became of the checkpoints, and why they were made; those of an interval may be in progress."""
     checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
-    assert {one["status"]["phase"] for one in checkpoints} == {"Ready"}
-
-
-def _image_of(pods: list[Object]) -> str:
-    return str(pods[0]["spec"]["containers"][0]["image"])
-
-
-async def _all_but_others(namespace: Namespace, node: str, allocatable: str) -> str:
-    """The CPU that is free on a node once the test's own pods are gone."""
-    pods = [
-        one
-        for one in await namespace.api.objects("v1", "Pod", None)
-        if one["spec"].get("nodeName") == node and one["status"].get("phase") in {"Running", "Pending"}
-    ]
-    others = [one for one in pods if one["metadata"]["namespace"] != namespace.name]
-    taken = sum(
-        _millis(each.get("resources", {}).get("requests", {}).get("cpu", "0"))
-        for one in others
-        for each in one["spec"]["containers"]
-    )
-    return f"{_millis(allocatable) - taken - 50}m"
-
-
-def _millis(quantity: str) -> int:
-    return int(quantity.removesuffix("m")) if quantity.endswith("m") else int(float(quantity) * 1000)
+    return {(one["status"]["phase"], one["spec"]["reason"]) for one in checkpoints}
