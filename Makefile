@@ -90,7 +90,7 @@ e2e: e2e-parts ## Bring a cluster up after KIND_CONFIG, run TESTS (tests/e2e) on
 e2e-faults: servers e2e-parts ## What test and e2e leave out: every death at every phase, all of each conformance, all shapes
 	@$(BIN)/python -m tests.cluster.binaries seaweedfs >/dev/null
 	@$(BIN)/pytest -m exhaustive $(SIDE_BY_SIDE) $(PYTEST_ARGUMENTS)
-	@$(BIN)/pytest tests/e2e -m exhaustive $(PYTEST_ARGUMENTS)
+	@$(BIN)/pytest tests/e2e -m 'exhaustive or matrix' $(PYTEST_ARGUMENTS)
 	@KIND_CONFIG=kind-configs/volcano.yaml $(BIN)/pytest tests/e2e -m 'exhaustive and shape' $(PYTEST_ARGUMENTS)
 	@for shape in $(filter-out %/two-nodes.yaml,$(wildcard kind-configs/*.yaml)); do \
 	    KIND_CONFIG=$$shape $(BIN)/pytest tests/e2e -m 'not any_shape and not shape and not exhaustive' $(PYTEST_ARGUMENTS); \
