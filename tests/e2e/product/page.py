@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.cluster.commands import run
 from tests.cluster.images.catalog import REPOSITORY
 
-_SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
+_SECTION = re.compile(r"^#{2,4} (.+)$", re.MULTILINE)
+"""A section ends at the next title, also at one of a section in it."""
 _FILE = re.compile(r"^```\w+ (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -19,7 +20,7 @@ class Page:
 
     Args:
         name: of the page in docs/.
-        folder: an empty one; `manifests` is there as in a clone of the repository.
+        folder: an empty one, or that of another page; `manifests` is there as in a clone of the repository.
         environment: of its commands, beside our own.
         instead: what stands in another place here than for others, such as the name of an image.
     """
@@ -34,7 +35,9 @@ class Page:
         self._sections = dict(zip(parts[::2], parts[1::2], strict=True))
         self._folder = folder
         self._environment = environment
-        (folder / "manifests").symlink_to(REPOSITORY / "manifests")
+        manifests = folder / "manifests"
+        if not manifests.is_symlink():
+            manifests.symlink_to(REPOSITORY / "manifests")
 
     def files(self, section: str) -> dict[str, str]:
         """What stands in a section under a file's name."""

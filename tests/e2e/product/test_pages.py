@@ -1,4 +1,4 @@
-"""Whoever follows the pages "enable it on a queue" word by word has a queue whose work survives preemption."""
+"""Whoever follows the pages word by word has work that survives what takes its pods away."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +15,13 @@ import pytest_asyncio
 import tenacity
 import yaml
 
+from cedana_sched.model.objects.names import API_VERSION, NODE_INTERRUPTION
+from cedana_sched.model.preemption import INTERVAL
 from tests.cluster.addons.catalog import install
 from tests.cluster.addons.charts import helm_environment
 from tests.cluster.addons.volcano import Volcano
-from tests.cluster.api.client import Api
-from tests.cluster.api.waiting import is_gone, wait_for
+from tests.cluster.api.client import Api, Object
+from tests.cluster.api.waiting import is_gone, wait_for, wait_for_all
 from tests.cluster.armada import components
 from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs
@@ -28,12 +31,16 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
+from tests.e2e.product import parts
 from tests.e2e.product.armada_jobs import half_a_node
+from tests.e2e.product.cordoning import cordoned
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
+from tests.e2e.product.lost_nodes import node_of_store, out_of_service, switched_off
 from tests.e2e.product.page import Page
 from tests.e2e.product.queues import groups
 from tests.e2e.product.reclaiming import reclaim
+from tests.e2e.product.test_terminals_return import attached
 from tests.e2e.product.volcano_queues import HALF_A_NODE, RECLAIMS, SCHEDULING, completed
 
 _PODS: Final = 4
@@ -41,6 +48,9 @@ _ENOUGH: Final = 5
 """Lines that show that a program runs, or runs on; it says one a second."""
 
 _VCJOB: Final = "volcano.sh/job-name"
+_COUNT: Final = "job-name=count"
+_NO_PROVIDER: Final = {"agent.interruptions.provider=auto": "agent.interruptions.provider=none"}
+"""A test cluster has none, and to look for one takes minutes."""
 
 Open = Callable[[str, Mapping[str, str]], Page]
 
@@ -89,6 +99,79 @@ async def test_kueue(research: Namespace, toolbox: str, installed_with_kueue: Pr
         await reclaim(research, toolbox)
 
         assert await _continued(research, bio, "job-name=md") == _PODS
+
+
+@pytest.mark.any_shape
+@pytest.mark.nodes(2)
+@pytest.mark.exhaustive
+async def test_drain(research: Namespace, product: Product, page: Open) -> None:
+    kubernetes = page("kubernetes.md", {"--timeout=15m": f"--timeout=15m --pod-selector={_COUNT}"})
+    async with _counting(research, kubernetes) as count:
+        try:
+            await kubernetes.follow("A drain")
+            await _goes_on_elsewhere(research, count)
+        finally:
+            await research.kubectl("uncordon", count.nodes[0][0])
+
+
+@pytest.mark.any_shape
+@pytest.mark.nodes(2)
+@pytest.mark.exhaustive
+async def test_notice(research: Namespace, product: Product, page: Open) -> None:
+    kubernetes, operations = page("kubernetes.md", {}), page("operations.md", _NO_PROVIDER)
+    async with _counting(research, kubernetes) as count:
+        await operations.follow("Spot nodes")
+        node = count.nodes[0][0]
+        try:
+            await operations.follow("Try a notice")
+            await _goes_on_elsewhere(research, count)
+            await wait_for(research.api, "v1", "Node", node, lambda body: body["spec"].get("unschedulable", False))
+        finally:
+            await research.kubectl("annotate", "node", node, f"{NODE_INTERRUPTION}-")
+        await wait_for(research.api, "v1", "Node", node, lambda body: not body["spec"].get("unschedulable", False))
+
+
+@pytest.mark.any_shape
+@pytest.mark.nodes(2)
+@pytest.mark.exhaustive
+async def test_lost_node(research: Namespace, product: Product, api: Api, page: Open) -> None:
+    operations = page("operations.md", {"intervalSeconds: 600": "intervalSeconds: 2"})
+    kubernetes = page("kubernetes.md", {})
+    await kubernetes.follow("Without a batch scheduler")
+    await operations.follow("Periodic snapshots")
+    try:
+        async with Following.of(research, "count") as count:
+            async with cordoned(research, await node_of_store(research)):
+                await kubernetes.follow("A Job to try it with")
+            await wait_for_all(api, API_VERSION, "Checkpoint", _has_ready_of_interval, namespace=research.name)
+            node = count.nodes[0][0]
+            async with switched_off(research, node), out_of_service(research, node):
+                await asyncio.wait_for(count.said(0, len(count.lines(0)) + _ENOUGH), patient(180))
+                first, second = ([int(line) for line in lines] for lines in count.by_pod(0))
+                assert 0 < second[0] <= first[-1] + 1
+                assert _is_gapless(second)
+                assert count.nodes[0][1] != node
+        await parts.whole(api)
+    finally:
+        await api.delete(API_VERSION, "CheckpointPolicy", "periodic")
+
+
+@pytest.mark.any_shape
+@pytest.mark.exhaustive
+async def test_terminal(research: Namespace, product: Product, page: Open) -> None:
+    kubernetes = page("kubernetes.md", {})
+    await kubernetes.follow("Without a batch scheduler")
+    await kubernetes.follow("Terminals")
+    before = await research.get("v1", "Pod", "shell-0")
+    async with attached(research, "shell-0") as terminal:
+        terminal.type("word=kept; echo $word\n")
+        await terminal.shows("\nkept\r\n")
+    await research.kubectl("delete", "pod", "shell-0")
+    await research.wait("v1", "Pod", "shell-0", lambda pod: pod["metadata"]["uid"] != before["metadata"]["uid"])
+    await research.ready("shell-0", within=120)
+    async with attached(research, "shell-0") as terminal:
+        terminal.type("echo $word again\n")
+        await terminal.shows("\nkept again\r\n")
 
 
 @pytest.mark.shape("volcano")
@@ -153,6 +236,34 @@ async def test_armada(
         finally:
             for queue, job_set in (("bio", "md"), ("ml", "train")):
                 await jobs.client.cancel_jobset(queue=queue, job_set_id=job_set, filter_states=[])
+
+
+@asynccontextmanager
+async def _counting(namespace: Namespace, kubernetes: Page) -> AsyncIterator[Following]:
+    """The page's Job, which has counted for a while, in a protected namespace."""
+    await kubernetes.follow("Without a batch scheduler")
+    async with Following.of(namespace, "count") as count:
+        await kubernetes.follow("A Job to try it with")
+        await asyncio.wait_for(count.said(0, _ENOUGH), patient(120))
+        yield count
+
+
+async def _goes_on_elsewhere(namespace: Namespace, count: Following) -> None:
+    """Wait until a second pod counts on, on another node; nothing is left out or repeated, and no pod has failed."""
+    await namespace.wait("batch/v1", "Job", "count", lambda job: job["status"].get("ready") == 1, within=120)
+    await asyncio.wait_for(count.all_said(1), patient(120))
+    await _goes_on(count, 0, _ENOUGH)
+    assert len(set(count.nodes[0])) == len(count.pods[0]) == 2
+    numbers = [int(line) for line in count.lines(0)]
+    assert numbers[0] == 0
+    assert _is_gapless(numbers), numbers
+    assert (await namespace.get("batch/v1", "Job", "count"))["status"].get("failed", 0) == 0
+
+
+def _has_ready_of_interval(checkpoints: list[Object]) -> bool:
+    return any(
+        one["spec"]["reason"] == INTERVAL and one.get("status", {}).get("phase") == "Ready" for one in checkpoints
+    )
 
 
 async def _lay_armadactl(armada: Armada, home: Path, steps: Steps) -> None:

@@ -16,6 +16,8 @@ ROWS = re.findall(r"^\| `(\w+)` \| (.*) \| `?([^|`]*)`? \|$", SECTION, re.MULTIL
 def shown(default: object) -> str:
     if isinstance(default, Retention):
         return str(default.keep_last)
+    if default is None:
+        return "unset"
     if isinstance(default, bool):
         return str(default).lower()
     return f"{default:g}" if isinstance(default, float) else str(default)
