@@ -17,7 +17,7 @@ from tests.cluster.patience import patient
 from tests.servers import logind
 
 PROGRAM: Final = "/run/logind.py"
-SAID: Final = "/run/logind.log"
+OUTPUT: Final = "/run/logind.log"
 KUBELET: Final = f"{KUBERNETES}/kubelet.yaml"
 _ENDED_BY_SHUTDOWN: Final = frozenset({"Terminated", "NodeShutdown"})
 
@@ -38,15 +38,15 @@ class Logind:
         await self.wait_said("inhibited", locks + 1)
 
     async def wait_said(self, word: str, times: int = 1) -> None:
-        """Wait until the stand-in has said this word so many times."""
+        """Wait until the stand-in has printed this word so many times."""
         await tenacity.AsyncRetrying(
             wait=tenacity.wait_fixed(0.2),
             stop=tenacity.stop_after_delay(patient(90)),
-            retry=tenacity.retry_if_result(lambda said: said.count(word) < times),
+            retry=tenacity.retry_if_result(lambda printed: printed.count(word) < times),
         )(self._said)
 
     async def _said(self) -> str:
-        return await self._node.run("cat", SAID)
+        return await self._node.run("cat", OUTPUT)
 
     async def _send(self, signal: str) -> None:
         await self._node.run("sh", "-c", f"kill -{signal} $(cat {PROGRAM}.pid)")
@@ -57,7 +57,7 @@ async def graceful_shutdown_enabled(node: Node, **configuration: Any) -> AsyncIt
     """The kubelet holds logind's lock inside the block, and has these fields in its configuration."""
     before = await node.run("cat", KUBELET)
     await node.run("tee", PROGRAM, stdin=inspect.getsource(logind).encode())
-    await node.run("sh", "-c", f"setsid python3 {PROGRAM} >{SAID} 2>&1 </dev/null & echo $! >{PROGRAM}.pid")
+    await node.run("sh", "-c", f"setsid python3 {PROGRAM} >{OUTPUT} 2>&1 </dev/null & echo $! >{PROGRAM}.pid")
     try:
         await _configure(node, json.dumps({**json.loads(before), **configuration}))
         running = Logind(node)

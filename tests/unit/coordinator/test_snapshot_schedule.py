@@ -64,7 +64,7 @@ def failed(signal: Signal, verdict: Verdict | None = Verdict.EVICT) -> Checkpoin
 
 
 class Calendar:
-    """A schedule, and the time at which it is asked."""
+    """A schedule, and the current time."""
 
     def __init__(self, workloads: Sequence[RunningWorkload], now: float = START) -> None:
         self.schedule = SnapshotSchedule("pods")

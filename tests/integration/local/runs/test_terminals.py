@@ -87,13 +87,13 @@ async def test_shell_keeps_its_state_its_terminal_and_its_jobs(lab: Lab) -> None
     client = Client(lab, run)
     client.resize(33, 111)
     await client.type("kept=before; stty intr ^X -echo; sleep 1000 &", r"\[1\] \d+\s+\$ $")
-    told = 'echo "$(tty) $(stty size) intr=$(stty -a | grep -o "intr = [^;]*") $kept $(jobs -r | wc -l)"'
+    command = 'echo "$(tty) $(stty size) intr=$(stty -a | grep -o "intr = [^;]*") $kept $(jobs -r | wc -l)"'
     expected = "/dev/pts/0 33 111 intr=intr = ^X before 1\r\n$ "
-    assert await client.type(told, r"\$ $") == expected
+    assert await client.type(command, r"\$ $") == expected
     for generation in (1, 2):
         run = await lab.next_generation(run, f"bash-{generation}")
         client = Client(lab, run)
-        assert await client.type(told, r"\$ $") == expected
+        assert await client.type(command, r"\$ $") == expected
     # the foreground group is as before: the key for SIGINT ends what runs in front, and not the shell
     client.send(b"cat\r")
     await asyncio.to_thread(client.acknowledged)

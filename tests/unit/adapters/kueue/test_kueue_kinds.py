@@ -49,7 +49,7 @@ _BY_CREW = owner(_CREW_UID, "crew", "Crew", "x.example/v1")
 
 
 def crew(spec: dict[str, Any] | None = None, **metadata: Any) -> ManagedObject:
-    """An object of a kind of which the adapter knows the name alone."""
+    """An object of a kind of which the adapter has the name alone."""
     body = {"metadata": {"name": "crew", "namespace": NAMESPACE, "uid": _CREW_UID, **metadata}, "spec": spec or {}}
     return msgspec.json.decode(msgspec.json.encode(body), type=ManagedObject)
 
@@ -221,7 +221,7 @@ def test_a_release_is_over_once_no_pod_of_the_group_runs() -> None:
 
 
 class _Patient(PodGroupStage):
-    """Kueue has heard of no release yet."""
+    """Kueue has no release yet."""
 
     def _may_be_suspended(self, job: Object) -> bool:
         return False
@@ -236,8 +236,8 @@ async def test_each_pod_of_a_group_is_told_of_the_release() -> None:
         async with aclosing(cast("AsyncGenerator[Preempted]", adapter.reports())) as reports:
             signal = (await anext(reports)).signal
         await adapter.release(Release(signal.uid, {one.uid: Verdict.COMMITTED for one in members}))
-        said = [(stage.pod_of(one) or {})["metadata"]["annotations"].get(names.RELEASED_HOLD) for one in members]
-    assert said == [hold_name(signal.uid)] * 2
+        released = [(stage.pod_of(one) or {})["metadata"]["annotations"].get(names.RELEASED_HOLD) for one in members]
+    assert released == [hold_name(signal.uid)] * 2
 
 
 # -- the check
@@ -257,8 +257,8 @@ def test_pods_that_are_there_get_no_id(controller: OwnerReference | None) -> Non
 
 def test_each_template_of_a_kind_gets_the_id_of_the_object() -> None:
     pod_sets = (PodSet("lead", template()), PodSet("rest", template({names.ID: "mine"})))
-    asked = workload(owned_by=_BY_CREW, pod_sets=pod_sets)
-    found = decide_check_answer(asked, None, ManagedKinds((_KIND,)), lambda _: False)
+    gated = workload(owned_by=_BY_CREW, pod_sets=pod_sets)
+    found = decide_check_answer(gated, None, ManagedKinds((_KIND,)), lambda _: False)
     assert found.pod_set_updates == ({"name": "lead", "annotations": {names.ID: "crew-crew-uid"}},)
     assert found.note == CONTINUES_BY_ROLE
 
@@ -278,7 +278,7 @@ def test_pods_of_a_group_are_numbered_by_their_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ({"apiVersion": "v1", "kind": "Pod", "resource": "pods"}, "kueue.kinds.0.apiVersion: 'v1' cannot be used"),
         ({"apiVersion": "a.b/v1", "kind": "crew", "resource": "crews"}, "kueue.kinds.0.kind: 'crew' cannot be used"),
@@ -286,10 +286,10 @@ def test_pods_of_a_group_are_numbered_by_their_label() -> None:
         ({"apiVersion": "batch/v1", "kind": "Job", "resource": "jobs"}, "Job of batch is there already"),
     ],
 )
-def test_a_kind_that_cannot_be_followed_is_refused(kind: dict[str, str], said: str) -> None:
+def test_a_kind_that_cannot_be_followed_is_refused(kind: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as refused:
         read_section("kueue", Settings, {"kinds": [kind]})
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_an_owner_of_another_version_is_of_the_kind() -> None:

@@ -1,4 +1,4 @@
-"""An API server beside which somebody attends to finalizers at once, as `CheckpointFinalizer` does in time."""
+"""An API server whose finalizers are removed at once, as `CheckpointFinalizer` does after a while."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 class _Events:
     def __init__(self) -> None:
-        self.said: list[ObjectEvent] = []
+        self.published: list[ObjectEvent] = []
         self.sink = CheckpointableEvents(cast("Any", self), lambda: NOW)
 
     def record_event(self, event: ObjectEvent) -> None:
-        self.said.append(event)
+        self.published.append(event)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def pod(status: str = "", reason: str = "UsesIoUring", message: str = "it uses i
 def test_an_obstacle_is_told_once(events: _Events) -> None:
     events.sink.on_pod_changed(pod(), pod("False"))
     events.sink.on_pod_changed(pod("False"), pod("False", message="it uses io_uring, in another process"))
-    [event] = events.said
+    [event] = events.published
     assert (event.involved["kind"], event.involved["name"], event.involved["uid"]) == ("Pod", "md-0", "u1")
     assert (event.reason, event.message, event.warning) == ("NotCheckpointable", "it uses io_uring (UsesIoUring)", True)
 
@@ -46,23 +46,23 @@ def test_an_obstacle_is_told_once(events: _Events) -> None:
 def test_another_reason_is_told_too(events: _Events) -> None:
     events.sink.on_pod_changed(pod("False"), pod("False", reason="HoldsGPU"))
     events.sink.on_pod_changed(pod("True", reason="NoObstacleFound"), pod("False"))
-    assert len(events.said) == 2
+    assert len(events.published) == 2
 
 
 def test_what_stands_in_nobodys_way_is_not_told(events: _Events) -> None:
     for now in (pod(), pod("True"), pod("Unknown"), None):
         events.sink.on_pod_changed(pod(), now)
-    assert events.said == []
+    assert events.published == []
 
 
 def test_a_new_leader_tells_only_what_is_recent(events: _Events) -> None:
     events.sink.on_pod_changed(None, pod("False", ago=3600))
-    assert events.said == []
+    assert events.published == []
     events.sink.on_pod_changed(None, pod("False", ago=5))
-    assert len(events.said) == 1
+    assert len(events.published) == 1
 
 
 def test_a_message_reaches_a_terminal_as_text(events: _Events) -> None:
     """An agent's token may be stolen."""
     events.sink.on_pod_changed(pod(), pod("False", message="\x1b[2Jgone"))
-    assert events.said[0].message == "?[2Jgone (UsesIoUring)"
+    assert events.published[0].message == "?[2Jgone (UsesIoUring)"

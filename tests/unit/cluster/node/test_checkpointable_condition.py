@@ -1,4 +1,4 @@
-"""A pod says, in a condition, whether it can be saved: written when that is new, or when somebody asks."""
+"""A pod says, in a condition, whether it can be saved: written when that is new, or on request."""
 
 from __future__ import annotations
 
@@ -135,22 +135,22 @@ async def test_pods_that_are_gone_need_no_condition() -> None:
 
 class _Looks:
     def __init__(self) -> None:
-        self.said: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def on_started(self, workload: WorkloadRef, ran_seconds: float) -> None:
-        self.said.append(("started", workload.uid, ran_seconds))
+        self.calls.append(("started", workload.uid, ran_seconds))
 
     def request(self, workload: WorkloadRef) -> None:
-        self.said.append(("requested", workload.uid))
+        self.calls.append(("requested", workload.uid))
 
     def drop(self, uid: str) -> None:
-        self.said.append(("dropped", uid))
+        self.calls.append(("dropped", uid))
 
 
-def _running(*ago: float | None, asks: str | None = None, phase: str = "Running", namespace: str = "bio") -> Pod:
+def _running(*ago: float | None, request: str | None = None, phase: str = "Running", namespace: str = "bio") -> Pod:
     """With a container for each, which started so many seconds ago; None: not yet."""
     statuses = tuple(ContainerStatus(f"c{number}", _state(seconds)) for number, seconds in enumerate(ago))
-    annotations = {names.PREFLIGHT_REQUESTED: asks} if asks is not None else {}
+    annotations = {names.PREFLIGHT_REQUESTED: request} if request is not None else {}
     spec = PodSpec(node_name="n1", containers=tuple(Container(one.name) for one in statuses))
     return Pod(Metadata("md-0", namespace, "u1", annotations=annotations), spec, PodStatus(phase, "", (), statuses))
 
@@ -175,23 +175,23 @@ def pods(looks: _Looks) -> InspectedPods:
 def test_a_pod_is_looked_at_when_all_its_containers_run(pods: InspectedPods, looks: _Looks) -> None:
     pods.on_pod_change(None, _running(None, None))
     pods.on_pod_change(_running(None, None), _running(0, None))
-    assert looks.said == []
+    assert looks.calls == []
     pods.on_pod_change(_running(0, None), _running(5, 2))
-    assert looks.said == [("started", "u1", 2.0)]
+    assert looks.calls == [("started", "u1", 2.0)]
     pods.on_pod_change(_running(5, 2), _running(5, 2))
-    assert looks.said == [("started", "u1", 2.0)]
+    assert looks.calls == [("started", "u1", 2.0)]
 
 
 def test_containers_that_start_again_are_looked_at_again(pods: InspectedPods, looks: _Looks) -> None:
     pods.on_pod_change(_running(100, 100), _running(100, 3))
-    assert looks.said == [("started", "u1", 3.0)]
+    assert looks.calls == [("started", "u1", 3.0)]
 
 
 def test_each_new_value_of_the_annotation_asks_once(pods: InspectedPods, looks: _Looks) -> None:
-    for before, now, asks in ((None, "1", 1), ("1", "1", 0), ("1", "2", 1), ("2", None, 0), ("2", "", 0)):
-        looks.said.clear()
-        pods.on_pod_change(_running(9, asks=before), _running(9, asks=now))
-        assert looks.said == [("requested", "u1")] * asks
+    for before, now, requests in ((None, "1", 1), ("1", "1", 0), ("1", "2", 1), ("2", None, 0), ("2", "", 0)):
+        looks.calls.clear()
+        pods.on_pod_change(_running(9, request=before), _running(9, request=now))
+        assert looks.calls == [("requested", "u1")] * requests
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -200,9 +200,9 @@ def test_pods_that_end_are_dropped(pods: InspectedPods, looks: _Looks, phase: st
     deleted = _running(9)
     pods.on_pod_change(deleted, replace(deleted, metadata=replace(deleted.metadata, deletion_timestamp="2026")))
     pods.on_pod_change(_running(9), None)
-    assert looks.said == [("dropped", "u1")] * 3
+    assert looks.calls == [("dropped", "u1")] * 3
 
 
 def test_excluded_namespaces_are_not_looked_at(pods: InspectedPods, looks: _Looks) -> None:
     pods.on_pod_change(None, _running(0, namespace="kube-system"))
-    assert looks.said == [("dropped", "u1")]
+    assert looks.calls == [("dropped", "u1")]

@@ -1,4 +1,4 @@
-"""Periodic checkpoints: nobody waits for them, and they give way to evictions."""
+"""Periodic checkpoints: no eviction waits for them, and they give way to evictions."""
 
 from __future__ import annotations
 
@@ -12,74 +12,74 @@ OTHER, THIRD = Identity("bio", "other"), Identity("bio", "third")
 
 
 def test_it_runs_on_and_the_next_one_is_taken() -> None:
-    told = Told().running().interval_passed()
-    assert told.orders() == ["Freeze p1.w1.1"]
-    told.frozen("p1.w1.1").committed("p1.w1.1")
-    assert told.orders() == ["Thaw p1.w1.1"]
-    assert told.tell(Thawed("p1.w1.1")).orders() == ["ApplyRetention p1.w1.1"]
-    told.interval_passed(uid="p2").frozen("p2.w1.1").committed("p2.w1.1", generation=2).tell(Thawed("p2.w1.1"))
-    assert told.step("p2.w1.1") == "Ready"
-    assert told.step("restore.w1") == "Running"
+    core = Told().running().interval_passed()
+    assert core.orders() == ["Freeze p1.w1.1"]
+    core.frozen("p1.w1.1").committed("p1.w1.1")
+    assert core.orders() == ["Thaw p1.w1.1"]
+    assert core.tell(Thawed("p1.w1.1")).orders() == ["ApplyRetention p1.w1.1"]
+    core.interval_passed(uid="p2").frozen("p2.w1.1").committed("p2.w1.1", generation=2).tell(Thawed("p2.w1.1"))
+    assert core.step("p2.w1.1") == "Ready"
+    assert core.step("restore.w1") == "Running"
 
 
 def test_its_start_is_no_event_and_its_commit_is_one() -> None:
-    told = Told().running().interval_passed()
-    assert told.tells() == []
-    assert told.frozen("p1.w1.1").committed("p1.w1.1").tells() == ["CheckpointCommitted"]
+    core = Told().running().interval_passed()
+    assert core.tells() == []
+    assert core.frozen("p1.w1.1").committed("p1.w1.1").tells() == ["CheckpointCommitted"]
 
 
 def test_an_eviction_of_the_workload_takes_its_place() -> None:
-    told = Told().running().interval_passed().frozen("p1.w1.1")
-    told.preempt()
-    assert told.orders() == ["Abort p1.w1.1"]
-    assert told.step("s1.w1.1") == "Waiting"
-    assert told.aborted("p1.w1.1").orders() == ["Freeze s1.w1.1"]
+    core = Told().running().interval_passed().frozen("p1.w1.1")
+    core.preempt()
+    assert core.orders() == ["Abort p1.w1.1"]
+    assert core.step("s1.w1.1") == "Waiting"
+    assert core.aborted("p1.w1.1").orders() == ["Freeze s1.w1.1"]
 
 
 def test_an_eviction_of_another_workload_of_its_node_comes_first() -> None:
-    told = Told().running().running("w2", OTHER).interval_passed()
-    told.preempt(victim("w2", OTHER))
-    assert told.orders() == ["Abort p1.w1.1", "Freeze s1.w2.1"]
+    core = Told().running().running("w2", OTHER).interval_passed()
+    core.preempt(victim("w2", OTHER))
+    assert core.orders() == ["Abort p1.w1.1", "Freeze s1.w2.1"]
 
 
 def test_an_eviction_on_another_node_does_not_disturb_it() -> None:
-    told = Told().running().running("w2", OTHER, node="n2").interval_passed()
-    told.preempt(victim("w2", OTHER, node="n2"))
-    assert told.orders() == ["Freeze s1.w2.1"]
-    assert told.step("p1.w1.1") == "Freezing"
+    core = Told().running().running("w2", OTHER, node="n2").interval_passed()
+    core.preempt(victim("w2", OTHER, node="n2"))
+    assert core.orders() == ["Freeze s1.w2.1"]
+    assert core.step("p1.w1.1") == "Freezing"
 
 
 def test_it_does_not_begin_while_its_node_saves_for_an_eviction() -> None:
-    told = Told().running().running("w2", OTHER).preempt(victim("w2", OTHER))
-    told.interval_passed()
-    assert told.orders() == []
-    assert told.step("p1.w1.1") == "Failed"
-    failed = told.saved["p1.w1.1"]
+    core = Told().running().running("w2", OTHER).preempt(victim("w2", OTHER))
+    core.interval_passed()
+    assert core.orders() == []
+    assert core.step("p1.w1.1") == "Failed"
+    failed = core.saved["p1.w1.1"]
     assert isinstance(failed, Checkpoint)
     assert failed.failure == "an eviction on its node is saved first"
 
 
 def test_its_whole_gang_gives_way() -> None:
-    told = Told().running("w2", OTHER).running("w3", THIRD, node="n3").running(node="n2")
-    told.interval_passed(victim("w2", OTHER, gang="g"), victim("w3", THIRD, gang="g", node="n3"))
-    told.preempt(victim(node="n3"))
-    assert set(told.orders()) == {"Abort p1.w2.1", "Abort p1.w3.1", "Freeze s1.w1.1"}
+    core = Told().running("w2", OTHER).running("w3", THIRD, node="n3").running(node="n2")
+    core.interval_passed(victim("w2", OTHER, gang="g"), victim("w3", THIRD, gang="g", node="n3"))
+    core.preempt(victim(node="n3"))
+    assert set(core.orders()) == {"Abort p1.w2.1", "Abort p1.w3.1", "Freeze s1.w1.1"}
 
 
 def test_a_committed_one_stays() -> None:
-    told = Told().running().interval_passed().frozen("p1.w1.1").committed("p1.w1.1")
-    told.preempt()
-    assert told.orders() == []
-    assert told.tell(Thawed("p1.w1.1")).orders() == ["ApplyRetention p1.w1.1", "Freeze s1.w1.1"]
+    core = Told().running().interval_passed().frozen("p1.w1.1").committed("p1.w1.1")
+    core.preempt()
+    assert core.orders() == []
+    assert core.tell(Thawed("p1.w1.1")).orders() == ["ApplyRetention p1.w1.1", "Freeze s1.w1.1"]
 
 
 def test_a_backup_on_request_does_not_give_way() -> None:
-    told = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING, uid="b1")
-    told.preempt()
-    assert told.orders() == []
-    assert told.step("b1.w1.1") == "Freezing"
+    core = Told().running().preempt(after_commit=AfterCommit.LEAVE_RUNNING, uid="b1")
+    core.preempt()
+    assert core.orders() == []
+    assert core.step("b1.w1.1") == "Freezing"
 
 
 def test_a_restarted_coordinator_goes_on_with_it() -> None:
-    told = Told().running().interval_passed().frozen("p1.w1.1").restart()
-    assert "Dump p1.w1.1" in told.orders()
+    core = Told().running().interval_passed().frozen("p1.w1.1").restart()
+    assert "Dump p1.w1.1" in core.orders()

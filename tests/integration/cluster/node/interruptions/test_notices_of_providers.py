@@ -71,8 +71,8 @@ class Node:
 async def monitored(server: FakeMetadataServer, provider: str) -> AsyncIterator[Node]:
     """An agent that watches a server, which is already up."""
     node = Node()
-    told = InterruptionsConfiguration.model_validate({"provider": provider, "metadataUrl": server.url})
-    running = asyncio.create_task(monitor_interruptions(told, node.publish, node.look_for_pods))
+    configuration = InterruptionsConfiguration.model_validate({"provider": provider, "metadataUrl": server.url})
+    running = asyncio.create_task(monitor_interruptions(configuration, node.publish, node.look_for_pods))
     try:
         yield node
         assert not running.done()
