@@ -21,13 +21,13 @@ from cedana_sched.agent.capture_processes import CaptureDetacher, CaptureProcess
 from cedana_sched.agent.deadline_thaws import DeadlineThaws
 from cedana_sched.agent.dump_budget import DumpBudget
 from cedana_sched.agent.dump_prefetching import DumpPrefetching
-from cedana_sched.agent.freeze_preflight import FindPeer, Inspection, Preflight
 from cedana_sched.agent.frozen_workloads import FrozenWorkloads, resident_bytes_of
 from cedana_sched.agent.garbage import Garbage
 from cedana_sched.agent.restart_aware_lineage import adjust_lineage_to_run
 from cedana_sched.agent.restore_orders import RestoreOrders, ShowStaging
 from cedana_sched.agent.staging import Reserve, Staging
 from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.agent.workload_preflight import FindPeer, Inspection, Preflight
 from cedana_sched.agent.workload_runtime import RunningWorkload, WorkloadRestorer, WorkloadRuntime
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError

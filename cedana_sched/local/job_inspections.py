@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from cedana_sched.agent.freeze_preflight import Inspection
 from cedana_sched.agent.inspection_schedule import Look
-from cedana_sched.agent.start_inspections import Inspect, StartInspections
+from cedana_sched.agent.workload_inspections import Inspect, WorkloadInspections
+from cedana_sched.agent.workload_preflight import Inspection
 from cedana_sched.local.jobs.job import RunObstacle
 from cedana_sched.local.jobs.loop import SchedulingLoop
 from cedana_sched.model.errors import NotFoundError
@@ -24,7 +24,7 @@ class JobInspections:
     """
 
     def __init__(self, inspect: Inspect, loop: SchedulingLoop, node: str, now: Callable[[], float]) -> None:
-        self._inspections = StartInspections(inspect, self._publish)
+        self._inspections = WorkloadInspections(inspect, self._publish)
         self._loop = loop
         self._node = node
         self._now = now

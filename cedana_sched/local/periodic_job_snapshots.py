@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cedana_sched.coordinator.periodic_snapshots import PeriodicSnapshots
+from cedana_sched.coordinator.due_snapshot_signals import DueSnapshotSignals
 from cedana_sched.coordinator.snapshot_schedule import SnapshotSchedule
 from cedana_sched.local.jobs.evictions import ADAPTER
 from cedana_sched.local.jobs.job import Job
@@ -24,7 +24,7 @@ class PeriodicJobSnapshots:
     def __init__(self, loop: SchedulingLoop, now: Callable[[], float]) -> None:
         self._loop = loop
         self._schedule = SnapshotSchedule(ADAPTER)
-        self._snapshots = PeriodicSnapshots(self._schedule, loop.workloads_with_interval, now, PAUSE_SECONDS)
+        self._snapshots = DueSnapshotSignals(self._schedule, loop.workloads_with_interval, now, PAUSE_SECONDS)
 
     async def run(self) -> None:
         """Start each snapshot when it is due, forever."""

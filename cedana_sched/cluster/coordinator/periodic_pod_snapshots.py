@@ -8,7 +8,7 @@ from typing import ClassVar
 from cedana_sched.adapter.cluster_contract import ClusterAccess, Gangs
 from cedana_sched.adapter.contract import Preempted, Report
 from cedana_sched.adapter.protected_pods import find_identity, workload_of
-from cedana_sched.coordinator.periodic_snapshots import PeriodicSnapshots
+from cedana_sched.coordinator.due_snapshot_signals import DueSnapshotSignals
 from cedana_sched.coordinator.snapshot_schedule import RunningWorkload, SnapshotSchedule
 from cedana_sched.kube.builtin_kinds import Pod, read_time
 from cedana_sched.kube.index import Index
@@ -52,7 +52,7 @@ class PeriodicPodSnapshots:
         self._has_intervals = has_intervals
         self._gangs = gangs
         self._schedule = SnapshotSchedule(self.name)
-        self._snapshots = PeriodicSnapshots(self._schedule, self._running_with_interval, now, PAUSE_SECONDS)
+        self._snapshots = DueSnapshotSignals(self._schedule, self._running_with_interval, now, PAUSE_SECONDS)
         cluster.pods.subscribe(self._on_pod_changed)
 
     def on_records_saved(self, records: Collection[Record], forgotten: Collection[Record]) -> None:

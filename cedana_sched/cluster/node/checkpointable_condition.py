@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cedana_sched.adapter.protected_pods import workload_of
-from cedana_sched.agent.freeze_preflight import Inspection
 from cedana_sched.agent.inspection_schedule import Look
-from cedana_sched.agent.start_inspections import StartInspections
+from cedana_sched.agent.workload_inspections import WorkloadInspections
+from cedana_sched.agent.workload_preflight import Inspection
 from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError
@@ -101,7 +101,7 @@ def _patch_of(pod: Pod, condition: Object) -> list[Object]:
     return patch
 
 
-class InspectedPods:
+class PodInspections:
     """Starts the looks at the pods of one node, by the changes of the pods.
 
     Args:
@@ -111,7 +111,7 @@ class InspectedPods:
     """
 
     def __init__(
-        self, inspections: StartInspections, is_served: Callable[[Pod], bool], now: Callable[[], float]
+        self, inspections: WorkloadInspections, is_served: Callable[[Pod], bool], now: Callable[[], float]
     ) -> None:
         self._inspections = inspections
         self._is_served = is_served

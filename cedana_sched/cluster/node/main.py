@@ -16,10 +16,10 @@ from cedana_sched.agent.compatibility_facts import compatibility_of_node
 from cedana_sched.agent.dump_budget import DumpBudget, DumpMetrics
 from cedana_sched.agent.node_agent import NodeAgent
 from cedana_sched.agent.staging import Reserve
-from cedana_sched.agent.start_inspections import StartInspections
+from cedana_sched.agent.workload_inspections import WorkloadInspections
 from cedana_sched.cluster.configuration import AgentConfiguration
 from cedana_sched.cluster.node.capture_detacher import HostCgroupDetacher
-from cedana_sched.cluster.node.checkpointable_condition import CheckpointableConditions, InspectedPods
+from cedana_sched.cluster.node.checkpointable_condition import CheckpointableConditions, PodInspections
 from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.cluster.node.containers.containerd_wait import wait_for_containerd
 from cedana_sched.cluster.node.containers.pod_containers import PodContainers
@@ -196,8 +196,8 @@ class _Agent:
             self._pods.wait_released, self._pods.is_deleted, containers, self._pods.is_served
         )
         conditions = CheckpointableConditions(api, self._pods.pod)
-        self._inspections = StartInspections(self._agent.inspect, conditions.publish)
-        self._inspected_pods = InspectedPods(self._inspections, self._pods.is_served, SERVER_TIME.seconds)
+        self._inspections = WorkloadInspections(self._agent.inspect, conditions.publish)
+        self._pod_inspections = PodInspections(self._inspections, self._pods.is_served, SERVER_TIME.seconds)
         self.busy: tuple[DrainablePart, ...] = (self._feed,)
         self._hold_socket = configuration.hold_socket
         self._events = EventRecorder(api, COMPONENT)
@@ -220,7 +220,7 @@ class _Agent:
             group = await stack.enter_async_context(asyncio.TaskGroup())
             self._deletions = group
             self._pods.subscribe(self._on_pod_change)
-            self._pods.subscribe(self._inspected_pods.on_pod_change)
+            self._pods.subscribe(self._pod_inspections.on_pod_change)
             group.create_task(self._pods.run(), name="pods")
             await self._pods.informer.synced.wait()
             group.create_task(self._feed.run(), name="orders")

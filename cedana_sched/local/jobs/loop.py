@@ -21,7 +21,7 @@ import structlog
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
 from cedana_sched.coordinator.snapshot_schedule import RunningWorkload
 from cedana_sched.local.configuration import Configuration
-from cedana_sched.local.jobs import evictions, job_event_rules, periodic_snapshots, requests
+from cedana_sched.local.jobs import due_snapshots, evictions, job_event_rules, requests
 from cedana_sched.local.jobs.job import Job, JobPhase, Run, RunObstacle
 from cedana_sched.local.jobs.job_event_rules import RunEndDetails, RunStartDetails
 from cedana_sched.local.jobs.journal import StateChanges
@@ -158,7 +158,7 @@ class SchedulingLoop:
 
     def workloads_with_interval(self) -> tuple[RunningWorkload, ...]:
         """Return the running incarnations whose policy has an interval."""
-        return tuple(periodic_snapshots.workloads_with_interval(self._state.jobs.values(), self._node))
+        return tuple(due_snapshots.workloads_with_interval(self._state.jobs.values(), self._node))
 
     # -- requests of users
 
@@ -229,7 +229,7 @@ class SchedulingLoop:
 
     async def take_periodic_snapshot(self, signal: Signal) -> None:
         """Have a due snapshot taken; without effect if its job does not run on, or is being checkpointed already."""
-        await self._process_event_with_retries(lambda draft: periodic_snapshots.report_due_snapshot(draft, signal))
+        await self._process_event_with_retries(lambda draft: due_snapshots.report_due_snapshot(draft, signal))
 
     async def wait_until_signal_closed(self, signal_uid: str) -> None:
         """Wait until all effects of a signal on its jobs are complete."""

@@ -17,7 +17,7 @@ from cedana_sched.snapshot.external_mounts import Externals, host_externals
 from cedana_sched.snapshot.grown_file_truncation import truncate_grown_files
 from cedana_sched.snapshot.images import Images, folder_reader
 from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
-from cedana_sched.snapshot.pty_unread_output import undo_output_processing
+from cedana_sched.snapshot.pty_output_reversal import undo_output_processing
 from cedana_sched.snapshot.timerfd_rearming import rearm_expired_timers
 
 log = structlog.get_logger(__name__)

@@ -38,7 +38,7 @@ from cedana_sched.local.runs.run_directory import (
     RunState,
 )
 from cedana_sched.local.runs.terminal_keeper import start_keeper
-from cedana_sched.local.runs.terminal_output import open_terminal_output
+from cedana_sched.local.runs.terminal_output_file import open_terminal_output
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.snapshot.cgroups import Cgroup
 from cedana_sched.snapshot.launch import start

@@ -18,7 +18,7 @@ from cedana_sched.snapshot.external_mounts import host_externals
 from cedana_sched.snapshot.image_stream_receiver import ImageSink
 from cedana_sched.snapshot.launch import Job, start
 from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
-from cedana_sched.snapshot.pty_unread_output import undo_output_processing
+from cedana_sched.snapshot.pty_output_reversal import undo_output_processing
 from cedana_sched.snapshot.restore import RestoreRequest, restore
 from tests.integration.folder_sink import FolderSink
 from tests.integration.snapshot import single_threaded

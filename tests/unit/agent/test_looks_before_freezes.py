@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cedana_sched.agent import freeze_preflight
-from cedana_sched.agent.freeze_preflight import LOOKS_AT_ONCE, Preflight
+from cedana_sched.agent import workload_preflight
+from cedana_sched.agent.workload_preflight import LOOKS_AT_ONCE, Preflight
 from cedana_sched.snapshot.preflight import CutShortError, Obstacle
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
 
@@ -28,8 +28,8 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         go.wait()
         return [ODD]
 
-    monkeypatch.setattr(freeze_preflight, "find_obstacles", look)
-    monkeypatch.setattr(freeze_preflight, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(workload_preflight, "find_obstacles", look)
+    monkeypatch.setattr(workload_preflight, "GRACE_SECONDS", 0.01)
     yield go
     go.set()
 
@@ -59,7 +59,7 @@ async def test_looks_that_are_cut_short_found_nothing_and_say_so(
     def look(pids: Iterable[int], seconds: float) -> list[Obstacle]:
         raise CutShortError(f"the look would take more than {seconds:g} s")
 
-    monkeypatch.setattr(freeze_preflight, "find_obstacles", look)
+    monkeypatch.setattr(workload_preflight, "find_obstacles", look)
     with capture_logs() as said:
         assert await Preflight(FakeRuntime(tmp_path), seconds=7).find_freeze_obstacle(WORKLOAD) is None
     assert [line["reason"] for line in said] == ["the look would take more than 7 s"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent import freeze_preflight
-from cedana_sched.agent.freeze_preflight import FindPeer
+from cedana_sched.agent import workload_preflight
+from cedana_sched.agent.workload_preflight import FindPeer
 from cedana_sched.model.orders import CheckpointFailed, Freeze, Frozen, Outcome
 from cedana_sched.model.preemption import WorkloadRef
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime, agent_of
@@ -36,7 +36,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         assert list(pids) == [1]
         return frozenset(addresses)
 
-    monkeypatch.setattr(freeze_preflight, "remote_addresses", remote_addresses)
+    monkeypatch.setattr(workload_preflight, "remote_addresses", remote_addresses)
     return addresses
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cedana_sched.agent.freeze_preflight import FoundObstacle, Inspection
+from cedana_sched.agent.workload_preflight import FoundObstacle, Inspection
 from cedana_sched.local.job_inspections import JobInspections
 from cedana_sched.model.preemption import WorkloadRef
 from tests.unit.local.jobs.loop_bench import Bench

@@ -6,7 +6,7 @@ runc's own `checkpoint` cannot stream (see `snapshot.dump`), so this module pass
     mnt[DEST]:DEST          every bind mount of the bundle, and on cgroup v1 every mount below /sys/fs/cgroup:
                             the new container brings its own
     mnt[PATH]:/dev/null     masked *files*, which are bind mounts of /dev/null; masked folders are tmpfs of their own
-    mnt[/dev/console]       the slave of the container's terminal; see `restoring.console_mount`
+    mnt[/dev/console]       the slave of the container's terminal; see `restoring.console_rebinding`
     net[INODE], pid[INODE]  namespaces of the pod that the container has joined
     descriptors.json        targets of stdin, stdout and stderr: the new container's replace them
 """

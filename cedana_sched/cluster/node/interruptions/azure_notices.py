@@ -86,7 +86,7 @@ class AzureMachine:
         self._is_enabled = False
         self._approved: frozenset[str] = frozenset()
 
-    async def read(self) -> NodeInterruption | None:
+    async def read_and_approve(self) -> NodeInterruption | None:
         """Return the machine's most urgent event, and approve those that have nothing left to wait for.
 
         Raises:
@@ -138,7 +138,7 @@ async def read_machine(server: MetadataServer) -> Machine:
 
 def azure_watches(server: MetadataServer, now: Now, has_pods: Callable[[], Awaitable[bool]]) -> tuple[NoticeWatch, ...]:
     """Return what to poll of a machine; arguments as of `AzureMachine`."""
-    return (NoticeWatch("scheduled events", AzureMachine(server, now, has_pods).read, POLL_SECONDS),)
+    return (NoticeWatch("scheduled events", AzureMachine(server, now, has_pods).read_and_approve, POLL_SECONDS),)
 
 
 def parse_events(answer: MetadataAnswer, machine: str) -> tuple[ScheduledEvent, ...]:

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-from cedana_sched.cluster.node.restoring.console_mount import rebind_console
+from cedana_sched.cluster.node.restoring.console_rebinding import rebind_console
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime_handler.posix_lock_restore import PosixLock
 from cedana_sched.runtime_handler.volume_file_comparison import is_within, read_record
@@ -15,7 +15,7 @@ from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.images import Entry, Images, folder_reader
 from cedana_sched.snapshot.outside_stop_signals import drop_outside_stops
 from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
-from cedana_sched.snapshot.pty_unread_output import undo_output_processing
+from cedana_sched.snapshot.pty_output_reversal import undo_output_processing
 from cedana_sched.snapshot.timerfd_rearming import rearm_expired_timers
 
 _LISTENING = 10  # linux tcp_states.h

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cedana_sched.agent.freeze_preflight import FoundObstacle, Inspection
 from cedana_sched.agent.inspection_schedule import Look
-from cedana_sched.agent.start_inspections import StartInspections
-from cedana_sched.cluster.node.checkpointable_condition import CheckpointableConditions, InspectedPods
+from cedana_sched.agent.workload_inspections import WorkloadInspections
+from cedana_sched.agent.workload_preflight import FoundObstacle, Inspection
+from cedana_sched.cluster.node.checkpointable_condition import CheckpointableConditions, PodInspections
 from cedana_sched.kube.builtin_kinds import Container, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import ApiError
@@ -167,12 +167,12 @@ def looks() -> _Looks:
 
 
 @pytest.fixture
-def pods(looks: _Looks) -> InspectedPods:
-    inspections = cast("StartInspections", looks)
-    return InspectedPods(inspections, lambda pod: pod.metadata.namespace != "kube-system", NOW.timestamp)
+def pods(looks: _Looks) -> PodInspections:
+    inspections = cast("WorkloadInspections", looks)
+    return PodInspections(inspections, lambda pod: pod.metadata.namespace != "kube-system", NOW.timestamp)
 
 
-def test_a_pod_is_looked_at_when_all_its_containers_run(pods: InspectedPods, looks: _Looks) -> None:
+def test_a_pod_is_looked_at_when_all_its_containers_run(pods: PodInspections, looks: _Looks) -> None:
     pods.on_pod_change(None, _running(None, None))
     pods.on_pod_change(_running(None, None), _running(0, None))
     assert looks.calls == []
@@ -182,12 +182,12 @@ def test_a_pod_is_looked_at_when_all_its_containers_run(pods: InspectedPods, loo
     assert looks.calls == [("started", "u1", 2.0)]
 
 
-def test_containers_that_start_again_are_looked_at_again(pods: InspectedPods, looks: _Looks) -> None:
+def test_containers_that_start_again_are_looked_at_again(pods: PodInspections, looks: _Looks) -> None:
     pods.on_pod_change(_running(100, 100), _running(100, 3))
     assert looks.calls == [("started", "u1", 3.0)]
 
 
-def test_each_new_value_of_the_annotation_asks_once(pods: InspectedPods, looks: _Looks) -> None:
+def test_each_new_value_of_the_annotation_asks_once(pods: PodInspections, looks: _Looks) -> None:
     for before, now, requests in ((None, "1", 1), ("1", "1", 0), ("1", "2", 1), ("2", None, 0), ("2", "", 0)):
         looks.calls.clear()
         pods.on_pod_change(_running(9, request=before), _running(9, request=now))
@@ -195,7 +195,7 @@ def test_each_new_value_of_the_annotation_asks_once(pods: InspectedPods, looks: 
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_pods_that_end_are_dropped(pods: InspectedPods, looks: _Looks, phase: str) -> None:
+def test_pods_that_end_are_dropped(pods: PodInspections, looks: _Looks, phase: str) -> None:
     pods.on_pod_change(_running(9), _running(9, phase=phase))
     deleted = _running(9)
     pods.on_pod_change(deleted, replace(deleted, metadata=replace(deleted.metadata, deletion_timestamp="2026")))
@@ -203,6 +203,6 @@ def test_pods_that_end_are_dropped(pods: InspectedPods, looks: _Looks, phase: st
     assert looks.calls == [("dropped", "u1")] * 3
 
 
-def test_excluded_namespaces_are_not_looked_at(pods: InspectedPods, looks: _Looks) -> None:
+def test_excluded_namespaces_are_not_looked_at(pods: PodInspections, looks: _Looks) -> None:
     pods.on_pod_change(None, _running(0, namespace="kube-system"))
     assert looks.calls == [("dropped", "u1")]

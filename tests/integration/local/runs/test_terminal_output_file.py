@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.local.runs.terminal_output import open_terminal_output
+from cedana_sched.local.runs.terminal_output_file import open_terminal_output
 
 USER = 65534
 

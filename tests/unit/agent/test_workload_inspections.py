@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cedana_sched.agent import freeze_preflight
-from cedana_sched.agent.freeze_preflight import LONGEST_MESSAGE, Inspection, Preflight
+from cedana_sched.agent import workload_preflight
 from cedana_sched.agent.inspection_schedule import (
     LOOK_AFTER_SECONDS,
     MOST_RETRIES,
@@ -20,7 +19,8 @@ from cedana_sched.agent.inspection_schedule import (
     InspectionSchedule,
     Look,
 )
-from cedana_sched.agent.start_inspections import StartInspections
+from cedana_sched.agent.workload_inspections import WorkloadInspections
+from cedana_sched.agent.workload_preflight import LONGEST_MESSAGE, Inspection, Preflight
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot.preflight import CutShortError, Obstacle
@@ -124,7 +124,7 @@ class _Node:
         self.go = asyncio.Event()
         self.go.set()
         self.failures: list[Exception] = []
-        self.inspections = StartInspections(self.inspect, self.publish, now=lambda: self.now)
+        self.inspections = WorkloadInspections(self.inspect, self.publish, now=lambda: self.now)
 
     async def inspect(self, workload: WorkloadRef, *, peers: bool) -> Inspection | None:
         self.looked.append((workload.uid, peers))
@@ -194,7 +194,7 @@ async def test_a_failure_of_one_look_leaves_the_others(node: _Node, failure: Exc
 
 async def test_what_a_look_finds_has_a_reason_and_is_printable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Obstacle(7, "no\x1b[2Jde\n", "uses io_uring", "x" * 5000, "UsesIoUring")]
-    monkeypatch.setattr(freeze_preflight, "find_obstacles", lambda *_: found)
+    monkeypatch.setattr(workload_preflight, "find_obstacles", lambda *_: found)
     inspection = await Preflight(FakeRuntime(tmp_path)).inspect(WORKLOAD, peers=False)
     assert inspection is not None
     assert inspection.obstacle is not None
@@ -207,8 +207,8 @@ async def test_a_connection_to_a_peer_is_an_obstacle(tmp_path: Path, monkeypatch
     async def find_peer(workload: WorkloadRef, addresses: Iterable[str]) -> str | None:
         return "md-worker-0" if set(addresses) == {"10.0.0.2"} else None
 
-    monkeypatch.setattr(freeze_preflight, "find_obstacles", lambda *_: [])
-    monkeypatch.setattr(freeze_preflight, "remote_addresses", lambda _: {"10.0.0.2"})
+    monkeypatch.setattr(workload_preflight, "find_obstacles", lambda *_: [])
+    monkeypatch.setattr(workload_preflight, "remote_addresses", lambda _: {"10.0.0.2"})
     preflight = Preflight(FakeRuntime(tmp_path), find_peer)
     assert await preflight.inspect(WORKLOAD, peers=False) == Inspection()
     inspection = await preflight.inspect(WORKLOAD, peers=True)
@@ -228,7 +228,7 @@ async def test_a_look_that_is_cut_short_knows_nothing(tmp_path: Path, monkeypatc
     def look(pids: Iterable[int], seconds: float) -> list[Obstacle]:
         raise CutShortError(f"the look would take more than {seconds:g} s")
 
-    monkeypatch.setattr(freeze_preflight, "find_obstacles", look)
+    monkeypatch.setattr(workload_preflight, "find_obstacles", look)
     inspection = await Preflight(FakeRuntime(tmp_path), seconds=7).inspect(WORKLOAD, peers=True)
     assert inspection == Inspection(unfinished="the look would take more than 7 s")
 
@@ -245,15 +245,15 @@ async def test_a_look_that_does_not_return_has_one_thread_and_delays_no_freeze(
             go.wait()
         return [RING]
 
-    monkeypatch.setattr(freeze_preflight, "find_obstacles", look)
-    monkeypatch.setattr(freeze_preflight, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(workload_preflight, "find_obstacles", look)
+    monkeypatch.setattr(workload_preflight, "GRACE_SECONDS", 0.01)
     preflight = Preflight(FakeRuntime(tmp_path), seconds=0)
     try:
         assert await preflight.inspect(WORKLOAD, peers=True) == Inspection(unfinished="the look does not end")
         for _ in range(20):
             inspection = await preflight.inspect(WORKLOAD, peers=True)
             assert inspection == Inspection(unfinished="an earlier look has not returned")
-        monkeypatch.setattr(freeze_preflight, "GRACE_SECONDS", 60)
+        monkeypatch.setattr(workload_preflight, "GRACE_SECONDS", 60)
         assert await preflight.find_freeze_obstacle(WORKLOAD) == str(RING)
         other = await preflight.inspect(OTHER, peers=True)
         assert other is not None

@@ -2,7 +2,7 @@
 
 What stands in the way of a checkpoint is thereby known while its owner can still do something about it, and not only
 when the workload is evicted. The looks are the least urgent work of a node: none is begun before the last one has
-ended, and they use none of the threads on which freezes wait (`freeze_preflight`).
+ended, and they use none of the threads on which freezes wait (`workload_preflight`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NoReturn, Protocol
 
 import structlog
 
-from cedana_sched.agent.freeze_preflight import Inspection
 from cedana_sched.agent.inspection_schedule import InspectionSchedule, Look
+from cedana_sched.agent.workload_preflight import Inspection
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.preemption import WorkloadRef
 
@@ -29,7 +29,7 @@ class Inspect(Protocol):
     async def __call__(self, workload: WorkloadRef, *, peers: bool) -> Inspection | None: ...
 
 
-class StartInspections:
+class WorkloadInspections:
     """The looks of one node. Run `run` as a task.
 
     Args:

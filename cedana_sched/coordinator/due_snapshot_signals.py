@@ -9,7 +9,7 @@ from cedana_sched.coordinator.snapshot_schedule import RunningWorkload, Snapshot
 from cedana_sched.model.preemption import Signal
 
 
-class PeriodicSnapshots:
+class DueSnapshotSignals:
     """Signals of due snapshots. One reader at a time.
 
     Args:
