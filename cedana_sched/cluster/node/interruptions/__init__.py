@@ -1,1 +1,1 @@
-"""Notices of interruption that the node's provider gives, read from its metadata server."""
+"""Notices of interruption of this node: its provider's, from the metadata server, and the kubelet's, of a shutdown."""
