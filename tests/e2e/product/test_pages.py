@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import pytest
 import pytest_asyncio
@@ -52,7 +52,11 @@ _COUNT: Final = "job-name=count"
 _NO_PROVIDER: Final = {"agent.interruptions.provider=auto": "agent.interruptions.provider=none"}
 """A test cluster has none, and to look for one takes minutes."""
 
-Open = Callable[[str, Mapping[str, str]], Page]
+
+class Open(Protocol):
+    """Opens a page; `instead` as of `Page`, and the image of its pods, if it has any."""
+
+    def __call__(self, name: str, instead: Mapping[str, str], *, has_pods: bool = True) -> Page: ...
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -75,7 +79,7 @@ async def product(release: Product) -> AsyncIterator[Product]:
 def page(cluster: Cluster, helm: Binaries, toolbox: str, tmp_path: Path) -> Open:
     """Opens a page; Python is where tests have it."""
 
-    def opened(name: str, instead: Mapping[str, str]) -> Page:
+    def opened(name: str, instead: Mapping[str, str], *, has_pods: bool = True) -> Page:
         programs = [
             helm.program("helm").parent,
             cluster.binaries.program("kubectl").parent,
@@ -83,7 +87,8 @@ def page(cluster: Cluster, helm: Binaries, toolbox: str, tmp_path: Path) -> Open
         ]
         path = os.pathsep.join([str(tmp_path / "bin"), *map(str, programs), os.environ["PATH"]])
         environment = {**helm_environment(cluster), "PATH": path, "HOME": str(tmp_path)}
-        return Page(name, tmp_path, environment, {"image: python:3": f"image: {toolbox}", **instead})
+        images = {"image: python:3": f"image: {toolbox}"} if has_pods else {}
+        return Page(name, tmp_path, environment, {**images, **instead})
 
     return opened
 
@@ -118,7 +123,7 @@ async def test_drain(research: Namespace, product: Product, page: Open) -> None:
 @pytest.mark.nodes(2)
 @pytest.mark.exhaustive
 async def test_notice(research: Namespace, product: Product, page: Open) -> None:
-    kubernetes, operations = page("kubernetes.md", {}), page("operations.md", _NO_PROVIDER)
+    kubernetes, operations = page("kubernetes.md", {}), page("operations.md", _NO_PROVIDER, has_pods=False)
     async with _counting(research, kubernetes) as count:
         await operations.follow("Spot nodes")
         node = count.nodes[0][0]
@@ -135,7 +140,7 @@ async def test_notice(research: Namespace, product: Product, page: Open) -> None
 @pytest.mark.nodes(2)
 @pytest.mark.exhaustive
 async def test_lost_node(research: Namespace, product: Product, api: Api, page: Open) -> None:
-    operations = page("operations.md", {"intervalSeconds: 600": "intervalSeconds: 2"})
+    operations = page("operations.md", {"intervalSeconds: 600": "intervalSeconds: 2"}, has_pods=False)
     kubernetes = page("kubernetes.md", {})
     await kubernetes.follow("Without a batch scheduler")
     await operations.follow("Periodic snapshots")
