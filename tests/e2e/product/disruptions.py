@@ -39,7 +39,7 @@ class Disruption:
         continued: waits until the second pod counts on, and judges what it has said.
     """
 
-    takes: Callable[[Namespace, str], AbstractAsyncContextManager[None]]
+    takes: Callable[[Namespace, str], AbstractAsyncContextManager[object]]
     reason: str
     spares_store: bool = False
     policy: Mapping[str, object] = field(default_factory=dict)
