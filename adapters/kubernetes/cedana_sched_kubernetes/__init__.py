@@ -1,1 +1,1 @@
-"""Kubernetes itself: preemptions by kube-scheduler, drains, taints and deletions become signals."""
+"""Kubernetes itself: preemptions by kube-scheduler, drains, taints, deletions and ends of nodes become signals."""

@@ -1,9 +1,9 @@
 """Kubernetes' implementation of the adapter contract: no scheduler has to be configured for it.
 
 Four sources report: preemptions by kube-scheduler (`MarkedEvictions`), evictions by others, deletions, and notices that
-a node ends. Each pod is in the hands of one adapter: pods of schedulers and controllers with an adapter of their own
-are left to that one. This adapter saves these only from evictions by others, from the end of their node, and from
-deletions that the other adapter hands over, because they are not its scheduler's.
+a node ends. Each pod belongs to one adapter: one whose scheduler or controller has an adapter of its own belongs to
+that. This adapter saves these only from evictions by others, from the end of their node, and from deletions that the
+other adapter hands over, because they are not its scheduler's.
 """
 
 from __future__ import annotations

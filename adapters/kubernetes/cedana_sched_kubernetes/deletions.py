@@ -26,7 +26,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.policy import OnFinalDeletion
 from cedana_sched.model.preemption import CONFIRMATION_SECONDS, Signal
 from cedana_sched_kubernetes.disruption_condition import write_disruption_condition
-from cedana_sched_kubernetes.sibling_counts import SiblingCounts
+from cedana_sched_kubernetes.remaining_pod_counts import RemainingPodCounts
 from cedana_sched_kubernetes.successors import Successors
 
 log = structlog.get_logger(__name__)
@@ -69,8 +69,8 @@ class Deletions:
         """By uid of the pod."""
         self._evicted: dict[str, float] = {}
         """By uid: pods whose deletion follows from a release, and the loop's time until which it does."""
-        self._siblings = SiblingCounts()
-        self._successors = Successors(cluster.api, self._siblings)
+        self._remaining = RemainingPodCounts()
+        self._successors = Successors(cluster.api, self._remaining)
         self._queue: WorkQueue[_Key] = WorkQueue("deletion of a pod", self._explain, group_of=_namespace_of)
         self._readers: ReportFanout[Report] = ReportFanout()
 
@@ -95,7 +95,7 @@ class Deletions:
         self._evicted[uid] = asyncio.get_running_loop().time() + FOLLOWS_SECONDS
 
     def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
-        self._siblings.on_pod_change(before, now)
+        self._remaining.on_pod_change(before, now)
         if before is not None and (now is None or now.metadata.uid != before.metadata.uid):
             self._signals.pop(before.metadata.uid, None)
             self._evicted.pop(before.metadata.uid, None)

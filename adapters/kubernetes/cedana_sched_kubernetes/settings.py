@@ -20,7 +20,7 @@ class Settings(UserWritten):
     """Whether policies opt in pods by their `podSelector`; if so, webhooks must be called for all new pods and Jobs."""
 
     def is_ours(self, scheduler: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a pod with this scheduler and these labels is in the hands of this adapter."""
+        """Return whether a pod with this scheduler and these labels is one of this adapter."""
         return scheduler not in self.other_schedulers and not self.other_labels & labels.keys()
 
     def is_ours_as_job(self, labels: Mapping[str, str], scheduler: str, pod_labels: Mapping[str, str]) -> bool:

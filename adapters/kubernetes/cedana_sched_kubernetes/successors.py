@@ -19,7 +19,7 @@ from cedana_sched.kube.resources import JOBS, NAMESPACES, PODS, UNFINISHED_PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.pod_indexing import POD_INDEX, REVISION
 from cedana_sched_kubernetes.objects import REPLICA_SETS, STATEFUL_SETS, Job, ReplicaSet, StatefulSet
-from cedana_sched_kubernetes.sibling_counts import ControllerKey, SiblingCounts, creation_time_while_wanted
+from cedana_sched_kubernetes.remaining_pod_counts import ControllerKey, RemainingPodCounts, creation_time_unless_deleted
 
 ALL_PROTECTED_SECONDS: Final = 10.0
 """How long a ReplicaSet without unprotected pods counts as one. A pod that is added meanwhile is not counted: at worst
@@ -34,7 +34,7 @@ class Successors:
         protected: counts the protected pods.
     """
 
-    def __init__(self, api: Api, protected: SiblingCounts) -> None:
+    def __init__(self, api: Api, protected: RemainingPodCounts) -> None:
         self._api = api
         self._protected = protected
         self._all_protected_until: dict[ControllerKey, float] = {}
@@ -113,7 +113,7 @@ class Successors:
 
 def _is_older(metadata: Metadata, deleted_at: float) -> bool:
     """Return whether the pod was there before, and is not deleted; a younger one is the replacement."""
-    created_at = creation_time_while_wanted(metadata)
+    created_at = creation_time_unless_deleted(metadata)
     return created_at is not None and created_at < deleted_at
 
 

@@ -207,7 +207,7 @@ class KubeletShutdown:
 
     def _read_seconds(self) -> float | None:
         try:
-            return shutdown_seconds(self._configuration.read().content)
+            return seconds_for_pods(self._configuration.read().content)
         except (OSError, ValueError, yaml.YAMLError) as error:
             log.warning("the time of the node's shutdown is unknown", error=str(error))
             return None
@@ -223,7 +223,7 @@ async def _wait_until(moment: float | None, changes: FolderChanges) -> bool:
     return True
 
 
-def shutdown_seconds(configuration: Mapping[str, Any]) -> float | None:
+def seconds_for_pods(configuration: Mapping[str, Any]) -> float | None:
     """Return the seconds that each pod without a system priority has at least, from the begin of the shutdown.
 
     Groups of `shutdownGracePeriodByPodPriority` end one after the other, and one without pods takes no time: so the

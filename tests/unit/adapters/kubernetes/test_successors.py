@@ -13,7 +13,7 @@ from cedana_sched.kube.resources import JOBS, NAMESPACES, PODS
 from cedana_sched.model.objects import names
 from cedana_sched.testing import FakeApi
 from cedana_sched_kubernetes.objects import REPLICA_SETS, STATEFUL_SETS
-from cedana_sched_kubernetes.sibling_counts import SiblingCounts
+from cedana_sched_kubernetes.remaining_pod_counts import RemainingPodCounts
 from cedana_sched_kubernetes.successors import Successors
 
 NAMESPACE = "bio"
@@ -37,7 +37,7 @@ def owner(uid: str = "owner-uid", *, deleted: bool = False, **fields: Any) -> Ob
 
 
 async def has_successor(api: FakeApi, pod: Pod, *protected: Object) -> bool:
-    siblings = SiblingCounts()
+    siblings = RemainingPodCounts()
     for one in protected:
         siblings.on_pod_change(None, msgspec.convert(one, Pod))
     return await Successors(api, siblings).has_successor(pod)
@@ -119,7 +119,7 @@ async def test_protected_and_other_pods_of_a_replica_set_count_together(api: Fak
 async def test_pods_of_a_replica_set_that_are_deleted_at_once_are_not_listed_for_each_of_them(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    siblings, size = SiblingCounts(), 200
+    siblings, size = RemainingPodCounts(), 200
     api.put(REPLICA_SETS, owner(spec={"replicas": size + 1, "selector": {"matchLabels": {"app": "md"}}}))
     for number in range(size):
         body = protected(sibling(f"md-{number}"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cedana_sched.cluster.node.interruptions.kubelet_shutdown import STATE_FILE, KubeletShutdown, shutdown_seconds
+from cedana_sched.cluster.node.interruptions.kubelet_shutdown import STATE_FILE, KubeletShutdown, seconds_for_pods
 from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch
 from cedana_sched.cluster.node.kubelet_configuration import KubeletConfigurationReader
 from cedana_sched.model.objects.node_interruption import InterruptionKind, InterruptionSource, NodeInterruption
@@ -230,7 +230,7 @@ def _groups(*pairs: tuple[int, int]) -> dict[str, Any]:
     ],
 )
 def test_pods_have_the_shortest_time_that_any_group_has(configuration: dict[str, Any], wanted: float | None) -> None:
-    assert shutdown_seconds(configuration) == wanted
+    assert seconds_for_pods(configuration) == wanted
 
 
 @pytest.mark.parametrize(
@@ -244,4 +244,4 @@ def test_pods_have_the_shortest_time_that_any_group_has(configuration: dict[str,
 )
 def test_no_kubelet_starts_with_such_a_configuration(configuration: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"is no (duration|list of groups)"):
-        shutdown_seconds(configuration)
+        seconds_for_pods(configuration)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, Pod, PodStatus
-from cedana_sched_kubernetes.sibling_counts import SiblingCounts
+from cedana_sched_kubernetes.remaining_pod_counts import RemainingPodCounts
 from tests.unit.coordinator.core.test_work_is_linear import SLACK, Work
 
 CONTROLLER = ("bio", "set-uid")
@@ -27,7 +27,7 @@ def pod(number: int, *, phase: str = "Running", deleted: bool = False, of: str =
 
 
 def test_pods_created_before_a_time_are_counted_until_they_are_deleted_or_end() -> None:
-    counts = SiblingCounts()
+    counts = RemainingPodCounts()
     for number in (3, 1, 2):
         counts.on_pod_change(None, pod(number))
     counts.on_pod_change(None, pod(1, of="another"))
@@ -45,7 +45,7 @@ def test_work_grows_no_faster_than_the_deletions(size: int) -> None:
     def delete_all(count: int, budget: float = float("inf")) -> int:
         pods = [pod(number) for number in range(count)]
         deleted = [pod(number, deleted=True) for number in range(count)]
-        counts = SiblingCounts()
+        counts = RemainingPodCounts()
         with Work(budget) as work:
             for one in pods:
                 counts.on_pod_change(None, one)

@@ -10,7 +10,7 @@ ControllerKey = tuple[str, str]
 """Namespace and uid of a controller."""
 
 
-class SiblingCounts:
+class RemainingPodCounts:
     """Counts the pods of each controller that are neither deleted nor ended; `on_pod_change` must get each change."""
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class SiblingCounts:
         return bisect_left(self._created_at.get(controller, []), than)
 
 
-def creation_time_while_wanted(metadata: Metadata) -> float | None:
+def creation_time_unless_deleted(metadata: Metadata) -> float | None:
     """Return when the object was created, in seconds since the epoch, whole ones; None if it is being deleted."""
     return read_time(metadata.creation_timestamp) if metadata.deletion_timestamp is None else None
 
 
 def _entry_of(pod: Pod) -> tuple[ControllerKey, float] | None:
-    controller, created_at = pod.metadata.controller_reference, creation_time_while_wanted(pod.metadata)
+    controller, created_at = pod.metadata.controller_reference, creation_time_unless_deleted(pod.metadata)
     if controller is None or created_at is None or pod.finished:
         return None
     return (pod.metadata.namespace, controller.uid), created_at
