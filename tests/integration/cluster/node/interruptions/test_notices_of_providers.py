@@ -34,8 +34,8 @@ from cedana_sched.retrying import Profile
 from tests.servers.metadata import FakeAws, FakeAzure, FakeGcp, FakeMetadataServer
 
 SOON = Profile(min=0.001, multiplier=0.001, max=0.01)
-AT, AT_TEXT = "2026-11-28T10:02:00.000+00:00", "2026-11-28T10:02:00Z"
-AT_HTTP = "Sat, 28 Nov 2026 10:02:00 GMT"
+AT, AT_TEXT = "2126-11-28T10:02:00.000+00:00", "2126-11-28T10:02:00Z"
+AT_HTTP = "Thu, 28 Nov 2126 10:02:00 GMT"
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +179,7 @@ async def test_events_of_azure_for_this_machine() -> None:
     server.announce("Freeze", event="a pause", not_before=AT_HTTP)
     async with server.serve(), monitored(server, "azure") as node:
         assert await node.next() is None
-        server.announce("Redeploy", event="later", not_before="Sat, 28 Nov 2026 10:20:00 GMT")
+        server.announce("Redeploy", event="later", not_before="Thu, 28 Nov 2126 10:20:00 GMT")
         later = await node.next()
         assert later is not None
         assert (later.source, later.kind) == (InterruptionSource.AZURE, InterruptionKind.MAINTENANCE)
