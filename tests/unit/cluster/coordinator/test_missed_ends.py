@@ -186,7 +186,7 @@ async def test_a_node_that_the_cache_still_shows_as_out_of_service_ends_no_pod(m
 
 
 async def test_a_kubelet_that_stays_ready_has_ended_a_pod_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_fencing, "KUBELET_SECONDS", 0.05)
+    monkeypatch.setattr(pod_fencing, "KUBELET_SECONDS", 2.0)
     well = replace(_node("n2"), status=NodeStatus((Condition("Ready", "True"),)))
     shown = _pod("a")
     shown = replace(shown, spec=replace(shown.spec, termination_grace_period_seconds=0))
