@@ -17,14 +17,14 @@ CHECK: Final = "protected namespaces"
 
 
 async def examine(reads: ClusterReader, one: Installation) -> list[Finding]:
-    """Return a finding for each namespace that does not protect its pods as it is labelled."""
+    """Return a finding for each namespace that does not protect its pods as it is labelled, or one that all do."""
     settings = await read_settings(reads, one)
     labelled = [
         namespace.metadata
         for namespace in await reads.read_objects(NAMESPACES, labels=names.PROTECT, into=PartialObject)
     ]
     if not labelled:
-        return []
+        return [Finding(CHECK, Level.OK, f"no namespace has the label {names.PROTECT}")]
     policies = {policy.metadata.name for policy in await reads.read_objects(CHECKPOINT_POLICIES, into=PartialObject)}
     found = [found for one in labelled if (found := _namespace_finding(one, settings, policies)) is not None]
     return found or [Finding(CHECK, Level.OK, f"{len(labelled)} labelled namespaces count as they are written")]

@@ -61,5 +61,5 @@ async def test_policy_that_does_not_exist_leaves_pods_unprotected() -> None:
     )
 
 
-async def test_namespaces_without_the_label_are_no_finding() -> None:
-    assert await cluster_with(None).findings(examine) == []
+async def test_namespaces_without_the_label_are_well() -> None:
+    assert await cluster_with(None).findings(examine) == ["ok no namespace has the label sched.cedana.ai/protect"]
