@@ -136,7 +136,7 @@ class NodeInterruptions:
         if pod is None or not is_running(pod) or release.verdicts.get(uid) not in _EVICTED:
             return True
         node = self._nodes.get(pod.spec.node_name)
-        notice = notice_of(node) if node is not None else None
+        notice = notice_of(node)
         if notice is not None and notice.kind is InterruptionKind.SHUTDOWN:
             return True  # the kubelet ends it
         if node is None or (notice is not None and notice.ends_node):
@@ -162,8 +162,8 @@ class NodeInterruptions:
         name = node.metadata.name
         if now is None:
             self._noticed.discard(name)
-        elif notice_of(now) is not None:
-            if before is None or notice_of(before) != notice_of(now):
+        elif (notice := notice_of(now)) is not None:
+            if notice_of(before) != notice:
                 self._noticed.add(name)
                 self._queue.add(name)
         elif name in self._noticed or has_cordon_mark(now):
@@ -183,8 +183,7 @@ class NodeInterruptions:
 
     def is_left_out(self, pod: Pod) -> bool:
         """Return whether the pod is not saved from a shutdown of its node that is in progress."""
-        node = self._nodes.get(pod.spec.node_name)
-        notice = notice_of(node) if node is not None else None
+        notice = notice_of(self._nodes.get(pod.spec.node_name))
         return notice is not None and _is_marked_left_out(pod, notice)
 
     async def _review(self, name: str) -> None:

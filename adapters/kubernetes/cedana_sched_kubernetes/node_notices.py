@@ -42,8 +42,10 @@ class NodeNotice(msgspec.Struct, frozen=True):
         return self.kind is not InterruptionKind.RISK
 
 
-def notice_of(node: Node) -> NodeNotice | None:
-    """Return the notice to act on; the agent's, which has a time, before a taint of the same."""
+def notice_of(node: Node | None) -> NodeNotice | None:
+    """Return the notice to act on; the agent's, which has a time, before a taint of the same. No node has none."""
+    if node is None:
+        return None
     notices = [*_annotated(node), *_tainted(node)]
     return next((one for one in notices if one.ends_node), notices[0] if notices else None)
 
