@@ -17,7 +17,7 @@ from tests.cluster.fixtures.namespace import Namespace, container, job
 from tests.e2e.job_stage import job_of
 from tests.e2e.pod_hold import PodHold
 from tests.e2e.pod_hold_stage import GRACE_SECONDS, PodHoldStage
-from tests.e2e.product.volcano_queues import urgency
+from tests.e2e.product.urgency import urgency
 from tests.e2e.real_stage import UNTIL_TOLD, Mirrored
 
 SCHEDULER: Final = "system:kube-scheduler"

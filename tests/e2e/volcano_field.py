@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from tests.cluster.api.client import Api, Object
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures.namespace import Namespace
-from tests.e2e.product.volcano_queues import BATCH, HOST, groups, on, urgency, vcjob
+from tests.e2e.product.urgency import urgency
+from tests.e2e.product.volcano_queues import BATCH, HOST, groups, on, vcjob
 
 _FILLING = 7000
 _WAITS = ("sh", "-c", "trap exit TERM; sleep 3600 & wait")

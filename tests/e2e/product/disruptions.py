@@ -19,6 +19,7 @@ from tests.e2e.product.logind import graceful_shutdown_enabled, remove_ended_pod
 from tests.e2e.product.lost_nodes import node_of_store, out_of_service, switched_off
 from tests.e2e.product.owners import LABEL, NAME, continued, continued_from_snapshot, counting_pod
 from tests.e2e.product.policies import OFTEN, own_policy
+from tests.e2e.product.urgency import urgency
 from tests.servers.metadata import FakeAws, FakeAzure, FakeGcp
 
 SELECTOR: Final = f"{LABEL}={NAME}"
@@ -86,29 +87,21 @@ async def deleted(namespace: Namespace, node: str) -> AsyncIterator[None]:
 @asynccontextmanager
 async def preempted(namespace: Namespace, node: str) -> AsyncIterator[None]:
     """A pod of a higher priority that takes all that the node has left, and the victim's place."""
-    name = f"{namespace.name}-urgent"
     allocatable = (await namespace.api.get("v1", "Node", node))["status"]["allocatable"]
-    priority = {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": name},
-        "value": 1000,
-    }
-    await namespace.api.apply(priority)
     requests = {"cpu": await _all_but_others(namespace, node, allocatable["cpu"])}
-    urgent = pod(
-        "urgent",
-        container(await _image(namespace), "sleep", "inf", resources={"requests": requests}),
-        priorityClassName=name,
-        nodeSelector={"kubernetes.io/hostname": node},
-    )
-    try:
-        await namespace.apply(urgent)
-        await namespace.ready("urgent", within=120)
-        yield
-    finally:
-        await namespace.delete("v1", "Pod", "urgent")
-        await namespace.api.delete("scheduling.k8s.io/v1", "PriorityClass", name)
+    async with urgency(namespace) as priority:
+        urgent = pod(
+            "urgent",
+            container(await _image(namespace), "sleep", "inf", resources={"requests": requests}),
+            priorityClassName=priority,
+            nodeSelector={"kubernetes.io/hostname": node},
+        )
+        try:
+            await namespace.apply(urgent)
+            await namespace.ready("urgent", within=120)
+            yield
+        finally:
+            await namespace.delete("v1", "Pod", "urgent")
 
 
 @asynccontextmanager

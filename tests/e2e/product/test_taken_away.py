@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.steps import Steps
 from tests.e2e.product.cordoning import cordoned, drained
-from tests.e2e.product.disruptions import DISRUPTIONS, SELECTOR, STAYS, Disruption
+from tests.e2e.product.disruptions import DISRUPTIONS, SELECTOR, STAYS
 from tests.e2e.product.history import of_ours
 from tests.e2e.product.installation import Product
 from tests.e2e.product.owners import (
@@ -107,8 +108,7 @@ async def test_node_that_is_lost_keeps_no_pod_whose_policy_keeps_pods_running(
     protected: Namespace, toolbox: str
 ) -> None:
     policy = {**OFTEN, "onCheckpointFailure": "KeepRunning"}
-    lost = DISRUPTIONS["loss"]
-    disruption = Disruption(lost.takes, lost.reason, spares_store=True, policy=policy, continued=lost.continued)
+    disruption = replace(DISRUPTIONS["loss"], policy=policy)
     async with disruption.awaited_by(protected, deployment(toolbox)) as following:
         async with disruption.takes(protected, following.nodes[0][0]):
             await disruption.continued(protected, following)

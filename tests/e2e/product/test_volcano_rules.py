@@ -16,7 +16,8 @@ from tests.cluster.steps import Steps
 from tests.e2e.product.counting import begun, counting, enough
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
-from tests.e2e.product.volcano_queues import CAPACITY, RECLAIMS, completed, groups, queues, urgency, vcjob
+from tests.e2e.product.urgency import urgency
+from tests.e2e.product.volcano_queues import CAPACITY, RECLAIMS, completed, groups, queues, vcjob
 
 pytestmark = pytest.mark.shape("volcano")
 

@@ -22,6 +22,7 @@ from tests.e2e.product.history import of_ours
 from tests.e2e.product.installation import Product
 from tests.e2e.product.phases import all_at, released_in_time
 from tests.e2e.product.programs import assert_same_work, run
+from tests.e2e.product.urgency import urgency
 from tests.e2e.product.volcano_queues import (
     SCHEDULER,
     WHOLE_NODE,
@@ -29,7 +30,6 @@ from tests.e2e.product.volcano_queues import (
     groups,
     take,
     task,
-    urgency,
     vcjob,
     vcjob_of,
 )

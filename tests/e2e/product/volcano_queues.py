@@ -13,7 +13,6 @@ from tests.cluster.fixtures.namespace import Namespace, container, pod
 
 BATCH: Final = "batch.volcano.sh/v1alpha1"
 SCHEDULING: Final = "scheduling.volcano.sh/v1beta1"
-PRIORITIES: Final = "scheduling.k8s.io/v1"
 SCHEDULER: Final = "system:serviceaccount:volcano-system:volcano-scheduler"
 HALF_A_NODE: Final = "3500m"
 """Of nodes with 8 CPUs: two pods fill one, but for what the system takes."""
@@ -154,17 +153,6 @@ def on(labels: Mapping[str, str], job: Object) -> Object:
     for one in job["spec"]["tasks"]:
         one["template"]["spec"]["nodeSelector"] = dict(labels)
     return job
-
-
-@asynccontextmanager
-async def urgency(namespace: Namespace) -> AsyncIterator[str]:
-    """A PriorityClass above the others, called like the namespace."""
-    body = {"apiVersion": PRIORITIES, "kind": "PriorityClass", "metadata": {"name": namespace.name}, "value": 1000}
-    await namespace.api.apply(body)
-    try:
-        yield namespace.name
-    finally:
-        await namespace.api.delete(PRIORITIES, "PriorityClass", namespace.name)
 
 
 async def reclaim(namespace: Namespace, image: str, name: str = "train") -> None:
