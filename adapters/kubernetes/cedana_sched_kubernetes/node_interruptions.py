@@ -15,11 +15,12 @@ kubelet has not ended, run on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final
 
+import msgspec
 import structlog
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
@@ -28,7 +29,7 @@ from cedana_sched.adapter.mark_removal import is_running
 from cedana_sched.adapter.protected_pods import build_victim, mark_left_out
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.kube.builtin_kinds import Node, Pod
-from cedana_sched.kube.errors import ApiError
+from cedana_sched.kube.errors import ApiError, decoded
 from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.own_kinds.measured_checkpoint import MeasuredCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS
@@ -41,8 +42,10 @@ from cedana_sched.model.objects.node_interruption import InterruptionKind, left_
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kubernetes.cordon import cordon, has_cordon_mark, undo_cordon
 from cedana_sched_kubernetes.node_notices import NodeNotice, notice_of
-from cedana_sched_kubernetes.save_estimates import MetadataOfPod, PodResources, estimate_save, measured_rate
+from cedana_sched_kubernetes.save_estimates import MetadataOfPod, PodResources, estimate_save
+from cedana_sched_kubernetes.save_measurements import SaveMeasurements
 from cedana_sched_kubernetes.save_planning import PodToSave, SavePlan, plan_saves, seconds_to_save
+from cedana_sched_kubernetes.save_rates import SaveRates
 from cedana_sched_kubernetes.saved_pod_eviction import SavedPodEviction
 
 log = structlog.get_logger(__name__)
@@ -242,8 +245,8 @@ class NodeInterruptions:
         }
         if not pods.keys() - self._signals.keys():
             return []
-        rate, saves = await self._estimate_saves(name, pods)
-        plan = self._plan(notice, rate, saves)
+        saves = await self._estimate_saves(name, pods)
+        plan = self._plan(notice, saves)
         for uid in plan.saved:
             if (signal := self._build_signal(pods[uid], notice)) is not None and uid not in self._signals:
                 self._signals[uid] = signal
@@ -260,7 +263,7 @@ class NodeInterruptions:
             ends_at=notice.ends_at,
             saved=len(plan.saved),
             left_out=len(plan.left_out),
-            bytes_per_second=round(rate),
+            bytes_per_second=sorted({round(save.bytes_per_second) for save in saves.values()}),
         )
         if notice.kind is not InterruptionKind.SHUTDOWN:
             return []
@@ -278,33 +281,51 @@ class NodeInterruptions:
             return error
         return None
 
-    def _plan(self, notice: NodeNotice, rate: float, saves: dict[str, PodToSave]) -> SavePlan:
+    def _plan(self, notice: NodeNotice, saves: dict[str, PodToSave]) -> SavePlan:
         """Plan the pods that are not reported yet, in the time that the reported ones leave."""
         new = [save for uid, save in saves.items() if uid not in self._signals]
         if notice.ends_at is None:
-            return plan_saves(new, rate, None)
+            return plan_saves(new, None)
         in_progress = [save for uid, save in saves.items() if uid in self._signals and uid not in self._released]
         left = notice.ends_at - MARGIN_SECONDS - self._now().timestamp()
-        return plan_saves(new, rate, left - sum(seconds_to_save(save, rate) for save in in_progress))
+        return plan_saves(new, left - sum(map(seconds_to_save, in_progress)))
 
-    async def _estimate_saves(self, node: str, uids: Iterable[str]) -> tuple[float, dict[str, PodToSave]]:
-        """Return the node's rate in bytes per second, and the pods' saves, by uid."""
-        api, now = self._cluster.api, self._now().timestamp()
-        on_node = {"fieldSelector": f"spec.nodeName={node}"}
-        of_node = {"labelSelector": f"{names.NODE}={node}"}
+    async def _estimate_saves(self, node: str, pods: Mapping[str, Pod]) -> dict[str, PodToSave]:
+        """Return the pods' saves; pods and saves are by uid."""
         resources: tuple[PodResources, ...] = ()
-        checkpoints: tuple[MeasuredCheckpoint, ...] = ()
+        measurements = SaveMeasurements()
         try:
             async with asyncio.timeout(READ_SECONDS):
-                resources, _ = await api.list_all(PODS, query=on_node, into=PodResources)
-                checkpoints, _ = await api.list_all(CHECKPOINTS, query=of_node, into=MeasuredCheckpoint)
+                on_node = {"fieldSelector": f"spec.nodeName={node}"}
+                resources, _ = await self._cluster.api.list_all(PODS, query=on_node, into=PodResources)
+                measurements = await self._read_measurements(node, pods)
         except (ApiError, TimeoutError) as error:
             log.warning("saves are planned without measurements", node=node, error=str(error))
+        now, rates = self._now().timestamp(), SaveRates.from_saves(measurements.saves)
         read = {one.metadata.uid: one for one in resources}
-        saves = {
-            uid: estimate_save(read.get(uid) or PodResources(MetadataOfPod(uid)), checkpoints, now) for uid in uids
+        return {
+            uid: estimate_save(
+                read.get(uid) or PodResources(MetadataOfPod(uid)),
+                measurements.snapshots_of(uid),
+                rates.rate_for(pod.metadata.namespace),
+                now,
+            )
+            for uid, pod in pods.items()
         }
-        return measured_rate(checkpoints), saves
+
+    async def _read_measurements(self, node: str, pods: Collection[str]) -> SaveMeasurements:
+        """Return what is kept of the node's Checkpoints, which are read one after the other.
+
+        Raises:
+            ApiError: they cannot be read.
+        """
+        measurements = SaveMeasurements(pods)
+
+        def add(body: msgspec.Raw) -> None:
+            measurements.add(decoded("GET checkpoints", bytes(body), MeasuredCheckpoint))
+
+        await self._cluster.api.list_each(CHECKPOINTS, None, {"labelSelector": f"{names.NODE}={node}"}, add)
+        return measurements
 
     def _build_signal(self, pod: Pod, notice: NodeNotice) -> Signal | None:
         victim = build_victim(pod, self._cluster.policies)

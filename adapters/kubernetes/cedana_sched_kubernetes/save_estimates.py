@@ -1,4 +1,4 @@
-"""What it takes to save the pods of a node, estimated from its Checkpoints and the pods' resources: pure.
+"""What it takes to save a pod, estimated from its snapshots and its resources: pure.
 
 A pod that was saved before moves what has changed since: as much in proportion as between its last two snapshots, and
 never more than all of it. Without a measurement its memory counts, by its limit or request.
@@ -7,9 +7,7 @@ never more than all of it. Without a measurement its memory counts, by its limit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import nlargest
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -17,14 +15,8 @@ import msgspec
 from cedana_sched.kube.builtin_kinds import read_time
 from cedana_sched.kube.own_kinds.measured_checkpoint import MeasuredCheckpoint
 from cedana_sched.kube.quantities import parse_thousandths, parse_whole
-from cedana_sched_kubernetes.save_planning import OVERHEAD_SECONDS, PodToSave
+from cedana_sched_kubernetes.save_planning import PodToSave
 
-ASSUMED_BYTES_PER_SECOND: Final = 100e6
-"""Where no Checkpoint of the node has moved enough to measure: a bucket over a network of 1 Gbit/s."""
-MEASURABLE_BYTES: Final = 16 << 20
-"""A Checkpoint that moves less takes as long as its overhead."""
-MEASURED: Final = 10
-"""Newest Checkpoints of the node whose rate counts."""
 UNKNOWN_MEMORY_BYTES: Final = 1 << 30
 """Of a pod without a measurement, limit or request."""
 BYTES_OF_A_CORE: Final = 4 << 30
@@ -80,57 +72,20 @@ def _amount(container: ContainerOfPod, name: str) -> int:
     return max(parse_whole(resources.limits.get(name) or resources.requests.get(name, "0")), 0)
 
 
-def measured_rate(checkpoints: Iterable[MeasuredCheckpoint]) -> float:
-    """Return the bytes per second that the newest Checkpoints of a node moved, or what is assumed without any.
-
-    Saves that overlapped shared the rate: the time in which any of them was in progress counts once.
-    """
-    measured = [
-        (committed_at - seconds, committed_at, one.moved_bytes)
-        for one in checkpoints
-        if one.moved_bytes >= MEASURABLE_BYTES
-        and (seconds := one.frozen_seconds)
-        and (committed_at := one.committed_at) is not None
-    ]
-    newest = nlargest(MEASURED, measured, key=itemgetter(1))
-    if not newest:
-        return ASSUMED_BYTES_PER_SECOND
-    busy = (max(seconds - OVERHEAD_SECONDS, seconds / 2) for seconds in _busy_periods(newest))
-    return sum(moved for *_, moved in newest) / math.fsum(busy)
-
-
-def _busy_periods(saves: Iterable[tuple[float, float, int]]) -> Iterator[float]:
-    """Yield the seconds of each period in which at least one save was in progress; a save begins with start and end."""
-    period: tuple[float, float] | None = None
-    for start, end, _ in sorted(saves):
-        if period is not None and start <= period[1]:
-            period = (period[0], max(period[1], end))
-            continue
-        if period is not None:
-            yield period[1] - period[0]
-        period = (start, end)
-    if period is not None:
-        yield period[1] - period[0]
-
-
-def estimate_save(pod: PodResources, checkpoints: Iterable[MeasuredCheckpoint], now: float) -> PodToSave:
+def estimate_save(
+    pod: PodResources, snapshots: Sequence[MeasuredCheckpoint], bytes_per_second: float, now: float
+) -> PodToSave:
     """Return what the save of a pod takes, and what is lost without it.
 
     Args:
         pod: a running pod.
-        checkpoints: of its node, those of other pods included.
+        snapshots: its own that can be restored, of the node where it runs, those committed first first.
+        bytes_per_second: at which its bytes are expected to move.
         now: seconds since the epoch.
     """
-    own = sorted(
-        (
-            one
-            for one in checkpoints
-            if one.spec.pod_ref.uid == pod.metadata.uid and one.restorable_generation is not None and one.committed_at
-        ),
-        key=lambda one: one.committed_at or 0.0,
-    )
-    since = (own[-1].committed_at if own else None) or read_time(pod.status.start_time) or now
-    return PodToSave(pod.metadata.uid, _bytes_to_move(pod, own, now), max(now - since, 0.0) * pod.cores)
+    since = (snapshots[-1].committed_at if snapshots else None) or read_time(pod.status.start_time) or now
+    work = max(now - since, 0.0) * pod.cores
+    return PodToSave(pod.metadata.uid, _bytes_to_move(pod, snapshots, now), work, bytes_per_second)
 
 
 def _bytes_to_move(pod: PodResources, own: Sequence[MeasuredCheckpoint], now: float) -> int:

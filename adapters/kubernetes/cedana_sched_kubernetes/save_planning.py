@@ -24,6 +24,8 @@ class PodToSave(msgspec.Struct, frozen=True):
     uid: str
     bytes_to_move: int
     work: float
+    bytes_per_second: float
+    """While no other pod is saved; positive."""
 
 
 class SavePlan(msgspec.Struct, frozen=True):
@@ -33,27 +35,22 @@ class SavePlan(msgspec.Struct, frozen=True):
     left_out: dict[str, str] = {}
 
 
-def seconds_to_save(pod: PodToSave, bytes_per_second: float) -> float:
+def seconds_to_save(pod: PodToSave) -> float:
     """Return how long the save of a pod takes while no other is saved."""
-    return OVERHEAD_SECONDS + max(pod.bytes_to_move, 0) / bytes_per_second
+    return OVERHEAD_SECONDS + max(pod.bytes_to_move, 0) / pod.bytes_per_second
 
 
-def plan_saves(pods: Iterable[PodToSave], bytes_per_second: float, seconds_left: float | None) -> SavePlan:
+def plan_saves(pods: Iterable[PodToSave], seconds_left: float | None) -> SavePlan:
     """Plan the saves; the same plan for the same pods, whatever their order.
 
     Args:
         pods: each uid once.
-        bytes_per_second: rate of the node's transfers; positive.
         seconds_left: until everything must be committed; None: unknown, so that all are saved, as far as they get.
     """
-    saves = sorted((_save_of(pod, bytes_per_second) for pod in pods), key=_most_work_per_second)
+    saves = sorted(map(_save_of, pods), key=_most_work_per_second)
     chosen = set(saves) if seconds_left is None else _Choice(saves, math.floor(seconds_left * 1_000)).saves()
     taken = sum(save.milliseconds for save in chosen)
-    left_out = {
-        save.pod.uid: _reason(save, bytes_per_second, taken / 1_000, seconds_left or 0.0)
-        for save in saves
-        if save not in chosen
-    }
+    left_out = {save.pod.uid: _reason(save, taken / 1_000, seconds_left or 0.0) for save in saves if save not in chosen}
     return SavePlan(tuple(save.pod.uid for save in saves if save in chosen), left_out)
 
 
@@ -64,8 +61,8 @@ class _Save(msgspec.Struct, frozen=True):
     milliseconds: int
 
 
-def _save_of(pod: PodToSave, bytes_per_second: float) -> _Save:
-    return _Save(pod, math.ceil(seconds_to_save(pod, bytes_per_second) * 1_000))
+def _save_of(pod: PodToSave) -> _Save:
+    return _Save(pod, math.ceil(seconds_to_save(pod) * 1_000))
 
 
 def _most_work_per_second(save: _Save) -> tuple[float, int, str]:
@@ -134,9 +131,9 @@ class _Choice:
         self._taken += save.milliseconds
 
 
-def _reason(save: _Save, bytes_per_second: float, taken: float, left: float) -> str:
+def _reason(save: _Save, taken: float, left: float) -> str:
     seconds = save.milliseconds / 1_000
-    rate = f"{bytes_per_second / 1e6:.0f} MB/s"
+    rate = f"{save.pod.bytes_per_second / 1e6:.0f} MB/s"
     needed = f"needs {math.ceil(seconds)} s at {rate}, {max(0, math.floor(left))} s are left"
     if seconds > left:
         return needed

@@ -81,17 +81,31 @@ class SpotStage(KubernetesStage):
         return pod
 
     def put_checkpoint(
-        self, pod: RunningWorkload, *, used: int, moved: int, seconds: float, minutes_ago: float
+        self,
+        pod: RunningWorkload,
+        *,
+        used: int,
+        moved: int,
+        seconds: float,
+        minutes_ago: float,
+        namespace: str = "bio",
     ) -> None:
-        """A snapshot of the pod, after which it ran on."""
+        """A snapshot of the pod, after which it ran on; in another namespace, of another pod."""
         number = next(self.recorded)
         committed_at = datetime.now(tz=UTC) - timedelta(minutes=minutes_ago)
         identity = {"id": pod.workload.name, "index": 0, "container": "main"}
         self.api.put(
             CHECKPOINTS,
             {
-                "metadata": {"name": f"c{number}", "namespace": "bio", "labels": {names.NODE: NODE}},
-                "spec": {"identity": identity, "podRef": {"name": pod.workload.name, "uid": pod.uid, "nodeName": NODE}},
+                "metadata": {"name": f"c{number}", "namespace": namespace, "labels": {names.NODE: NODE}},
+                "spec": {
+                    "identity": identity,
+                    "podRef": {
+                        "name": pod.workload.name,
+                        "uid": pod.uid if namespace == "bio" else f"{namespace}-{number}",
+                        "nodeName": NODE,
+                    },
+                },
                 "status": {
                     "phase": "Ready",
                     "step": "Ready",
@@ -349,6 +363,24 @@ async def test_increments_fit_where_whole_snapshots_do_not(increments: bool, sav
         await stage.api.until(lambda: stage.is_cordoned)
         await stage.wait_until_reported()
         assert len(signalled(coordinator)) == saved
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1_000], ids=["fast", "slow"])
+async def test_saves_of_other_namespaces_do_not_change_what_fits(seconds: float) -> None:
+    """Of six pods of 3 GiB at 200 MB/s one fits into 30 s."""
+    stage = SpotStage()
+    pods = [stage.put_sized(f"md{number}-0", 3) for number in range(6)]
+    for number, pod in enumerate(pods):
+        took = 1 + 3 * GIB / 200e6
+        stage.put_checkpoint(pod, used=3 * GIB, moved=3 * GIB, seconds=took, minutes_ago=20 + number)
+    for number in range(10):
+        ago = 100 + 20 * number
+        stage.put_checkpoint(pods[0], used=GIB, moved=GIB, seconds=seconds, minutes_ago=ago, namespace="lab")
+    async with stage.coordinated() as coordinator:
+        stage.announce(30)
+        await stage.api.until(lambda: stage.is_cordoned)
+        await stage.wait_until_reported()
+        assert len(signalled(coordinator)) == 1
 
 
 async def test_without_measurements_most_work_is_saved_first() -> None:
