@@ -25,7 +25,7 @@ from cedana_sched.model.objects.names import (
     NODE_PREPARED,
     UNINSTALL,
 )
-from cedana_sched.model.objects.node_interruption import NodeInterruption, serialized_interruption
+from cedana_sched.model.objects.node_interruption import NodeInterruption, read_interruption, serialized_interruption
 
 
 class NodeFacts:
@@ -63,6 +63,15 @@ class NodeFacts:
         """
         value = serialized_interruption(interruption) if interruption is not None else None
         await self._api.patch(NODES, self._node, None, {"metadata": {"annotations": {NODE_INTERRUPTION: value}}})
+
+    async def read_interruption(self) -> NodeInterruption | None:
+        """Return the published notice; None if there is none.
+
+        Raises:
+            ApiError: the node cannot be read.
+        """
+        node = await self._api.get(NODES, self._node, into=Node)
+        return read_interruption(node.metadata.annotations)
 
     async def withdraw(self) -> None:
         """Remove our labels and annotations from the node.

@@ -123,7 +123,11 @@ async def _serve(configuration: AgentConfiguration, busy: list[DrainablePart]) -
             waiting[:] = ["the agent is starting"]
             watches = [] if shutdown is None else [shutdown.watch(SERVER_TIME.now)]
             notices = monitor_interruptions(
-                configuration.interruptions, facts.publish_interruption, RemainingPods(api, node).has_pods, watches
+                configuration.interruptions,
+                facts.publish_interruption,
+                facts.read_interruption,
+                RemainingPods(api, node).has_pods,
+                watches,
             )
             works = (keep_registered(installation), publish_gpus(facts.publish_gpus, HOST_ROOT), notices)
             await run_until_marked(facts, agent.run(waiting.clear), *works)

@@ -13,7 +13,7 @@ from cedana_sched.cluster.configuration import AUTO, InterruptionsConfiguration
 from cedana_sched.cluster.node.interruptions.aws_notices import aws_watches
 from cedana_sched.cluster.node.interruptions.azure_notices import azure_watches
 from cedana_sched.cluster.node.interruptions.gcp_notices import gcp_watches
-from cedana_sched.cluster.node.interruptions.interruption_monitor import InterruptionMonitor, Publish
+from cedana_sched.cluster.node.interruptions.interruption_monitor import InterruptionMonitor, Publish, ReadPublished
 from cedana_sched.cluster.node.interruptions.metadata_server import (
     LINK_LOCAL_URL,
     MetadataServer,
@@ -36,6 +36,7 @@ HasPods = Callable[[], Awaitable[bool]]
 async def monitor_interruptions(
     configuration: InterruptionsConfiguration,
     publish: Publish,
+    read_published: ReadPublished,
     has_pods: HasPods,
     watches: Sequence[NoticeWatch] = (),
 ) -> None:
@@ -44,12 +45,13 @@ async def monitor_interruptions(
     Args:
         configuration: names the provider.
         publish: see `InterruptionMonitor`.
+        read_published: likewise.
         has_pods: see `AzureMachine`.
         watches: read whatever the provider is.
     """
     async with MetadataServer.open(configuration.metadata_url or LINK_LOCAL_URL) as server:
         find = partial(_find_watches, configuration, server, has_pods)
-        await InterruptionMonitor(watches, find, publish).run()
+        await InterruptionMonitor(watches, find, publish, read_published).run()
 
 
 async def _find_watches(

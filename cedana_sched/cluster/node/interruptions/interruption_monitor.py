@@ -1,6 +1,7 @@
 """Publishes the node's most urgent notice of interruption, and withdraws it when its source does.
 
-A notice stays published while the metadata server does not answer: silence is no withdrawal.
+A notice stays published while the metadata server does not answer: silence is no withdrawal. Nor is a notice of the
+kubelet's withdrawn later because the node's provider is not detected yet.
 """
 
 from __future__ import annotations
@@ -13,32 +14,42 @@ import structlog
 from cedana_sched.cluster.node.interruptions.metadata_server import MetadataError
 from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch
 from cedana_sched.kube.errors import ApiError
-from cedana_sched.model.objects.node_interruption import NodeInterruption, most_urgent
+from cedana_sched.model.objects.node_interruption import InterruptionSource, NodeInterruption, most_urgent
 from cedana_sched.retrying import AWAITED, Backoff, retry
 
 log = structlog.get_logger(__name__)
 
 FindWatches = Callable[[], Awaitable[Sequence[NoticeWatch]]]
 Publish = Callable[[NodeInterruption | None], Awaitable[None]]
+ReadPublished = Callable[[], Awaitable[NodeInterruption | None]]
 
 
 class InterruptionMonitor:
     """Reads all watches of one node. Run `run` as a task.
 
     Args:
-        watches: those that need no provider.
+        watches: those that need no provider: all of the kubelet's.
         find_watches: returns those of the node's provider; it may take minutes.
         publish: writes the notice on the node, or removes it (None); raises ApiError.
+        read_published: returns the notice on the node, perhaps of an earlier agent; raises ApiError.
     """
 
-    def __init__(self, watches: Sequence[NoticeWatch], find_watches: FindWatches, publish: Publish) -> None:
+    def __init__(
+        self,
+        watches: Sequence[NoticeWatch],
+        find_watches: FindWatches,
+        publish: Publish,
+        read_published: ReadPublished,
+    ) -> None:
         self._watches = list(watches)
         self._find_watches = find_watches
         self._is_found = False
         self._publish = publish
+        self._read_published = read_published
         self._notices: dict[str, NodeInterruption | None] = {}
         """By name of the watch; absent until it was read once."""
         self._changed = asyncio.Event()
+        self._changed.set()
 
     async def run(self) -> None:
         """Read and publish until cancelled."""
@@ -89,10 +100,19 @@ class InterruptionMonitor:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            wanted = self._current()
-            is_complete = self._is_found and len(self._notices) == len(self._watches)
-            if (wanted is not None or is_complete) and published != [wanted]:
+            if published != [self._current()] and await self._may_publish():
                 published = [await retry("notice on the node", self._publish_current, ApiError, profile=AWAITED)]
+
+    async def _may_publish(self) -> bool:
+        """Return whether enough is read to publish the current notice, or that there is none."""
+        if self._current() is not None:
+            return True
+        if len(self._notices) < len(self._watches):
+            return False
+        if self._is_found:
+            return True
+        published = await retry("notice of the node", self._read_published, ApiError, profile=AWAITED)
+        return published is not None and published.source is InterruptionSource.KUBELET
 
     async def _publish_current(self) -> NodeInterruption | None:
         current = self._current()

@@ -60,6 +60,9 @@ class Node:
             raise ApiUnavailableError("no answer")
         self.published.put_nowait(interruption)
 
+    async def read_published(self) -> NodeInterruption | None:
+        return None
+
     async def look_for_pods(self) -> bool:
         return self.has_pods
 
@@ -72,7 +75,9 @@ async def monitored(server: FakeMetadataServer, provider: str) -> AsyncIterator[
     """An agent that watches a server, which is already up."""
     node = Node()
     configuration = InterruptionsConfiguration.model_validate({"provider": provider, "metadataUrl": server.url})
-    running = asyncio.create_task(monitor_interruptions(configuration, node.publish, node.look_for_pods))
+    running = asyncio.create_task(
+        monitor_interruptions(configuration, node.publish, node.read_published, node.look_for_pods)
+    )
     try:
         yield node
         assert not running.done()
