@@ -35,6 +35,7 @@ from cedana_sched.cluster.node.installation.installation import Installation, In
 from cedana_sched.cluster.node.interruptions.configured_monitoring import monitor_interruptions
 from cedana_sched.cluster.node.interruptions.kubelet_shutdown import KubeletShutdown
 from cedana_sched.cluster.node.interruptions.remaining_pods import RemainingPods
+from cedana_sched.cluster.node.interruptions.shutdown_record import ShutdownRecords
 from cedana_sched.cluster.node.kubelet_configuration import KubeletConfigurationReader
 from cedana_sched.cluster.node.kubelet_thresholds import KubeletThresholds
 from cedana_sched.cluster.node.node_pods import NodePods
@@ -323,7 +324,8 @@ def _make_kubelet_shutdown(configuration: AgentConfiguration) -> KubeletShutdown
     if not configuration.interruptions.node_shutdown:
         return None
     folder = _kubelet_folder(configuration)
-    return KubeletShutdown(folder, configuration.data / "shutdown.json", KubeletConfigurationReader(folder))
+    records = ShutdownRecords([parent / "shutdown.json" for parent in (configuration.state, configuration.data)])
+    return KubeletShutdown(folder, records, KubeletConfigurationReader(folder))
 
 
 def _kubelet_folder(configuration: AgentConfiguration) -> Path:

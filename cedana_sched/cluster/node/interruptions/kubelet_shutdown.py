@@ -26,12 +26,7 @@ import yaml
 from asyncinotify import Mask
 
 from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch, Now
-from cedana_sched.cluster.node.interruptions.shutdown_record import (
-    ShutdownRecord,
-    read_boot_id,
-    read_record,
-    write_record,
-)
+from cedana_sched.cluster.node.interruptions.shutdown_record import ShutdownRecord, ShutdownRecords, read_boot_id
 from cedana_sched.cluster.node.kubelet_configuration import KubeletConfigurationReader
 from cedana_sched.component.folder_watches import FolderChanges, shared_folder_watches
 from cedana_sched.model.objects.node_interruption import (
@@ -66,7 +61,7 @@ class KubeletShutdown:
 
     Args:
         folder: the kubelet's directory of files, as this process sees it.
-        record: file in which the agents of this node remember what they have announced.
+        records: what the agents of this node have announced.
         configuration: of the kubelet: the seconds that its shutdown takes.
         proc: the machine's, for the id of its boot.
         outlived_seconds: after the end of a shutdown, until it counts as cancelled.
@@ -75,18 +70,18 @@ class KubeletShutdown:
     def __init__(
         self,
         folder: Path,
-        record: Path,
+        records: ShutdownRecords,
         configuration: KubeletConfigurationReader,
         proc: Path = Path("/proc"),
         outlived_seconds: float = OUTLIVED_SECONDS,
     ) -> None:
         self._folder = folder
-        self._path = record
+        self._records = records
         self._configuration = configuration
         self._proc = proc
         self._outlived_seconds = outlived_seconds
-        self._record: ShutdownRecord | None = None
-        """None until it was read."""
+        self._boot = ""
+        """Id of the machine's boot; empty until it was read."""
         self._is_read = False
         self._announced = ""
         """Begin of the announced shutdown; empty if there is none."""
@@ -184,12 +179,9 @@ class KubeletShutdown:
             return _State()
 
     def _read_record(self) -> ShutdownRecord:
-        if self._record is None:
-            boot, record = read_boot_id(self._proc), read_record(self._path)
-            if record is None or record.boot != boot:
-                record = self._write_record(ShutdownRecord(boot, self._find_earlier()))
-            self._record = record
-        return self._record
+        self._boot = self._boot or read_boot_id(self._proc)
+        record = self._records.read(self._boot)
+        return self._write_record(ShutdownRecord(self._boot, self._find_earlier())) if record is None else record
 
     def _find_earlier(self) -> str:
         try:
@@ -198,11 +190,7 @@ class KubeletShutdown:
             return _GO_ZERO
 
     def _write_record(self, record: ShutdownRecord) -> ShutdownRecord:
-        self._record = record
-        try:
-            write_record(self._path, record)
-        except OSError as error:  # an agent that restarts meanwhile announces another notice
-            log.warning("the shutdown of the node is not recorded", path=str(self._path), error=str(error))
+        self._records.write(record)
         return record
 
     def _read_seconds(self) -> float | None:

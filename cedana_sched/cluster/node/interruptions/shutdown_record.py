@@ -7,6 +7,7 @@ first agent finds after a boot is from an earlier one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +44,51 @@ def read_boot_id(proc: Path) -> str:
     return (proc / "sys/kernel/random/boot_id").read_text().strip()
 
 
-def read_record(path: Path) -> ShutdownRecord | None:
-    """Return what an agent has written; None if there is nothing, or nothing that can be read."""
+class ShutdownRecords:
+    """The record of the present boot, in the first of several files that can be written; the next agent reads it.
+
+    A full disk must not make the next agent take a shutdown that is in progress for an earlier one. So the record is
+    kept in memory as well, and a record that is not written is written again by each read.
+
+    Args:
+        paths: of the files, those that survive no restart of the machine first: a record is void after one.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._record: ShutdownRecord | None = None
+        self._is_written = True
+
+    def read(self, boot: str) -> ShutdownRecord | None:
+        """Return the record of this boot; None if there is none that can be read."""
+        if self._record is None or self._record.boot != boot:
+            found = map(_read_file, self._paths)
+            self._record = next((one for one in found if one is not None and one.boot == boot), None)
+        elif not self._is_written:
+            self._is_written = self._try_to_write(self._record)
+        return self._record
+
+    def write(self, record: ShutdownRecord) -> None:
+        """Replace the record; durable on return where it can be written at all."""
+        self._record, self._is_written = record, self._try_to_write(record)
+        if not self._is_written:  # an agent that restarts meanwhile may announce another notice, or none
+            log.warning("the shutdown of the node is not recorded", paths=list(map(str, self._paths)))
+
+    def _try_to_write(self, record: ShutdownRecord) -> bool:
+        content = msgspec.json.encode(record)
+        for path in self._paths:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, content)
+            except OSError as error:
+                log.debug("a record of the node's shutdown is not written", path=str(path), error=str(error))
+                _remove_stale(path)
+            else:
+                return True
+        return False
+
+
+def _read_file(path: Path) -> ShutdownRecord | None:
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(_MOST_BYTES), type=ShutdownRecord)
@@ -55,11 +99,9 @@ def read_record(path: Path) -> ShutdownRecord | None:
         return None
 
 
-def write_record(path: Path, record: ShutdownRecord) -> None:
-    """Replace the record; durable on return.
-
-    Raises:
-        OSError: it is not written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, msgspec.json.encode(record))
+def _remove_stale(path: Path) -> None:
+    """Remove an earlier record, which the next agent would read before the newer one in another file."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("an earlier record of a shutdown cannot be removed", path=str(path), error=str(error))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,10 +15,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from cedana_sched.cluster.node.interruptions import shutdown_record
 from cedana_sched.cluster.node.interruptions.kubelet_shutdown import STATE_FILE, KubeletShutdown, seconds_for_pods
 from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch
+from cedana_sched.cluster.node.interruptions.shutdown_record import ShutdownRecords
 from cedana_sched.cluster.node.kubelet_configuration import KubeletConfigurationReader
 from cedana_sched.model.objects.node_interruption import InterruptionKind, InterruptionSource, NodeInterruption
+from cedana_sched.runtime_handler.atomic_write import write_atomically
 
 BEGAN = "2026-05-01T12:00:00.123456789Z"
 BEGAN_AT = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -34,7 +39,7 @@ class Machine:
         (self._proc / "1/ns").mkdir(parents=True)
         (self._proc / "1/ns/pid").symlink_to("pid:[4026531836]")
         (self._proc / "sys/kernel/random").mkdir(parents=True)
-        self.record_path = folder / "data/shutdown.json"
+        self.record_path, self.record_on_disk = folder / "state/shutdown.json", folder / "data/shutdown.json"
         self.outlived_seconds = 3600.0
         self.now = OBSERVED
         self.boot()
@@ -45,8 +50,9 @@ class Machine:
 
     def start_agent(self) -> None:
         configuration = KubeletConfigurationReader(self.folder, self._proc)
+        records = ShutdownRecords([self.record_path, self.record_on_disk])
         self.shutdown = KubeletShutdown(
-            self.folder, self.record_path, configuration, self._proc, outlived_seconds=self.outlived_seconds
+            self.folder, records, configuration, self._proc, outlived_seconds=self.outlived_seconds
         )
         self.shutdown.is_in_progress()
 
@@ -175,6 +181,60 @@ def test_unreadable_memory_of_an_agent_is_said_and_begun_anew(machine: Machine) 
         machine.start_agent()
     assert [one["event"] for one in logs] == ["the record of announced shutdowns is not readable"]
     machine.record()
+    assert machine.shutdown.is_in_progress()
+
+
+class Disk:
+    """Filesystems of which some are full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full: set[Path] = set()
+        monkeypatch.setattr(shutdown_record, "write_atomically", self.write)
+
+    def write(self, path: Path, content: bytes) -> None:
+        if path in self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write_atomically(path, content)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.mark.parametrize("is_full", ["data", "state"])
+async def test_shutdown_that_began_on_a_full_disk_is_in_progress_for_the_next_agent(
+    machine: Machine, disk: Disk, is_full: str
+) -> None:
+    machine.configure({"shutdownGracePeriod": "1m30s"})
+    disk.full = {machine.record_on_disk if is_full == "data" else machine.record_path}
+    machine.boot()
+    notice = await machine.begin_shutdown()
+    machine.start_agent()
+    assert machine.shutdown.is_in_progress()
+    assert await next_notice(machine.watch()) == notice
+
+
+async def test_newest_record_counts_when_a_filesystem_is_full_meanwhile(machine: Machine, disk: Disk) -> None:
+    machine.configure({"shutdownGracePeriod": "1m30s"})
+    disk.full = {machine.record_path}
+    notice = await machine.begin_shutdown()
+    machine.start_agent()
+    assert await next_notice(machine.watch()) == notice
+
+
+async def test_record_is_written_once_there_is_space(machine: Machine, disk: Disk) -> None:
+    disk.full = {machine.record_path, machine.record_on_disk}
+    with capture_logs() as logs:
+        machine.boot()
+        machine.record()
+        assert machine.shutdown.is_in_progress(), "it is kept in memory"
+    assert [one["event"] for one in logs if one["log_level"] == "warning"] == [
+        "the shutdown of the node is not recorded"
+    ]
+    disk.full.clear()
+    assert machine.shutdown.is_in_progress()
+    machine.start_agent()
     assert machine.shutdown.is_in_progress()
 
 
