@@ -230,12 +230,17 @@ class NodeAgent:
         return orders.Frozen(uid)
 
     async def _wait_for_dump_slot(self, order: orders.Freeze | orders.Dump) -> bool:
-        """Wait for a dump slot; False if the checkpoint was cancelled meanwhile."""
-        if self._frozen.is_checkpoint_over(order.checkpoint_uid):
+        """Wait for a dump slot; False, and without a slot, if the checkpoint was cancelled meanwhile."""
+        uid = order.checkpoint_uid
+        if self._frozen.is_checkpoint_over(uid):
             return False
         running = await self._runtime.find_running(order.workload)
+        if self._frozen.is_checkpoint_over(uid):
+            return False
         size = await asyncio.to_thread(resident_bytes_of, running) if running is not None else 0
-        return await self._budget.wait_for_slot(order.checkpoint_uid, size, order.timeout_seconds)
+        if self._frozen.is_checkpoint_over(uid):  # its slot was freed before it was requested
+            return False
+        return await self._budget.wait_for_slot(uid, size, order.timeout_seconds)
 
     async def _failure_without_processes(self, uid: str, workload: WorkloadRef, why: str) -> orders.CheckpointFailed:
         """Return the failure of a workload without processes, retryable if it may be restarting instead of ended."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from cedana_sched.agent import node_agent
 from cedana_sched.agent.capture_messages import CaptureCommitted, CaptureReport, CaptureRequest
 from cedana_sched.agent.dump_budget import BASE_BYTES, DumpBudget, DumpMetrics
 from cedana_sched.agent.node_agent import NodeAgent
@@ -245,3 +248,89 @@ async def test_who_is_called_off_while_he_waits_was_never_frozen(agent: Agent) -
     assert [type(one).__name__ for one in agent.outcomes["w2"]] in (
         ["Aborted", "CheckpointFailed"], ["CheckpointFailed", "Aborted"],
     )  # fmt: skip
+
+
+class Measurement:
+    """The measurement of workloads' memory, which lasts until it may end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_end = threading.Event()
+        self.count = 0
+        monkeypatch.setattr(node_agent, "resident_bytes_of", self._measure)
+
+    def _measure(self, running: RunningWorkload) -> int:
+        self.count += 1
+        assert self.may_end.wait(60)
+        return len(running.containers)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Agent:
+    """An agent with one slot."""
+    return Agent(tmp_path, 1)
+
+
+async def _start(agent: Agent, group: asyncio.TaskGroup, order: str, uid: str) -> asyncio.Task[None]:
+    """Start the part of a checkpoint that waits for a slot."""
+    if order == "freeze":
+        return group.create_task(agent.freeze(uid))
+    await agent.freeze(uid, in_gang=True)
+    return group.create_task(agent.dump(uid))
+
+
+@pytest.mark.parametrize("order", ["freeze", "dump"])
+async def test_checkpoint_that_is_called_off_while_it_is_measured_takes_no_slot(
+    full: Agent, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(full.checkpoint("w0"))
+        await until(lambda: full.captures.running == {"w0"})
+        measurement = Measurement(monkeypatch)
+        waiting = await _start(full, group, order, "w1")
+        await until(lambda: measurement.count == 1)
+        await full.abort("w1")
+        measurement.may_end.set()
+        await asyncio.wait_for(waiting, 60)
+        assert full.captures.running == {"w0"}, "it does not wait for the slot of another one"
+        full.captures.end("w0")
+    assert {type(one).__name__ for one in full.outcomes["w1"][-2:]} == {"Aborted", "CheckpointFailed"}
+    assert full.node.states("w1") == ["THAWED"]
+
+
+@pytest.mark.parametrize("order", ["freeze", "dump"])
+async def test_checkpoint_that_is_called_off_once_it_is_measured_leaves_the_queue(full: Agent, order: str) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(full.checkpoint("w0"))
+        await until(lambda: full.captures.running == {"w0"})
+        waiting = await _start(full, group, order, "w1")
+        await until(lambda: "w1" in full.agent._budget._waiting)
+        await full.abort("w1")
+        await asyncio.wait_for(waiting, 60)
+        assert full.captures.running == {"w0"}
+        full.captures.end("w0")
+    assert full.node.states("w1") == ["THAWED"]
+
+
+async def test_checkpoint_that_is_called_off_before_it_is_measured_is_not_measured(
+    full: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measurement = Measurement(monkeypatch)
+    measurement.may_end.set()
+    find_running, is_looked_for = full.node.find_running, asyncio.Event()
+    is_called_off = asyncio.Event()
+
+    async def find_slowly(workload: WorkloadRef) -> RunningWorkload | None:
+        is_looked_for.set()
+        await is_called_off.wait()
+        return await find_running(workload)
+
+    monkeypatch.setattr(full.node, "find_running", find_slowly)
+    monkeypatch.setattr(full.agent._preflight, "find_freeze_obstacle", AsyncMock(return_value=None))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(full.freeze("w1"))
+        await is_looked_for.wait()
+        group.create_task(full.abort("w1"))
+        await turns()
+        is_called_off.set()
+    assert measurement.count == 0
+    assert full.agent._budget._running == {}
