@@ -73,7 +73,7 @@ def _rates_of_periods(namespace: str, saves: Mapping[str, Sequence[MeasuredSave]
     """Return the rates of the node while saves of the namespace were in progress, one for each period.
 
     Saves that overlap share the node's rate. What other namespaces moved meanwhile counts, but of each of them no more
-    than the namespace itself moved: none can more than double another one's rate, and none can lower it.
+    than the namespace itself moved: none can more than double another one's rate by what it moves, or lower it.
     """
     others = [ones for name, ones in saves.items() if name != namespace]
     rates = []
