@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +43,7 @@ async def logs(
         found = await client.job(job)
         path = Path(found.stderr if stderr else found.stdout)
         write = _build_log_writer(session.output, found)
+        _note_file_without_content(session.output, path)
         if follow and found.phase not in job_tables.ENDED:
             await _follow(client, found, path, write)
         else:
@@ -48,7 +51,7 @@ async def logs(
 
 
 class Tail:
-    """An incremental reader of a file's appended data; a file that does not exist yet is empty."""
+    """An incremental reader of a file's appended data; what does not exist yet, or is no regular file, is empty."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
@@ -62,18 +65,25 @@ class Tail:
             PermissionRefusedError: this user may not read the file.
         """
         try:
-            file = self._path.open("rb")
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO waits for a writer
         except FileNotFoundError:
             return
         except PermissionError as error:
             raise PermissionRefusedError(
                 f"{self._path} cannot be read by this user", remedy="run as root, or as the user of the job"
             ) from error
-        with file:
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return
             file.seek(self.offset)
             while block := file.read(_BLOCK_BYTES):
                 self.offset += len(block)
                 yield block
+
+
+def _note_file_without_content(output: Output, path: Path) -> None:
+    if path.exists() and not path.is_file():
+        output.print_note(f"{path} is no regular file: it keeps no output")
 
 
 async def _follow(client: EngineClient, job: JobView, path: Path, write: Write) -> None:

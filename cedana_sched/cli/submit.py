@@ -59,8 +59,10 @@ async def submit(
     ] = None,
     cwd: Annotated[Path | None, typer.Option(help="Working directory.", show_default="this one")] = None,
     user: Annotated[str | None, typer.Option(help="User to run as.", show_default="the engine's")] = None,
-    stdout: Annotated[Path | None, typer.Option(help="File for standard output.")] = None,
-    stderr: Annotated[Path | None, typer.Option(help="File for standard error.")] = None,
+    stdout: Annotated[
+        Path | None, typer.Option(help="File for standard output, opened by the rights of the job's user.")
+    ] = None,
+    stderr: Annotated[Path | None, typer.Option(help="File for standard error, likewise.")] = None,
     deadline: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="Longest time from a preemption's notice until the job must go."),

@@ -147,6 +147,7 @@ class _Engine:
     ) -> None:
         state = options.state_directory
         self._state = state
+        self._outputs = state / "output"
         self._tasks = tasks
         self._owned: set[asyncio.Task[None]] = set()
         self._runtime = LocalRuntime(state, toolchain, self._job_spec_of, stall_seconds=configuration.stall_seconds)
@@ -157,7 +158,7 @@ class _Engine:
             journal,
             self._machine,
             node=NODE,
-            outputs=state / "output",
+            outputs=self._outputs,
             now=clock.now,
         )
         self._records = RecordCache(journal, self._on_records_saved)
@@ -235,6 +236,7 @@ class _Engine:
             argv=description.argv,
             stdout=Path(stdout),
             stderr=Path(stderr),
+            engines_folder=self._outputs / description.uid,
             environment=description.env,
             directory=Path(description.cwd) if description.cwd else None,
             user=description.user,

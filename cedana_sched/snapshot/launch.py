@@ -11,17 +11,22 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from cedana_sched.model.errors import SnapshotError
+from cedana_sched.model.errors import CedanaSchedError, SnapshotError
 from cedana_sched.snapshot import syscalls
 from cedana_sched.snapshot.external_mounts import Externals
 from cedana_sched.snapshot.job_terminal import COMMAND_PREFIX, MASTER_DESCRIPTOR, open_job_terminal
 
 _FAILED = 125  # as in `env` and `timeout`: could not even start
+
+OpenOutput = Callable[[str, str], int]
+"""Opens an output file in the job's namespaces: gets its stream (`stdout`, `stderr`) and its path, and returns a
+descriptor. Raises OSError or CedanaSchedError."""
 
 
 class Job(msgspec.Struct, frozen=True, tag=True):
@@ -56,6 +61,13 @@ class StartedJob(NamedTuple):
     """The master of its terminal, which the caller closes; None if it has no terminal."""
 
 
+class _Failure(msgspec.Struct, frozen=True):
+    """Why the process of a job did not become the job."""
+
+    message: str
+    remedy: str = ""
+
+
 class RestorerPlacement(msgspec.Struct, frozen=True):
     """Where a CRIU can restore a job: in the job's cgroups, and with a root for the job's mounts."""
 
@@ -64,7 +76,12 @@ class RestorerPlacement(msgspec.Struct, frozen=True):
     cgroups: tuple[str, ...] = ()
 
 
-def start(job: Job) -> StartedJob:
+def open_for_appending(_stream: str, path: str) -> int:
+    """Open an output file with this process's own rights."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def start(job: Job, open_output: OpenOutput = open_for_appending) -> StartedJob:
     """Start the job within milliseconds.
 
     Only for a single-threaded process, which forks itself.
@@ -78,13 +95,14 @@ def start(job: Job) -> StartedJob:
         pid = syscalls.clone(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC)
         if pid == 0:
             os.close(reader)
-            _exec_job(job, writer, theirs)
+            _exec_job(job, open_output, writer, theirs)
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
             failure = pipe.read()
         if failure:
             os.waitpid(pid, 0)
-            raise SnapshotError(failure.decode(errors="replace"))
+            why = msgspec.json.decode(failure, type=_Failure)
+            raise SnapshotError(why.message, remedy=why.remedy)
         return StartedJob(pid, socket.recv_fds(ours, 1, 1)[1][0] if job.has_terminal else None)
 
 
@@ -113,7 +131,7 @@ def pivot_to_job_root(mount_point: str, externals: Externals) -> None:
     os.chdir("/")
 
 
-def _exec_job(job: Job, failures: int, terminal: socket.socket) -> None:
+def _exec_job(job: Job, open_output: OpenOutput, failures: int, terminal: socket.socket) -> None:
     """Become the job. Failures are written to `failures`; the master of its terminal is sent to `terminal`."""
     failures = fcntl.fcntl(failures, fcntl.F_DUPFD_CLOEXEC, MASTER_DESCRIPTOR + 1)
     try:
@@ -127,7 +145,7 @@ def _exec_job(job: Job, failures: int, terminal: socket.socket) -> None:
             socket.send_fds(terminal, [b"."], [MASTER_DESCRIPTOR])
             command = COMMAND_PREFIX + command
         else:
-            _redirect_standard_streams(job)
+            _redirect_standard_streams(job, open_output)
         os.chdir(job.directory)
         tini = os.open(job.tini, os.O_PATH | os.O_CLOEXEC)  # its folder may be inaccessible to the job's user
         os.setgroups(job.groups)
@@ -136,9 +154,15 @@ def _exec_job(job: Job, failures: int, terminal: socket.socket) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would inherit that
         os.execve(tini, ["tini", "-g", "--", *command], job.environment)  # noqa: S606
+    except CedanaSchedError as error:
+        _exit_with(failures, _Failure(error.message, error.remedy))
     except OSError as error:
-        os.write(failures, str(error).encode())
-        os._exit(_FAILED)
+        _exit_with(failures, _Failure(str(error)))
+
+
+def _exit_with(failures: int, failure: _Failure) -> NoReturn:
+    os.write(failures, msgspec.json.encode(failure))
+    os._exit(_FAILED)
 
 
 def prepare_restorer_process(task: RestorerPlacement) -> None:
@@ -155,11 +179,11 @@ def _join_cgroups(cgroups: tuple[str, ...]) -> None:
         Path(cgroup, "cgroup.procs").write_text("0")  # 0 is the writer itself
 
 
-def _redirect_standard_streams(job: Job) -> None:
-    appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    for number, path, flags in ((0, "/dev/null", os.O_RDONLY), (1, job.stdout, appending), (2, job.stderr, appending)):
-        descriptor = os.open(path, flags, 0o644)
-        if job.uid and number:
-            os.fchown(descriptor, job.uid, job.gid)
+def _redirect_standard_streams(job: Job, open_output: OpenOutput) -> None:
+    inputs = os.open("/dev/null", os.O_RDONLY)
+    streams = ((0, inputs), (1, open_output("stdout", job.stdout)), (2, open_output("stderr", job.stderr)))
+    for number, descriptor in streams:
         os.dup2(descriptor, number)
-        os.close(descriptor)
+    for _, descriptor in streams:
+        if descriptor not in (0, 1, 2):
+            os.close(descriptor)

@@ -37,6 +37,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     stdout: Path
     stderr: Path
+    engines_folder: Path | None = None
+    """The folder of those output files that the engine chose, where only root creates any; None: it chose none."""
     environment: dict[str, str] = {}
     """Variables added to PATH, HOME, USER, LOGNAME, SHELL and LANG, or overriding them."""
     directory: Path | None = None
@@ -93,9 +95,9 @@ def create_launch_task(spec: LaunchSpec, tini: Path, mount_point: Path, external
 
 
 def create_output_directories(spec: LaunchSpec) -> None:
-    """Create the directories of the job's output files."""
-    for path in (spec.stdout, spec.stderr):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    """Create the folder of the output files that the engine chose; the others' are created by the job's user."""
+    if spec.engines_folder is not None:
+        spec.engines_folder.mkdir(parents=True, exist_ok=True)
 
 
 def install_tini(tini: Path, folder: Path) -> Path:

@@ -63,6 +63,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Why the run was started cold, when a snapshot was expected."""
     terminal_output: Path | None = None
     """The file for the output of the run's terminal; None if the run has no terminal."""
+    engines_folder: Path | None = None
+    """See `LaunchSpec.engines_folder`."""
 
     @property
     def is_restore(self) -> bool:

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from cedana_sched.local.runs import terminal_protocol
 from cedana_sched.local.runs.child_subreaper import become_child_subreaper
 from cedana_sched.local.runs.launch_spec import RestoreTask
+from cedana_sched.local.runs.output_file import OutputUser, open_output_file
 from cedana_sched.local.runs.process_identity import ProcessId
 from cedana_sched.local.runs.run_directory import (
     EXITED,
@@ -38,7 +39,6 @@ from cedana_sched.local.runs.run_directory import (
     RunState,
 )
 from cedana_sched.local.runs.terminal_keeper import start_keeper
-from cedana_sched.local.runs.terminal_output_file import open_terminal_output
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.snapshot.cgroups import Cgroup
 from cedana_sched.snapshot.launch import start
@@ -107,7 +107,11 @@ def _start_or_restore(spec: RunSpec, group: Cgroup) -> tuple[int, int | None, li
     if spec.task is None:
         raise CedanaSchedError("the run has no task", remedy="report this")
     notes = group.apply_limits(spec.limits)
-    started = start(replace(spec.task, cgroups=tuple(map(str, group.unique_directories))))
+    user = OutputUser(spec.task.uid, spec.task.gid, spec.task.groups)
+    started = start(
+        replace(spec.task, cgroups=tuple(map(str, group.unique_directories))),
+        lambda field, path: open_output_file(field, Path(path), user, spec.engines_folder),
+    )
     return started.pid, started.terminal, notes
 
 
@@ -115,17 +119,27 @@ def _start_terminal_keeper(directory: RunDirectory, spec: RunSpec, group: Cgroup
     """Start the keeper of the job's terminal, before the run counts as started; return its PID."""
     if spec.terminal_output is None:
         raise CedanaSchedError("the run's terminal has no place for its output", remedy="report this")
-    try:
-        process = psutil.Process(init)
-        uid, gid = process.uids().real, process.gids().real
-    except psutil.NoSuchProcess as error:  # our child has a status until it is waited for
-        raise CedanaSchedError("the run's first process is gone", remedy="report this") from error
-    output = open_terminal_output(Path(spec.terminal_output), uid, gid)
+    output = open_output_file("stdout", spec.terminal_output, _user_of(init), spec.engines_folder)
     with terminal_protocol.listen(directory.path) as listener:
         keeper = start_keeper(terminal, listener, output, init, group.freezer_directory)
     os.close(output)
     os.close(terminal)
     return keeper
+
+
+def _user_of(init: int) -> OutputUser:
+    """Return the user of a restored or started process, our child."""
+    try:
+        process = psutil.Process(init)
+        status = Path(f"/proc/{init}/status").read_text()
+        groups = next(line.split()[1:] for line in status.splitlines() if line.startswith("Groups:"))
+        return OutputUser(process.uids().real, process.gids().real, tuple(map(int, groups)))
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+        psutil.NoSuchProcess,
+    ) as error:  # our child has a status until it is waited for
+        raise CedanaSchedError("the run's first process is gone", remedy="report this") from error
 
 
 def _wait_for_keeper(keeper: int) -> None:

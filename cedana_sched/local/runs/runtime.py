@@ -331,6 +331,7 @@ class LocalRuntime:
             cgroup=self._site.run_group(uid).as_json(),
             mounts=mounts.mounts,
             terminal_output=job.stdout if job.has_terminal else None,
+            engines_folder=job.engines_folder,
         )
 
     def _directory_of(self, uid: str) -> RunDirectory:

@@ -1,3 +1,4 @@
+import os
 import threading
 from pathlib import Path
 
@@ -33,6 +34,13 @@ def test_a_removed_file_is_named(cli: Cli, log: Path) -> None:
     result = cli("logs", "md")
     assert result.exit_code == 3
     assert str(log) in result.stderr
+
+
+def test_fifo_as_the_output_is_not_waited_for(cli: Cli, log: Path) -> None:
+    os.mkfifo(log)
+    result = cli("logs", "md")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert f"{log} is no regular file: it keeps no output" in result.stderr
 
 
 def test_follow_copies_what_is_appended_and_ends_with_the_job(engine: FakeEngine, cli: Cli, log: Path) -> None:

@@ -80,7 +80,7 @@ class Lab:
     def job(self, uid: str, *argv: str, **fields: object) -> WorkloadRef:
         """Make a job known whose output goes to `out(uid)`."""
         out = self.out(uid)
-        usual: dict[str, Any] = {"stdout": out, "stderr": out, "directory": Path("/")}
+        usual: dict[str, Any] = {"stdout": out, "stderr": out, "engines_folder": out.parent, "directory": Path("/")}
         self.jobs[uid] = LaunchSpec(argv=argv, **(usual | fields))
         return WorkloadRef(uid, "test", uid, "here")
 

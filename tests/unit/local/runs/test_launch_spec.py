@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cedana_sched.local.runs import launch_spec
 from cedana_sched.local.runs.launch_spec import LaunchSpec, create_launch_task, create_output_directories, install_tini
@@ -92,11 +93,13 @@ def test_tini_keeps_its_place_over_versions(tmp_path: Path) -> None:
     assert os.access(second, os.X_OK)
 
 
-def test_folders_of_the_output_are_made(tmp_path: Path) -> None:
-    spec = LaunchSpec(argv=("sh",), stdout=tmp_path / "a" / "b" / "out", stderr=tmp_path / "c" / "err")
+def test_only_folder_that_the_engine_chose_is_created(tmp_path: Path) -> None:
+    spec = LaunchSpec(argv=("sh",), stdout=tmp_path / "a" / "out", stderr=tmp_path / "engine" / "1" / "err")
     create_output_directories(spec)
-    assert spec.stdout.parent.is_dir()
+    assert list(tmp_path.iterdir()) == []
+    create_output_directories(replace(spec, engines_folder=tmp_path / "engine" / "1"))
     assert spec.stderr.parent.is_dir()
+    assert not spec.stdout.parent.exists()
 
 
 @pytest.mark.parametrize(
