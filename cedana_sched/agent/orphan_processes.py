@@ -131,6 +131,7 @@ def await_orphans(toolchain: Toolchain, work: Path, workload: RunningWorkload) -
     orphans = {
         process: directory
         for process in psutil.process_iter()
+        if _is_in_own_pid_namespace(process.pid)
         for directory in directories.keys() & set(_command_line(process))
     }
     killed = {orphans[process] for process in _wait_or_kill(orphans)}
@@ -150,6 +151,18 @@ def _wait_or_kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
             process.kill()
     psutil.wait_procs(alive, timeout=PATIENCE_SECONDS)
     return alive
+
+
+def _is_in_own_pid_namespace(pid: int) -> bool:
+    """Return whether a process may be a CRIU of ours.
+
+    Tenants' processes are not: one that waits for a file system of its own may keep its command line locked, and a read
+    of it would not return.
+    """
+    try:
+        return Path(f"/proc/{pid}/ns/pid").samefile("/proc/self/ns/pid")
+    except OSError:  # it exited meanwhile
+        return False
 
 
 def _command_line(process: psutil.Process) -> list[str]:

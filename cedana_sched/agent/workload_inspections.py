@@ -2,7 +2,7 @@
 
 What stands in the way of a checkpoint is thereby known while its owner can still do something about it, and not only
 when the workload is evicted. The looks are the least urgent work of a node: none is begun before the last one has
-ended, and they use none of the threads on which freezes wait (`workload_preflight`).
+ended or taken too long, and they use none of the threads on which freezes wait (`workload_preflight`).
 """
 
 from __future__ import annotations
@@ -90,4 +90,7 @@ class WorkloadInspections:
         except Exception:  # a defect that shows in one workload must not end the looks at others
             log.exception("workload not looked at after its start", workload=look.workload.name)
         else:
-            self._schedule.on_succeeded(look)
+            if inspection is not None and inspection.is_postponed:
+                self._schedule.on_failed(look, self._now())
+            else:
+                self._schedule.on_succeeded(look)

@@ -2,8 +2,8 @@
 
 Before a freeze they keep a workload from being frozen in vain, and must not delay it: they have a few seconds, and
 threads of their own. Inspecting a workload may take long, or for ever. An unfinished check counts as passed: the dump
-decides. Inspections of running workloads have other threads, and leave out a workload whose last one has not returned:
-whatever tenants make them wait for, no freeze waits with them.
+decides. Inspections of running workloads have other threads: whatever tenants make them wait for, no freeze waits with
+them. How many of either may not return is limited (`limited_inspections`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from cedana_sched.agent.limited_inspections import IN_ALL, LimitedInspections, TooManyInspectionsError
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.agent.workload_runtime import RunningWorkload, WorkloadRuntime
 from cedana_sched.model.preemption import WorkloadRef
@@ -25,9 +26,6 @@ from cedana_sched.snapshot.tcp_table import remote_addresses
 
 log = structlog.get_logger(__name__)
 
-LOOKS_AT_ONCE = 8
-INSPECTIONS_AT_ONCE = 4
-"""Threads of inspections, which are begun one at a time: the others are for those that do not return."""
 GRACE_SECONDS = 1.0
 """Grace for a check to end by its own timeout."""
 LONGEST_MESSAGE: Final = 512
@@ -53,6 +51,8 @@ class Inspection(msgspec.Struct, frozen=True):
     obstacle: FoundObstacle | None = None
     unfinished: str | None = None
     """Why nothing is known: the look found nothing and did not end. None: it ended."""
+    is_postponed: bool = False
+    """Whether the look has not begun, because earlier ones have not returned."""
 
 
 class Preflight:
@@ -64,27 +64,31 @@ class Preflight:
         self._runtime = runtime
         self._find_peer = find_peer
         self._seconds = seconds
-        self._threads = StoreThreads(LOOKS_AT_ONCE, name="look")
-        self._inspection_threads = StoreThreads(INSPECTIONS_AT_ONCE, name="inspection")
-        self._inspected: set[str] = set()
-        """Uids of workloads at which a thread is looking."""
+        self._freeze_looks = LimitedInspections("look before a freeze")
+        self._freeze_threads = StoreThreads(IN_ALL, name="look")
+        self._inspections = LimitedInspections("inspection")
+        self._inspection_threads = StoreThreads(IN_ALL, name="inspection")
 
     async def find_freeze_obstacle(self, workload: WorkloadRef) -> str | None:
         """Return why a freeze would be in vain; None if no obstacle was found within the time limit."""
-        running = await self._runtime.find_running(workload)
-        if running is None:
-            return None
+
+        async def look() -> str | None:
+            running = await self._runtime.find_running(workload)
+            if running is None:
+                return None
+            found = await self._freeze_threads.run(_find_process_obstacles, running, self._seconds)
+            if found:
+                return str(found[0])
+            peer = await self._find_peer_connection(workload, running, self._freeze_threads)
+            return _peer_message(peer) if peer is not None else None
+
         try:
             async with asyncio.timeout(self._seconds + GRACE_SECONDS):
-                found = await self._threads.run(_find_process_obstacles, running, self._seconds)
-                if found:
-                    return str(found[0])
-                peer = await self._find_peer_connection(workload, running, self._threads)
+                return await self._freeze_looks.run_in_turn(workload, look)
         except (CutShortError, TimeoutError) as error:
             why = str(error) or "the look does not end"
             log.warning("not looked at all of a workload before its freeze", workload=workload.name, reason=why)
             return None
-        return _peer_message(peer) if peer is not None else None
 
     async def inspect(self, workload: WorkloadRef, *, peers: bool) -> Inspection | None:
         """Look at a running workload without freezing it; None if it does not run.
@@ -94,27 +98,24 @@ class Preflight:
         Raises:
             CedanaSchedError: a transient failure.
         """
-        running = await self._runtime.find_running(workload)
-        if running is None:
-            return None
-        if workload.uid in self._inspected:
-            return Inspection(unfinished="an earlier look has not returned")
+
+        async def look() -> Inspection | None:
+            running = await self._runtime.find_running(workload)
+            if running is None:
+                return None
+            found = await self._inspection_threads.run(_find_process_obstacles, running, self._seconds)
+            if found:
+                return Inspection(_found_obstacle(found[0].reason, str(found[0])))
+            peer = await self._find_peer_connection(workload, running, self._inspection_threads) if peers else None
+            return Inspection(_found_obstacle("ConnectedToPeer", _peer_message(peer)) if peer is not None else None)
+
         try:
             async with asyncio.timeout(self._seconds + GRACE_SECONDS):
-                found = await self._inspection_threads.run(self._find_in_thread, workload.uid, running)
-                if found:
-                    return Inspection(_found_obstacle(found[0].reason, str(found[0])))
-                peer = await self._find_peer_connection(workload, running, self._inspection_threads) if peers else None
+                return await self._inspections.run(workload, look)
+        except TooManyInspectionsError as error:
+            return Inspection(unfinished=str(error), is_postponed=True)
         except (CutShortError, TimeoutError) as error:
             return Inspection(unfinished=str(error) or "the look does not end")
-        return Inspection(_found_obstacle("ConnectedToPeer", _peer_message(peer)) if peer is not None else None)
-
-    def _find_in_thread(self, uid: str, running: RunningWorkload) -> list[Obstacle]:
-        self._inspected.add(uid)
-        try:
-            return _find_process_obstacles(running, self._seconds)
-        finally:
-            self._inspected.discard(uid)
 
     async def _find_peer_connection(
         self, workload: WorkloadRef, running: RunningWorkload, threads: StoreThreads

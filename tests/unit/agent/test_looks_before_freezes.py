@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from cedana_sched.agent import workload_preflight
-from cedana_sched.agent.workload_preflight import LOOKS_AT_ONCE, Preflight
+from cedana_sched.agent.limited_inspections import IN_ALL, PER_NAMESPACE
+from cedana_sched.agent.workload_preflight import Preflight
 from cedana_sched.snapshot.preflight import CutShortError, Obstacle
 from tests.unit.agent.agent_builders import WORKLOAD, FakeRuntime
 
@@ -45,12 +47,31 @@ async def test_looks_that_do_not_return_found_nothing_and_say_so(tmp_path: Path,
 
 async def test_looks_that_do_not_return_leave_all_threads_to_others(tmp_path: Path, stuck: threading.Event) -> None:
     looks = Preflight(FakeRuntime(tmp_path), seconds=0)
-    many = 3 * max(LOOKS_AT_ONCE, (os.cpu_count() or 1) + 4)
+    many = 3 * max(IN_ALL, (os.cpu_count() or 1) + 4)
     before = threading.active_count()
-    assert await asyncio.gather(*(looks.find_freeze_obstacle(WORKLOAD) for _ in range(many))) == [None] * many
-    assert threading.active_count() - before <= LOOKS_AT_ONCE
+    pods = [replace(WORKLOAD, uid=str(number)) for number in range(many)]
+    assert await asyncio.gather(*map(looks.find_freeze_obstacle, pods)) == [None] * many
+    assert threading.active_count() - before <= PER_NAMESPACE
     async with asyncio.timeout(60):
         assert await asyncio.to_thread(lambda: "a thread") == "a thread"
+
+
+async def test_looks_that_do_not_return_delay_no_other_namespace(
+    tmp_path: Path, stuck: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Preflight(FakeRuntime(tmp_path), seconds=0)
+    pods = [replace(WORKLOAD, uid=str(number)) for number in range(3 * PER_NAMESPACE)]
+    await asyncio.gather(*map(looks.find_freeze_obstacle, pods))
+    monkeypatch.setattr(workload_preflight, "find_obstacles", lambda *_: [ODD])
+    monkeypatch.setattr(workload_preflight, "GRACE_SECONDS", 60)
+    assert await looks.find_freeze_obstacle(replace(WORKLOAD, uid="other", namespace="other")) == str(ODD)
+
+
+async def test_many_looks_of_one_namespace_wait_for_their_turn(tmp_path: Path, stuck: threading.Event) -> None:
+    stuck.set()
+    looks = Preflight(FakeRuntime(tmp_path), seconds=60)
+    pods = [replace(WORKLOAD, uid=str(number)) for number in range(10 * PER_NAMESPACE)]
+    assert await asyncio.gather(*map(looks.find_freeze_obstacle, pods)) == [str(ODD)] * len(pods)
 
 
 async def test_looks_that_are_cut_short_found_nothing_and_say_so(

@@ -16,11 +16,14 @@ from cedana_sched.agent.inspection_schedule import (
     LOOK_AFTER_SECONDS,
     MOST_RETRIES,
     REQUEST_DISTANCE_SECONDS,
+    RETRY_SECONDS,
     InspectionSchedule,
     Look,
 )
+from cedana_sched.agent.limited_inspections import IN_ALL, PER_NAMESPACE
 from cedana_sched.agent.workload_inspections import WorkloadInspections
 from cedana_sched.agent.workload_preflight import LONGEST_MESSAGE, Inspection, Preflight
+from cedana_sched.agent.workload_runtime import RunningWorkload
 from cedana_sched.model.errors import RetryableError
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot.preflight import CutShortError, Obstacle
@@ -252,7 +255,7 @@ async def test_a_look_that_does_not_return_has_one_thread_and_delays_no_freeze(
         assert await preflight.inspect(WORKLOAD, peers=True) == Inspection(unfinished="the look does not end")
         for _ in range(20):
             inspection = await preflight.inspect(WORKLOAD, peers=True)
-            assert inspection == Inspection(unfinished="an earlier look has not returned")
+            assert inspection == Inspection(unfinished="an earlier look has not returned", is_postponed=True)
         monkeypatch.setattr(workload_preflight, "GRACE_SECONDS", 60)
         assert await preflight.find_freeze_obstacle(WORKLOAD) == str(RING)
         other = await preflight.inspect(OTHER, peers=True)
@@ -260,3 +263,104 @@ async def test_a_look_that_does_not_return_has_one_thread_and_delays_no_freeze(
         assert other.obstacle is not None
     finally:
         go.set()
+
+
+def _pod(number: int, namespace: str = "default") -> WorkloadRef:
+    return WorkloadRef(uid=f"{namespace}-{number}", namespace=namespace, name=f"pod-{number}", node="here")
+
+
+async def test_pods_whose_looks_do_not_return_take_the_turn_of_their_namespace_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+
+    def look(pids: Iterable[int], seconds: float) -> list[Obstacle]:
+        go.wait()
+        return []
+
+    monkeypatch.setattr(workload_preflight, "find_obstacles", look)
+    monkeypatch.setattr(workload_preflight, "GRACE_SECONDS", 0.01)
+    preflight = Preflight(FakeRuntime(tmp_path), seconds=0)
+    before = threading.active_count()
+    try:
+        for number in range(PER_NAMESPACE):
+            inspection = await preflight.inspect(_pod(number), peers=False)
+            assert inspection == Inspection(unfinished="the look does not end")
+        postponed = await preflight.inspect(_pod(PER_NAMESPACE), peers=False)
+        why = f"{PER_NAMESPACE} looks at other workloads of its namespace have not returned"
+        assert postponed == Inspection(unfinished=why, is_postponed=True)
+        assert threading.active_count() - before <= PER_NAMESPACE
+        monkeypatch.setattr(workload_preflight, "GRACE_SECONDS", 60)
+        monkeypatch.setattr(workload_preflight, "find_obstacles", lambda *_: [RING])
+        other = await preflight.inspect(_pod(0, "other"), peers=False)
+        assert other is not None
+        assert other.obstacle is not None
+    finally:
+        go.set()
+    async with asyncio.timeout(60):
+        while (again := await preflight.inspect(_pod(PER_NAMESPACE), peers=False)) == postponed:  # noqa: ASYNC110 - threads return
+            await asyncio.sleep(0)
+    assert again is not None
+    assert again.obstacle is not None
+
+
+async def test_all_namespaces_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    monkeypatch.setattr(workload_preflight, "find_obstacles", lambda *_: go.wait())
+    monkeypatch.setattr(workload_preflight, "GRACE_SECONDS", 0.01)
+    preflight = Preflight(FakeRuntime(tmp_path), seconds=0)
+    try:
+        for number in range(IN_ALL):
+            await preflight.inspect(_pod(0, f"namespace-{number}"), peers=False)
+        inspection = await preflight.inspect(_pod(0, "last"), peers=False)
+    finally:
+        go.set()
+    why = f"{IN_ALL} looks at other workloads of its node have not returned"
+    assert inspection == Inspection(unfinished=why, is_postponed=True)
+
+
+async def test_workload_whose_processes_cannot_be_listed_delays_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read of a volume whose server is gone does not return."""
+
+    class StuckRuntime(FakeRuntime):
+        async def find_running(self, workload: WorkloadRef) -> RunningWorkload | None:
+            if workload == WORKLOAD:
+                await asyncio.Event().wait()
+            return await super().find_running(workload)
+
+    monkeypatch.setattr(workload_preflight, "find_obstacles", lambda *_: [RING])
+    monkeypatch.setattr(workload_preflight, "GRACE_SECONDS", 0.01)
+    preflight = Preflight(StuckRuntime(tmp_path), seconds=0)
+    async with asyncio.timeout(60):
+        assert await preflight.find_freeze_obstacle(WORKLOAD) is None
+        assert await preflight.inspect(WORKLOAD, peers=True) == Inspection(unfinished="the look does not end")
+        monkeypatch.setattr(workload_preflight, "GRACE_SECONDS", 60)
+        other = await preflight.inspect(OTHER, peers=True)
+    assert other is not None
+    assert other.obstacle is not None
+
+
+async def test_look_that_did_not_begin_is_repeated() -> None:
+    postponed = [Inspection(unfinished="others have not returned", is_postponed=True), Inspection()]
+    published: asyncio.Queue[Inspection] = asyncio.Queue()
+    now = 0.0
+
+    async def inspect(workload: WorkloadRef, *, peers: bool) -> Inspection:
+        return postponed.pop(0)
+
+    async def publish(look: Look, inspection: Inspection) -> None:
+        published.put_nowait(inspection)
+
+    inspections = WorkloadInspections(inspect, publish, InspectionSchedule(()), lambda: now)
+    task = asyncio.create_task(inspections.run())
+    try:
+        inspections.on_started(WORKLOAD, ran_seconds=100)
+        async with asyncio.timeout(60):
+            assert (await published.get()).is_postponed
+            now = RETRY_SECONDS
+            inspections.on_started(OTHER)
+            assert await published.get() == Inspection()
+    finally:
+        task.cancel()
