@@ -2,7 +2,8 @@
 
 It runs as a hook of the chart. It deletes the webhooks first, so that nothing new is held. Then it replaces the
 coordinator, cancels every preemption (frozen pods are thawed, unless committed and about to be evicted), and waits
-until nothing is in flight, so that every gate is lifted and every relevant annotation removed. Then it withdraws the
+until nothing is in flight, so that every gate is lifted and every relevant annotation removed. Restores that only wait,
+as for the end of a pod that was deleted by force, are refused after a third of the time. Then it withdraws the
 adapters, so that waiting schedulers proceed, and removes the finalizer of Checkpoints, which no component could do
 later.
 Finally the agents clean up their nodes, and objects whose kinds Helm keeps are deleted. Snapshots and their Checkpoints
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 import structlog
@@ -25,6 +27,7 @@ from cedana_sched.cluster.uninstall.checkpoint_finalizers import remove_finalize
 from cedana_sched.cluster.uninstall.node_cleanup import clean_up_nodes
 from cedana_sched.cluster.uninstall.pending_pod_starts import wait_until_started
 from cedana_sched.cluster.uninstall.records_in_flight import RecordsInFlight
+from cedana_sched.cluster.uninstall.waiting_restores import WaitingRestores
 from cedana_sched.coordinator.core import Reported
 from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.client import Api
@@ -38,6 +41,7 @@ from cedana_sched.kube.resources import (
     VALIDATING_WEBHOOKS,
 )
 from cedana_sched.model.errors import UsageError
+from cedana_sched.model.records import Record
 
 log = structlog.get_logger(__name__)
 
@@ -100,16 +104,27 @@ async def _end_everything_in_flight(
     api: Api, configuration: CoordinatorConfiguration, identity: str, patience: float, until: float
 ) -> None:
     in_flight = RecordsInFlight()
-    leader = LeadingCoordinator(api, configuration, identity, on_records_saved=in_flight.on_records_saved)
-    async with leader.run_coordinator() as coordinator:
-        for hold in in_flight.current_holds():
-            why = "the suite is being uninstalled"
-            coordinator.post(Reported(hold.adapter, PreemptionCancelled(hold.uid, why)))
-        await in_flight.wait_ended(until)
-        await wait_until_started(leader.pods, patience)
-        await in_flight.wait_ended(until)
-        log.info("nothing is held any more")
-        await leader.withdraw_adapters()
+
+    def post(report: Reported) -> None:
+        leader.coordinator.post(report)
+
+    waiting = WaitingRestores(in_flight, post, patience, until)
+
+    def on_records_saved(records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
+        in_flight.on_records_saved(records, forgotten)
+        waiting.on_records_saved(records, forgotten)
+
+    leader = LeadingCoordinator(api, configuration, identity, on_records_saved=on_records_saved)
+    with closing(waiting):
+        async with leader.run_coordinator() as coordinator:
+            for hold in in_flight.current_holds():
+                why = "the suite is being uninstalled"
+                coordinator.post(Reported(hold.adapter, PreemptionCancelled(hold.uid, why)))
+            await in_flight.wait_ended(until)
+            await wait_until_started(leader.pods, patience)
+            await in_flight.wait_ended(until)
+            log.info("nothing is held any more")
+            await leader.withdraw_adapters()
 
 
 async def _delete_settings(api: Api, release: str) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import structlog
 
 from cedana_sched.model.errors import CedanaSchedError
+from cedana_sched.model.identity import Identity
 from cedana_sched.model.records import Checkpoint, HoldStep, PreemptionHold, Record, RestoreStep
 
 log = structlog.get_logger(__name__)
@@ -30,6 +31,10 @@ class RecordsInFlight:
     def current_holds(self) -> list[PreemptionHold]:
         """Return the current holds."""
         return [record for record in self._records.values() if isinstance(record, PreemptionHold)]
+
+    def has_checkpoint_of(self, identity: Identity) -> bool:
+        """Whether a checkpoint of this identity is in flight, which may yet commit a snapshot."""
+        return any(isinstance(one, Checkpoint) and one.identity == identity for one in self._records.values())
 
     def on_records_saved(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
         """See `OnRecordsSaved`."""
