@@ -74,6 +74,10 @@ class AdmissionCheckController:
         self._policies = Informer(Watch(api, CHECKPOINT_POLICIES, PartialObject), unreadable)
         self._passing = WorkQueue("admission of a Workload", self._answer_pending_checks)
         self._declaring = WorkQueue("state of an AdmissionCheck", self._write_check_condition)
+        # once, and not in `run`, which is called again when the adapter is restarted
+        workloads.subscribe(self._on_workload_change)
+        self._checks.subscribe(lambda before, now: self._enqueue_everything(now or before))
+        self._policies.subscribe(lambda *_: self._enqueue_everything(*self._checks))
 
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
@@ -87,9 +91,6 @@ class AdmissionCheckController:
             group.create_task(self._policies.run(), name="CheckpointPolicies of AdmissionChecks")
             for informer in (self._workloads, self._checks, self._policies):
                 await informer.synced.wait()
-            self._workloads.subscribe(self._on_workload_change)
-            self._checks.subscribe(lambda before, now: self._enqueue_everything(now or before))
-            self._policies.subscribe(lambda *_: self._enqueue_everything(*self._checks))
             self._enqueue_everything(*self._checks)
             group.create_task(self._passing.run(), name="admission of Workloads")
             group.create_task(self._declaring.run(), name="state of AdmissionChecks")
