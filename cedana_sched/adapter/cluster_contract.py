@@ -174,6 +174,18 @@ class QueuePolicies(Protocol):
 
 
 @runtime_checkable
+class QueuePolicyChanges(Protocol):
+    """An adapter that announces changes of its queues' policies, so that periodic snapshots follow them at once.
+
+    Without this protocol they follow at the next change of a pod or of a policy.
+    """
+
+    def on_queue_policies_changed(self, sink: Callable[[], None]) -> None:
+        """Register `sink`, called when `QueuePolicies.queue_policy` may have changed for pods. Must not block."""
+        ...
+
+
+@runtime_checkable
 class Gangs(Protocol):
     """An adapter whose scheduler runs pods as gangs, whose members are saved together."""
 

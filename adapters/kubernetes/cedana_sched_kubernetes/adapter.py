@@ -9,11 +9,18 @@ other adapter hands over, because they are not its scheduler's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, OptedInSink, OptingIn, QueuePolicies
+from cedana_sched.adapter.cluster_contract import (
+    ClusterAccess,
+    ClusterAdapter,
+    OptedInSink,
+    OptingIn,
+    QueuePolicies,
+    QueuePolicyChanges,
+)
 from cedana_sched.adapter.contract import Report
 from cedana_sched.adapter.marked_evictions import MarkedEvictions
 from cedana_sched.adapter.settings import read_section
@@ -112,6 +119,17 @@ class KubernetesAdapter:
         """See `adapter.cluster_contract.QueuePolicies`: the policy that selected the pod, else its namespace's."""
         return self._opt_in.queue_policy_of(pod)
 
+    def on_queue_policies_changed(self, sink: Callable[[], None]) -> None:
+        """See `adapter.cluster_contract.QueuePolicyChanges`: namespaces name policies, and policies select in them."""
+
+        def on_namespace_change(before: Namespace | None, now: Namespace | None) -> None:
+            if before is None or now is None or _marks_of(before) != _marks_of(now):
+                sink()
+
+        self._namespaces.subscribe(on_namespace_change)
+        if self._policies is not None:
+            self._policies.subscribe(lambda _before, _now: sink())
+
     async def reports(self) -> AsyncIterator[Report]:
         """Yield the reports of all sources."""
         queue: asyncio.Queue[Report] = asyncio.Queue()
@@ -142,7 +160,11 @@ class KubernetesAdapter:
         return self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels) or is_handed_over(pod)
 
 
+def _marks_of(namespace: Namespace) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    return namespace.metadata.labels, namespace.metadata.annotations
+
+
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: KubernetesAdapter) -> tuple[ClusterAdapter, OptingIn, QueuePolicies]:
-        return adapter, adapter, adapter
+    def _fulfils(adapter: KubernetesAdapter) -> tuple[ClusterAdapter, OptingIn, QueuePolicies, QueuePolicyChanges]:
+        return adapter, adapter, adapter, adapter

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import structlog
 
-from cedana_sched.adapter.cluster_contract import ClusterAccess, ClusterAdapter, QueuePolicies, Withdrawing
+from cedana_sched.adapter.cluster_contract import (
+    ClusterAccess,
+    ClusterAdapter,
+    QueuePolicies,
+    QueuePolicyChanges,
+    Withdrawing,
+)
 from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.adapter.deletion_answers import DeletionAnswers, DeletionCause
 from cedana_sched.adapter.report_fanout import ReportFanout
@@ -151,6 +157,10 @@ class KueueAdapter:
         owner = self._preemptions.suspended_owner_of(pod) or ""
         workloads = self._preemptions.workloads_of(owner, pod.metadata.namespace)
         return self._admission.policy_of(workloads[0]) if workloads else None
+
+    def on_queue_policies_changed(self, sink: Callable[[], None]) -> None:
+        """See `adapter.cluster_contract.QueuePolicyChanges`: AdmissionChecks name the policies."""
+        self._admission.on_policies_changed(sink)
 
     async def withdraw(self) -> None:
         """See `adapter.cluster_contract.Withdrawing`."""
@@ -299,5 +309,5 @@ def _log_fields(metadata: Metadata) -> dict[str, str]:
 
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: KueueAdapter) -> tuple[ClusterAdapter, QueuePolicies, Withdrawing]:
-        return adapter, adapter, adapter
+    def _fulfils(adapter: KueueAdapter) -> tuple[ClusterAdapter, QueuePolicies, QueuePolicyChanges, Withdrawing]:
+        return adapter, adapter, adapter, adapter

@@ -7,7 +7,7 @@ end because of our updates waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import structlog
@@ -99,6 +99,10 @@ class AdmissionCheckController:
         """Return the policy name of the Workload's first check of ours, existing or not; None if it names none."""
         check = self._checks.get(min(self._our_checks_on(workload), default=""))
         return None if check is None or check.spec.parameters is None else check.spec.parameters.name
+
+    def on_policies_changed(self, sink: Callable[[], None]) -> None:
+        """Call `sink` when `policy_of` may have changed. It must not block."""
+        self._checks.subscribe(lambda _before, _now: sink())
 
     def _on_workload_change(self, _before: Workload | None, now: Workload | None) -> None:
         if now is not None and pending_checks(now, self._our_check_names()):

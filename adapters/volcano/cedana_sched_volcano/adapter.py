@@ -7,7 +7,7 @@ Volcano's configuration.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
@@ -21,6 +21,7 @@ from cedana_sched.adapter.cluster_contract import (
     OptedInSink,
     OptingIn,
     QueuePolicies,
+    QueuePolicyChanges,
 )
 from cedana_sched.adapter.contract import Report
 from cedana_sched.adapter.deletion_answers import DeletionAnswers, DeletionCause, is_answer_awaited
@@ -136,6 +137,15 @@ class VolcanoAdapter:
         """See `adapter.cluster_contract.QueuePolicies`."""
         return self._pod_queues.policy_of(pod)
 
+    def on_queue_policies_changed(self, sink: Callable[[], None]) -> None:
+        """See `adapter.cluster_contract.QueuePolicyChanges`: annotations of Queues name the policies."""
+
+        def on_queue_change(before: PartialObject | None, now: PartialObject | None) -> None:
+            if before is None or now is None or before.metadata.annotations != now.metadata.annotations:
+                sink()
+
+        self._queues.subscribe(on_queue_change)
+
     def gang_of(self, pod: Pod) -> str | None:
         """See `adapter.cluster_contract.Gangs`."""
         return self._gangs.gang_of(pod)
@@ -201,5 +211,7 @@ def _is_volcanos(pod: Pod) -> bool:
 
 if TYPE_CHECKING:
 
-    def _fulfils(adapter: VolcanoAdapter) -> tuple[ClusterAdapter, Diagnosing, Gangs, OptingIn, QueuePolicies]:
-        return adapter, adapter, adapter, adapter, adapter
+    def _fulfils(
+        adapter: VolcanoAdapter,
+    ) -> tuple[ClusterAdapter, Diagnosing, Gangs, OptingIn, QueuePolicies, QueuePolicyChanges]:
+        return adapter, adapter, adapter, adapter, adapter, adapter

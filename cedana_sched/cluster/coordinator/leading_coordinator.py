@@ -18,6 +18,7 @@ from cedana_sched.adapter.cluster_contract import (
     Gangs,
     OptingIn,
     QueuePolicies,
+    QueuePolicyChanges,
     Withdrawing,
 )
 from cedana_sched.adapter.contract import Adapter
@@ -171,6 +172,9 @@ class LeadingCoordinator:
             tuple(one for one in self._adapters.values() if isinstance(one, Gangs)),
         )
         self._policies.subscribe(self._periodic.on_policies_changed)
+        for one in self._adapters.values():
+            if isinstance(one, QueuePolicyChanges):
+                one.on_queue_policies_changed(self._periodic.on_policies_changed)
         own: dict[str, Adapter] = {one.name: one for one in (self._pod_reports, self._excluded, self._periodic)}
         listener = EventListeners(EventPublisher(self._events, self._everywhere), *listeners)
         self._missed_by_webhook = PodsMissedByWebhook(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -12,15 +12,17 @@ import msgspec
 import pytest
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
+from cedana_sched.adapter.conformance.stage import yield_to_loop
 from cedana_sched.adapter.contract import Preempted, Report
 from cedana_sched.cluster.configuration import CoordinatorConfiguration
 from cedana_sched.cluster.coordinator import periodic_pod_snapshots
 from cedana_sched.cluster.coordinator.leading_coordinator import LeadingCoordinator
 from cedana_sched.cluster.coordinator.periodic_pod_snapshots import PeriodicPodSnapshots
+from cedana_sched.coordinator.snapshot_schedule import DueSnapshots, RunningWorkload, SnapshotSchedule
 from cedana_sched.kube.builtin_kinds import Condition, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
-from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, PODS
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, NAMESPACES, PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import INTERVAL, AfterCommit, Signal
@@ -172,6 +174,48 @@ async def test_a_leading_coordinator_writes_checkpoints_of_running_pods() -> Non
     (written,) = server.all_of(CHECKPOINTS)
     spec = written["spec"]
     assert (spec["reason"], spec["afterCommit"], spec["podRef"]["name"]) == ("Interval", "LeaveRunning", "md")
+
+
+async def test_pod_is_saved_again_once_its_namespace_has_its_policy_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else wakes the schedule: a pod without an interval is looked at only when something changes."""
+    monkeypatch.setattr(periodic_pod_snapshots, "PAUSE_SECONDS", 0.0)
+    looks: asyncio.Queue[int] = asyncio.Queue()
+
+    class Schedule(SnapshotSchedule):
+        def find_due(self, running: Iterable[RunningWorkload], now: float) -> DueSnapshots:
+            found = tuple(running)
+            looks.put_nowait(len(found))
+            return super().find_due(found, now)
+
+    monkeypatch.setattr(periodic_pod_snapshots, "SnapshotSchedule", Schedule)
+    server = FakeApi()
+    server.put(CHECKPOINT_POLICIES, {"metadata": {"name": "often", "uid": "p"}, "spec": {"intervalSeconds": 3600}})
+
+    def choose(policy: str) -> None:
+        marks = {"labels": {names.PROTECT: "true"}, "annotations": {names.POLICY: policy}}
+        server.put(NAMESPACES, {"metadata": {"name": "bio", "uid": "n", **marks}})
+
+    async def until_looked_at(pods: int) -> None:
+        async with asyncio.timeout(60):
+            while await looks.get() != pods:
+                pass
+        await yield_to_loop()
+        while not looks.empty():
+            assert looks.get_nowait() == pods
+
+    choose("often")
+    metadata: dict[str, Any] = {"name": "md", "namespace": "bio", "uid": "md-uid", "labels": {names.PROTECTED: "true"}}
+    annotations = {names.ID: "md", names.INDEX: "0", names.POLICY: "often", names.QUEUE_POLICY: "often"}
+    status = {"phase": "Running", "startTime": datetime.now(tz=UTC).isoformat()}
+    server.put(
+        PODS, {"metadata": metadata | {"annotations": annotations}, "spec": {"nodeName": "n1"}, "status": status}
+    )
+    configuration = CoordinatorConfiguration(namespace="cedana-system", adapters=("kubernetes",))
+    async with LeadingCoordinator(server, configuration, "me").run_coordinator():
+        await until_looked_at(1)
+        for policy, pods in (("missing", 0), ("often", 1)):
+            choose(policy)
+            await until_looked_at(pods)
 
 
 def test_a_periodic_checkpoint_explains_no_deletion() -> None:
