@@ -62,12 +62,12 @@ def open_output_file(field: str, path: Path, user: OutputUser, engines_folder: P
 def _open_with_rights_of(user: OutputUser, path: Path, *, is_engines: bool) -> int:
     if os.geteuid() != 0:
         return _open_in_new_folders(path)
-    if user.uid == 0:
-        return _open_without_links_of_others(path)
-    if is_engines:
+    if is_engines:  # also below links of others: the admin chose the state directory
         descriptor = os.open(path, _APPENDING | os.O_NOFOLLOW, _MODE)
         os.fchown(descriptor, user.uid, user.gid)
         return descriptor
+    if user.uid == 0:
+        return _open_without_links_of_others(path)
     with _rights_of(user):
         return _open_in_new_folders(path)
 

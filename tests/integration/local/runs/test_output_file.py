@@ -110,6 +110,14 @@ def test_file_that_the_engine_chose_is_given_to_the_user(tmp_path: Path) -> None
     assert (tmp_path / "stdout").read_text() == "xx"
 
 
+def test_state_directory_of_the_engine_may_be_below_a_link_of_another_user(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (folder / "link").symlink_to(tmp_path / "state")
+    os.chown(folder / "link", NOBODY.uid, NOBODY.gid, follow_symlinks=False)
+    append(folder / "link" / "stdout", ROOT, engines=folder / "link")
+    assert (tmp_path / "state" / "stdout").read_text() == "x"
+
+
 def test_jobs_of_root_follow_links_of_root_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("kept")
     (tmp_path / "ours").symlink_to("secret")
