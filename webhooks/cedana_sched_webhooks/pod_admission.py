@@ -175,8 +175,11 @@ def _protect_pod(
     else:
         remove_restore_container(pod)
     patch = tuple(patch_operations(before, pod))
+    is_called_again = pod_mutations.is_renewal_of_token(patch)
     return Answer(
-        decision if patch else "unchanged", patch=patch, warnings=(*choice.warnings, *unclear, *unset, *warnings)
+        "unchanged" if is_called_again else decision,
+        patch=patch,
+        warnings=(*choice.warnings, *unclear, *unset, *warnings),
     )
 
 

@@ -1,4 +1,4 @@
-"""Mutations of a pod. Each function changes the given pod in place, and is idempotent.
+"""Mutations of a pod. Each function changes the given pod in place, and is idempotent, but for the preStop token.
 
 They change only what `copy_mutable_parts` has copied, and replace other values instead of changing them.
 """
@@ -6,8 +6,9 @@ They change only what `copy_mutable_parts` has copied, and replace other values 
 from __future__ import annotations
 
 import math
-import re
 import secrets
+from collections.abc import Iterable
+from ipaddress import ip_address
 from typing import Any, Final
 
 from cedana_sched.kube.client import Object
@@ -16,6 +17,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched_webhooks.configuration import Configuration, DeletionConfirmation
 from cedana_sched_webhooks.identity import Replica
+from cedana_sched_webhooks.json_patch import escape_pointer_segment
 from cedana_sched_webhooks.restore_container import put_restore_container
 from cedana_sched_webhooks.snapshot_choice import Continuation
 
@@ -36,7 +38,12 @@ SAID_LATER: Final = (
 )  # fmt: skip
 """Annotations that our components write on a pod, and never on a pod template."""
 
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{22,64}")
+_HOLD_PATH: Final = "/v1/hold/"
+_TOKEN_POINTERS: Final = (
+    f"/metadata/annotations/{escape_pointer_segment(names.PRESTOP_TOKEN)}",
+    "/lifecycle/preStop/httpGet/path",
+)
+"""Ends of the JSON pointers to what has a token in it."""
 
 
 def copy_mutable_parts(pod: Object) -> Object:
@@ -73,8 +80,11 @@ def mark_unprotected(pod: Object, why: str) -> None:
 
 
 def _remove_later_annotations(annotations: dict[str, str]) -> None:
-    """Remove annotations that no component of ours can have written, because the pod is only being created."""
-    for key in SAID_LATER:
+    """Remove annotations that no component of ours can have written, because the pod is only being created.
+
+    A token is issued for each pod: one that is there has been copied from another pod, or is from our first call.
+    """
+    for key in (*SAID_LATER, names.PRESTOP_TOKEN):
         annotations.pop(key, None)
 
 
@@ -100,27 +110,43 @@ def write_confirm_deletion(pod: Object, asking: DeletionConfirmation) -> None:
 
 
 def add_prestop_hook(pod: Object, policy: CheckpointPolicy, agent_port: int) -> None:
-    """Make the kubelet call the node's `prestop-proxy` pod before it ends a container without a preStop hook."""
+    """Make the kubelet call the node's `prestop-proxy` pod before it ends a container without a preStop hook.
+
+    Each call issues another token, and replaces the hooks of a token that the pod has: the agent finds the pod of a
+    preStop call by its token, so that a copied one would be answered for another pod.
+    """
     annotations = pod["metadata"]["annotations"]
-    token = annotations.get(names.PRESTOP_TOKEN, "")
-    if not _TOKEN.fullmatch(token):
-        token = secrets.token_urlsafe(24)
-    ask = {"host": "127.0.0.1", "port": agent_port, "scheme": "HTTP"}
+    token = secrets.token_urlsafe(24)
+    call = {"host": "127.0.0.1", "port": agent_port, "scheme": "HTTP"}
     held = False
     for container in pod["spec"]["containers"]:
         lifecycle = container.get("lifecycle") or {}
         if not lifecycle.get("preStop") or _is_our_hook(lifecycle["preStop"]):
-            path = f"/v1/hold/{token}/{container['name']}"  # the kubelet may end one container and keep the others
-            container["lifecycle"] = {**lifecycle, "preStop": {"httpGet": {**ask, "path": path}}}
+            path = f"{_HOLD_PATH}{token}/{container['name']}"  # the kubelet may end one container and keep the others
+            container["lifecycle"] = {**lifecycle, "preStop": {"httpGet": {**call, "path": path}}}
             held = True
     if held:  # without the hook no call comes, and the agent must not wait for one
         annotations[names.PRESTOP_TOKEN] = token
         _raise_grace(pod, math.ceil(policy.deadline_seconds) + GRACE_MARGIN_SECONDS)
 
 
+def is_renewal_of_token(patch: Iterable[Object]) -> bool:
+    """Return whether a patch replaces the pod's preStop token, and changes nothing else."""
+    return all(one["op"] == "replace" and one["path"].endswith(_TOKEN_POINTERS) for one in patch)
+
+
 def _is_our_hook(pre_stop: dict[str, Any]) -> bool:
-    asked = pre_stop.get("httpGet") or {}
-    return asked.get("host") == "127.0.0.1" and str(asked.get("path", "")).startswith("/v1/hold/")
+    """Return whether the hook calls the node's `prestop-proxy` pod, in any notation of its address."""
+    call = pre_stop.get("httpGet") or {}
+    is_of_hold = f"/{str(call.get('path') or '').lstrip('/')}".startswith(_HOLD_PATH)
+    return is_of_hold and _is_loopback(str(call.get("host") or ""))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
 
 
 def _raise_grace(pod: Object, seconds: int) -> None:

@@ -108,14 +108,14 @@ class NodePods:
         found = await self.present.find_and_track(workload)
         return found.spec.node_name == self._node if found is not None else None
 
-    def pod_of_prestop_token(self, token: str) -> Pod | None:
-        """Return the pod whose preStop path ends in this token.
+    def pod_of_prestop_token(self, token: str, container: str = "") -> Pod | None:
+        """Return the pod whose preStop path has this token and this container; pods of old versions name no container.
 
-        If several pods have the token, because a user has applied the manifest of a running pod again, return the one
-        that is being deleted.
+        If several pods have the token, because an earlier version of the webhook kept one that a user had copied,
+        return the one that is being deleted.
         """
         known = ((pod.metadata.annotations.get(names.PRESTOP_TOKEN, ""), pod) for pod in self.present)
-        found = [pod for own, pod in known if own and same_token(own, token)]
+        found = [pod for own, pod in known if own and same_token(own, token) and _may_call(pod, container)]
         return max(found, key=lambda pod: pod.metadata.deletion_timestamp or "", default=None)
 
     def restore_failure_policy(self, workload: WorkloadRef) -> OnRestoreFailure:
@@ -246,6 +246,10 @@ class NodePods:
         """Return whether an object is about a pod; never if its namespace is another one, whatever its spec names."""
         pod = self.pod(uid)
         return one.spec.pod_ref.uid == uid and (pod is None or one.metadata.namespace == pod.metadata.namespace)
+
+
+def _may_call(pod: Pod, container: str) -> bool:
+    return not container or any(one.name == container for one in (*pod.spec.containers, *pod.spec.init_containers))
 
 
 def _backs_off(pod: Pod) -> bool:

@@ -1,9 +1,10 @@
 """Answers the kubelet's preStop calls: a pod that is being deleted is held until its snapshot is committed.
 
-The call is `GET /v1/hold/TOKEN/CONTAINER`. The webhook writes a token per pod, so that no process on the node without
-the token can call for another pod. The kubelet waits for the answer until the pod's grace period expires, and ends the
-pod's containers after the answer. The kubelet calls the node's `prestop-proxy` pod (`cluster/prestop_proxy`), which
-forwards the call to the agent, and to the agent's successor if the agent exits before it answers.
+The call is `GET /v1/hold/TOKEN/CONTAINER`. The webhook issues a token per pod, whatever the pod's author wrote, so that
+no process on the node without the token can call for another pod. The kubelet waits for the answer until the pod's
+grace period expires, and ends the pod's containers after the answer. The kubelet calls the node's `prestop-proxy` pod
+(`cluster/prestop_proxy`), which forwards the call to the agent, and to the agent's successor if the agent exits before
+it answers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class PreStopServer:
     """The preStop server of one node.
 
     Args:
-        find: returns the pod with a token; None if no pod of this node has it.
+        find: returns the pod with a token and a container of this name; None if no pod of this node has both. The name
+            is empty if the call has none.
         on_container_ending: called when the kubelet ends a container; returns after a pending kill of its pod.
         wait_released: returns when a pod is not held (any more), or its containers are dead.
         longest_seconds: maximum duration of a call, even if the pod is still held.
@@ -39,7 +41,7 @@ class PreStopServer:
 
     def __init__(
         self,
-        find: Callable[[str], Pod | None],
+        find: Callable[[str, str], Pod | None],
         on_container_ending: Callable[[str], Awaitable[None]],
         wait_released: Callable[[str], Awaitable[None]],
         longest_seconds: float = LONGEST_SECONDS,
@@ -71,11 +73,11 @@ class PreStopServer:
             await runner.cleanup()
 
     async def _hold(self, request: web.Request) -> web.Response:
-        pod = self._find(request.match_info["token"])
-        if pod is None:
-            return web.Response(status=404, text="no pod of this node has this token\n")
-        uid, name = pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"
         container = request.match_info.get("container", "")
+        pod = self._find(request.match_info["token"], container)
+        if pod is None:
+            return web.Response(status=404, text="no pod of this node has this token and this container\n")
+        uid, name = pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}"
         log.info("kubelet ends a container", pod=name, container=container)
         try:
             return await self._answer_when_released(uid, name)

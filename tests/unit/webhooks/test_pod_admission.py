@@ -94,6 +94,59 @@ def test_tokens_differ() -> None:
     assert len(tokens) == 20
 
 
+def token_of(body: Object) -> str:
+    token: str = body["metadata"]["annotations"][names.PRESTOP_TOKEN]
+    return token
+
+
+def test_a_copied_token_is_replaced_in_the_annotation_and_in_every_hook() -> None:
+    """The agent finds the pod of a preStop call by its token: with a copied one it would answer for the other pod."""
+    body = pod()
+    body["spec"]["containers"].append({"name": "second"})
+    running = mutated(body)
+    copied = mutated(running)
+    token = token_of(copied)
+    assert token != token_of(running)
+    assert [pre_stop(copied, number)["httpGet"]["path"] for number in (0, 1)] == [
+        f"/v1/hold/{token}/main",
+        f"/v1/hold/{token}/second",
+    ]
+
+
+def test_a_token_that_the_author_gave_is_replaced() -> None:
+    given = "a" * 32
+    assert token_of(mutated(pod(annotations={names.PRESTOP_TOKEN: given}))) != given
+
+
+def test_a_pod_without_hook_of_ours_keeps_no_token_that_its_author_gave() -> None:
+    """The agent would take calls with that token for calls of this pod, and wait for one when it ends."""
+    body = pod(annotations={names.PRESTOP_TOKEN: "a" * 32})
+    body["spec"]["containers"][0]["lifecycle"] = {"preStop": {"exec": {"command": ["/save"]}}}
+    assert names.PRESTOP_TOKEN not in mutated(body)["metadata"]["annotations"]
+    baseline = knowledge(namespaces=[namespace("lab", **{"pod-security.kubernetes.io/enforce": "baseline"})])
+    given = pod(annotations={names.PRESTOP_TOKEN: "a" * 32})
+    assert names.PRESTOP_TOKEN not in mutated(given, baseline)["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "localhost", "LOCALHOST.", "::1", "[::1]"])
+@pytest.mark.parametrize("path", ["/v1/hold/{}/main", "v1/hold/{}/main", "//v1/hold/{}"])
+def test_a_hook_with_the_token_of_another_pod_is_replaced_in_any_notation(host: str, path: str) -> None:
+    body = pod()
+    call = {"host": host, "port": 10352, "path": path.format("b" * 32)}
+    body["spec"]["containers"][0]["lifecycle"] = {"preStop": {"httpGet": call}}
+    after = mutated(body)
+    assert pre_stop(after)["httpGet"]["path"] == f"/v1/hold/{token_of(after)}/main"
+
+
+@pytest.mark.parametrize(
+    "call", [{"path": "/v1/hold/x", "port": 80}, {"path": "/save", "host": "127.0.0.1", "port": 1}]
+)
+def test_a_hook_that_calls_another_server_is_the_users_own(call: dict[str, Any]) -> None:
+    body = pod()
+    body["spec"]["containers"][0]["lifecycle"] = {"preStop": {"httpGet": call}}
+    assert pre_stop(mutated(body)) == {"httpGet": call}
+
+
 def test_an_unprotected_pod_is_left_alone() -> None:
     assert ask(pod(None)) == Answer("not-ours")
     assert ask(pod("")) == Answer("not-ours")
@@ -508,7 +561,7 @@ def test_what_is_unclear_is_never_refused_only_warned_of(body: Object, parts: tu
 
 
 def test_a_refused_pod_keeps_nothing_that_ours_write_on_one() -> None:
-    forged = dict.fromkeys(pod_mutations.SAID_LATER, "forged")
+    forged = dict.fromkeys((*pod_mutations.SAID_LATER, names.PRESTOP_TOKEN), "forged")
     body = pod("no spaces", annotations={**forged, "a": "b"})
     annotations = apply_json_patch(body, ask(body).patch)["metadata"]["annotations"]
     assert annotations.pop(names.NOT_PROTECTED) != "forged"

@@ -88,7 +88,7 @@ def test_what_the_api_server_and_other_webhooks_add_to_ours_stays() -> None:
     ours["env"] = [{"name": "AWS_ROLE_ARN", "value": "x"}]
     ours["resources"] = {"limits": {"cpu": "1"}}
     ours["terminationMessagePath"] = "/dev/termination-log"
-    assert ask(after) == Answer("unchanged")
+    assert ask(after).decision == "unchanged"
 
 
 @pytest.mark.parametrize("volume", [{"hostPath": {"path": "/"}}, {"emptyDir": {}}, {"persistentVolumeClaim": {}}])

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from cedana_sched.cluster.node import gone_pod_confirmation
 from cedana_sched.cluster.node.node_pods import NodePods
 from cedana_sched.cluster.node.order_feed import OrderFeed
-from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodSpec, PodStatus
+from cedana_sched.kube.builtin_kinds import Container, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.errors import AbsentError, ApiError, ApiUnavailableError, NotServedError
 from cedana_sched.kube.resources import PODS, Resource
 from cedana_sched.model.objects import names
@@ -105,6 +105,18 @@ async def test_a_label_that_is_removed_for_a_moment_ends_nothing(node: Node) -> 
     assert not ended
     for one in waiting:
         one.cancel()
+
+
+def test_a_token_that_two_pods_of_an_earlier_version_have_is_taken_for_the_one_with_the_container(node: Node) -> None:
+    def with_container(number: int, container: str) -> Pod:
+        metadata = replace(HELD.metadata, name=f"md-{number}", uid=f"u{number}")
+        return replace(HELD, metadata=metadata, spec=replace(HELD.spec, containers=(Container(container),)))
+
+    pods = [with_container(1, "main"), with_container(2, "side")]
+    for pod in pods:
+        node.pods.informer._put(pod)
+    assert [node.pods.pod_of_prestop_token("token", name) for name in ("main", "side", "other")] == [*pods, None]
+    assert node.pods.pod_of_prestop_token("token") in pods, "older pods name no container"
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ class Held:
         self.release = asyncio.Event()
         self.error: CedanaSchedError | None = None
 
-    def find(self, token: str) -> Pod | None:
-        return POD if same_token(POD_TOKEN, token) else None
+    def find(self, token: str, container: str) -> Pod | None:
+        return POD if same_token(POD_TOKEN, token) and container in {"", "main"} else None
 
     async def deleted(self, uid: str) -> None:
         self.told.append(uid)
@@ -114,6 +114,6 @@ async def test_each_container_that_the_kubelet_goes_on_to_end_is_named(tmp_path:
 
     server = PreStopServer(held.find, held.deleted, held.released, on_answered=answered)
     async with _served(server, tmp_path) as session:
-        for path in (f"{POD_TOKEN}/main", POD_TOKEN, "guessed/main"):
+        for path in (f"{POD_TOKEN}/main", POD_TOKEN, "guessed/main", f"{POD_TOKEN}/other"):
             await (await session.get(f"http://agent/v1/hold/{path}")).text()
     assert ended == [("u-1", "main")], "an older version gave its pods no name to say"
