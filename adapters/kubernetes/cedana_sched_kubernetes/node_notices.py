@@ -14,7 +14,14 @@ from typing import Final
 import msgspec
 
 from cedana_sched.kube.builtin_kinds import Node
-from cedana_sched.model.objects.node_interruption import InterruptionKind, notice_key, read_interruption
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects import names
+from cedana_sched.model.objects.node_interruption import (
+    InterruptionKind,
+    notice_key,
+    parse_interruption,
+    read_interruption,
+)
 
 _TERMINATION_HANDLER: Final = "aws-node-termination-handler"
 _KINDS_OF_TAINTS: Final = {
@@ -48,6 +55,21 @@ def notice_of(node: Node | None) -> NodeNotice | None:
         return None
     notices = [*_annotated(node), *_tainted(node)]
     return next((one for one in notices if one.ends_node), notices[0] if notices else None)
+
+
+def new_notice_problem(before: Node | None, now: Node) -> str | None:
+    """Return why the annotation of a node that has just been written cannot be read; None if it can, or is as before.
+
+    An admin may write it by hand, for a provider whose notices no agent reads.
+    """
+    text = now.metadata.annotations.get(names.NODE_INTERRUPTION)
+    if before is not None and before.metadata.annotations.get(names.NODE_INTERRUPTION) == text:
+        return None
+    try:
+        parse_interruption(now.metadata.annotations)
+    except UsageError as error:
+        return str(error)
+    return None
 
 
 def _annotated(node: Node) -> list[NodeNotice]:

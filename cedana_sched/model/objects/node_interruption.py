@@ -1,22 +1,27 @@
 """Annotation of a node that is about to be interrupted: a spot notice, maintenance, a shutdown, a raised risk.
 
-An agent writes it on its own node. It is input from another component, so reading validates it completely.
+An agent writes it on its own node, and an admin may by hand. So reading validates it completely.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
 
 LONGEST_TEXT: Final = 512
 """Characters of the annotation; a longer one is not ours."""
+_REMEDY: Final = (
+    "write source, kind, notBefore and observed, with times such as 2026-11-28T10:02:00.000+00:00, or remove it"
+)
 
 
 class InterruptionSource(StrEnum):
@@ -100,20 +105,39 @@ def _urgency(interruption: NodeInterruption) -> tuple[bool, float, str]:
 
 
 def read_interruption(annotations: Mapping[str, str]) -> NodeInterruption | None:
-    """Parse the annotation; None if absent, or not written by `serialized_interruption`.
+    """Parse the annotation; None if absent, or not of the format of `serialized_interruption`."""
+    with suppress(UsageError):
+        return parse_interruption(annotations)
+    return None
+
+
+def parse_interruption(annotations: Mapping[str, str]) -> NodeInterruption | None:
+    """Parse the annotation; None if absent.
 
     Times must have exactly the format of `serialized_interruption`: Python parses any number of digits.
+
+    Raises:
+        UsageError: it does not have the format of `serialized_interruption`.
     """
     text = annotations.get(names.NODE_INTERRUPTION)
-    if text is None or len(text) > LONGEST_TEXT:
+    if text is None:
         return None
+    if len(text) > LONGEST_TEXT:
+        raise _invalid(text, f"is longer than {LONGEST_TEXT} characters")
     try:
         read = msgspec.json.decode(text, type=NodeInterruption)
-        times = [read.observed] if read.not_before is None else [read.observed, read.not_before]
-        is_ours = all(_format_time(datetime.fromisoformat(moment)) == moment for moment in times)
-    except (ValueError, ArithmeticError, RecursionError):
-        return None
-    return read if is_ours else None
+        times = {"observed": read.observed} | ({} if read.not_before is None else {"notBefore": read.not_before})
+        for name, moment in times.items():
+            if _format_time(datetime.fromisoformat(moment)) != moment:
+                raise _invalid(text, f"has another format of time in {name}")
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise _invalid(text, f"is no notice of interruption: {error}") from error
+    return read
+
+
+def _invalid(text: str, problem: str) -> UsageError:
+    field = f"metadata.annotations[{names.NODE_INTERRUPTION}]"
+    return UsageError(field, text[:LONGEST_TEXT], problem, remedy=_REMEDY)
 
 
 def serialized_interruption(interruption: NodeInterruption) -> str:

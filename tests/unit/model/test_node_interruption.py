@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import msgspec
@@ -9,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects.names import NODE_INTERRUPTION
 from cedana_sched.model.objects.node_interruption import (
     InterruptionKind,
     InterruptionSource,
     NodeInterruption,
     most_urgent,
+    parse_interruption,
     read_interruption,
     serialized_interruption,
 )
@@ -78,6 +81,24 @@ def test_the_annotation() -> None:
 def test_other_texts_are_no_notice(text: str) -> None:
     assert read_interruption({NODE_INTERRUPTION: text}) is None
     assert read_interruption({}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{}", "is no notice of interruption: Object missing required field `source`"),
+        (TEXT.replace("10:02:00.000+00:00", "10:02:00Z"), "has another format of time in notBefore"),
+        (TEXT + " " * 600, "is longer than 512 characters"),
+        (TEXT.replace("aws", "moon"), "Invalid enum value 'moon'"),
+    ],
+)
+def test_an_unreadable_text_is_an_error_with_field_value_and_remedy(text: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(problem)) as raised:
+        parse_interruption({NODE_INTERRUPTION: text})
+    assert raised.value.field == "metadata.annotations[sched.cedana.ai/interruption]"
+    assert raised.value.value == text[:512]
+    assert "observed, with times such as 2026-11-28T10:02:00.000+00:00" in raised.value.remedy
+    assert parse_interruption({}) is None
 
 
 def test_fields_of_newer_versions_are_ignored() -> None:

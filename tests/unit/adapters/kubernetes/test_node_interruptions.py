@@ -338,6 +338,25 @@ async def test_a_pod_that_stays_left_out_is_explained_once(events: list[ObjectEv
     assert [event.involved["name"] for event in events] == ["large-0"]
 
 
+async def test_an_unreadable_notice_is_an_event_of_the_node_once(events: list[ObjectEvent]) -> None:
+    """An admin may have written it by hand: without the Event nothing shows that no pod is saved."""
+    stage = SpotStage()
+    stage.change_node({"metadata": {"annotations": {names.NODE_INTERRUPTION: '{"source":"aws"}'}}})
+    async with stage.coordinated():
+        await stage.wait_until_reported()
+        stage.change_node({"metadata": {"labels": {"a": "b"}}})
+        await stage.wait_until_reported()
+        assert not stage.is_cordoned
+    (event,) = events
+    assert (event.involved["kind"], event.involved["name"]) == ("Node", NODE)
+    assert (event.reason, event.warning) == ("Unreadable", True)
+    assert event.message == (
+        'cedana-sched leaves it alone: metadata.annotations[sched.cedana.ai/interruption]: \'{"source":"aws"}\' '
+        "is no notice of interruption: Object missing required field `kind` (write source, kind, notBefore and "
+        "observed, with times such as 2026-11-28T10:02:00.000+00:00, or remove it)"
+    )
+
+
 async def test_a_risk_is_an_event_of_the_node(events: list[ObjectEvent]) -> None:
     stage = SpotStage()
     async with stage.coordinated():
