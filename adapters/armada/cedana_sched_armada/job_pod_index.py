@@ -32,6 +32,10 @@ class JobPodIndex:
         """Return all pods labelled with the job, in any namespace."""
         return self._by_job.objects_of(job)
 
+    def pod_of(self, job: str, uid: str) -> Pod | None:
+        """Return the job's pod with this uid; None if it is gone."""
+        return next((pod for pod in self.pods_of(job) if pod.metadata.uid == uid), None)
+
     def namespaces_of(self, job: str, run: str) -> frozenset[str]:
         """Return the namespaces of pods labelled with this run of a job; empty: any run."""
         return frozenset(pod.metadata.namespace for pod in self.pods_of(job) if run in {"", run_of(pod)})

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from cedana_sched.adapter.cluster_contract import Policies
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.kube.builtin_kinds import Pod
+from cedana_sched.model.preemption import Signal
 from cedana_sched_armada.events import JobEvent, JobSet, Kind, event_id_at, submission_time_of_job
 from cedana_sched_armada.job_of_pod import job_of, job_set_of, queue_of
 from cedana_sched_armada.job_pod_index import JobPodIndex
@@ -78,7 +79,8 @@ class PreemptionTracker:
         self._settings = settings
         self._clock = clock
         self._effects = effects
-        self._told: set[str] = set()
+        self._signals: dict[str, Signal] = {}
+        """By uid of the case: as it was reported first, since a pod may be gone by the next report."""
         self._successors: dict[tuple[JobSet, str], str] = {}
         """By job set and client id of ours: the first job that Armada created for it."""
         self._unseen: dict[str, tuple[JobSet, JobEvent]] = {}
@@ -143,8 +145,8 @@ class PreemptionTracker:
 
     def _report_again(self, case: OpenPreemption) -> None:
         """Make the coordinator query the hold's deadline again."""
-        if case.uid in self._told:
-            self._effects.report(Preempted(signal_of(case, self._policies)))
+        if (signal := self._signals.get(case.uid)) is not None:
+            self._effects.report(Preempted(signal))
 
     def hold_deadline(self, uid: str) -> float | None:
         """Return the earliest deadline of its victims; None if the preemption is not open."""
@@ -158,16 +160,15 @@ class PreemptionTracker:
 
     def stop_reporting(self, uid: str) -> None:
         """Stop reporting it."""
-        self._told.discard(uid)
+        self._signals.pop(uid, None)
 
     def pending_reports(self) -> tuple[ArmadaReport, ...]:
         """Return reports of all open preemptions that were reported."""
-        return tuple(
-            one for case in self._ledger.cases.values() if case.uid in self._told for one in self._reports_of(case)
-        )
+        cases = self._ledger.cases.values()
+        return tuple(one for case in cases if case.uid in self._signals for one in self._reports_of(case))
 
     def _reports_of(self, case: OpenPreemption) -> Iterable[ArmadaReport]:
-        yield Preempted(signal_of(case, self._policies))
+        yield Preempted(self._signals[case.uid])
         if case.cancelled:
             yield PreemptionCancelled(case.uid, case.cancelled)
 
@@ -178,7 +179,8 @@ class PreemptionTracker:
 
     def open_doubtful_case(self, job: str, uid: str) -> None:
         """Open a case for a deletion that no event explains: what can be saved is saved."""
-        namespace = next((pod.metadata.namespace for pod in self._pods.pods_of(job) if pod.metadata.uid == uid), "")
+        doubtful = self._pods.pod_of(job, uid)
+        namespace = doubtful.metadata.namespace if doubtful is not None else ""
         if self._ledger.doubtful[namespace] >= MOST_DOUBTS:
             log.warning("too many deletions that armada does not explain: a pod waits", namespace=namespace, job=job)
             self._without_room.setdefault(namespace, deque(maxlen=MOST_DOUBTS)).append((job, uid))
@@ -290,7 +292,8 @@ class PreemptionTracker:
 
     def _on_case_persisted(self, case: OpenPreemption) -> None:
         if case.has_state_to_save:
-            self._told.add(case.uid)
+            if case.uid not in self._signals:
+                self._signals[case.uid] = signal_of(case, self._policies, self._find_pod)
             for report in self._reports_of(case):
                 self._effects.report(report)
         else:
@@ -298,6 +301,9 @@ class PreemptionTracker:
         for member in case.members:
             if not member.runs:
                 self._pods.release_job_pods(member.job, namespace=member.namespace)
+
+    def _find_pod(self, member: Member) -> Pod | None:
+        return self._pods.pod_of(member.job, member.pod_uid)
 
     def _on_job_end(self, job: str, pod_uid: str = "") -> None:
         """Process a job's end. `pod_uid`: of the ended run; after a late event the job may have another run by now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -21,12 +21,15 @@ log = structlog.get_logger(__name__)
 ADAPTER = "armada"
 
 
-def signal_of(case: OpenPreemption, policies: Policies) -> Signal:
-    """Return the case's signal; deterministic."""
+def signal_of(case: OpenPreemption, policies: Policies, find_pod: Callable[[Member], Pod | None]) -> Signal:
+    """Return the case's signal, with the current policies of its pods.
+
+    A pod that exists no more, as after a restart of the coordinator, has the policy that its annotation named.
+    """
     return Signal(
         uid=case.uid,
         adapter=ADAPTER,
-        victims=tuple(_victims(case, policies)),
+        victims=tuple(_victims(case, policies, find_pod)),
         reason=case.reason,
         observed_at=case.observed_at,
         preemptor=case.preemptor or None,
@@ -35,13 +38,14 @@ def signal_of(case: OpenPreemption, policies: Policies) -> Signal:
     )
 
 
-def _victims(case: OpenPreemption, policies: Policies) -> Iterable[Victim]:
+def _victims(case: OpenPreemption, policies: Policies, find_pod: Callable[[Member], Pod | None]) -> Iterable[Victim]:
     for member in case.members:
         if member.runs:
+            pod = find_pod(member)
             yield Victim(
                 workload=_workload_reference_of(member),
                 identity=Identity(member.namespace, member.id, member.index),
-                policy=policies.policy_named(member.policy, member.namespace),
+                policy=policies.policy_of_pod(pod) if pod else policies.policy_named(member.policy, member.namespace),
                 gang=case.gang.id if case.gang is not None else None,
                 started_at=member.started_at,
             )

@@ -64,11 +64,16 @@ class KilledAt:
 
 
 class OnePolicy:
+    """By name: built-in defaults. Of a pod: another one, if it is set, as a queue or a selector may give it."""
+
+    def __init__(self) -> None:
+        self.of_pods = CheckpointPolicy()
+
     def policy_named(self, name: str | None, namespace: str) -> CheckpointPolicy:
         return CheckpointPolicy()
 
     def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
-        return CheckpointPolicy()
+        return self.of_pods
 
 
 class KeptSnapshots:
@@ -160,6 +165,7 @@ class World:
         self.pods: Informer[Pod] = filled()
         self.pods.synced.set()
         self.snapshots = KeptSnapshots()
+        self.policies = OnePolicy()
         self.notes = KeptNotes()
         self.events = HeardEvents()
         self.let_go: list[str] = []
@@ -179,7 +185,7 @@ class World:
             api=cast("Api", None),
             events=self.events,
             pods=self.pods,
-            policies=OnePolicy(),
+            policies=self.policies,
             snapshots=self.snapshots,
             namespace="cedana-system",
             notes=self.notes,

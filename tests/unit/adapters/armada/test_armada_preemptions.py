@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cedana_sched.adapter.contract import PreemptionCancelled
+from cedana_sched.adapter.contract import Preempted, PreemptionCancelled
 from cedana_sched.model.identity import Identity
+from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import Verdict
 from cedana_sched_armada import armada_client
 from tests.unit.adapters.armada.armada_builders import JOB_SET, NAMESPACE, QUEUE, World, preempted, rfc3339, until
@@ -27,6 +28,19 @@ async def test_a_preemption_becomes_a_signal_of_its_run(world: World) -> None:
     assert victim.identity == Identity(NAMESPACE, job, 0)
     assert victim.gang is None
     assert world.let_go == []
+
+
+async def test_victims_have_the_policy_of_their_pod_and_not_only_the_one_that_its_annotation_names(
+    world: World,
+) -> None:
+    """A queue's policy, and one that selects the pod's labels, are in no annotation `policy`."""
+    world.policies.of_pods = CheckpointPolicy(deadline_seconds=77.0)
+    job = world.running()
+    async with world.coordinator() as coordinator:
+        signal = await preempted(world, coordinator, job)
+        assert [victim.policy.deadline_seconds for victim in signal.victims] == [77.0]
+        world.delete(job)
+        assert coordinator.adapter._preemptions.pending_reports() == (Preempted(signal),), "also once the pod is gone"
 
 
 async def test_the_reason_tells_who_asked_for_the_place(world: World) -> None:
