@@ -167,12 +167,17 @@ podAntiAffinity:
           matchLabels: {{- include "cedana.selector" . | nindent 12 }}
 {{- end -}}
 
+{{/* Replicas of one revision on several nodes and zones: those of the revision that is replaced do not count, or the
+two new ones could end on one node once the old ones are gone; (list . component). */}}
 {{- define "cedana.spread" -}}
+{{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
 - maxSkew: 1
-  topologyKey: topology.kubernetes.io/zone
+  topologyKey: {{ . }}
   whenUnsatisfiable: ScheduleAnyway
   labelSelector:
-    matchLabels: {{- include "cedana.selector" . | nindent 6 }}
+    matchLabels: {{- include "cedana.selector" $ | nindent 6 }}
+  matchLabelKeys: [pod-template-hash]
+{{- end }}
 {{- end -}}
 
 {{/* Fields of every pod of ours; (list . values of the component). */}}

@@ -252,6 +252,24 @@ async def test_volcanos_extender_is_what_its_values_say(helm: Binaries) -> None:
     assert EXTENDER not in json.dumps(without)
 
 
+async def test_replicas_of_one_revision_are_spread_whatever_is_left_of_the_earlier_one(helm: Binaries) -> None:
+    volcano = {**VOLCANO["volcano"], "extender": {"enabled": True}}
+    deployments = of_kind(await render(helm, {**VOLCANO, "volcano": volcano}), "Deployment")
+    assert len(deployments) == 3
+    for deployment in deployments:
+        selector = deployment["spec"]["selector"]
+        assert deployment["spec"]["template"]["spec"]["topologySpreadConstraints"] == [
+            {
+                "maxSkew": 1,
+                "topologyKey": key,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": selector,
+                "matchLabelKeys": ["pod-template-hash"],
+            }
+            for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+        ]
+
+
 @pytest.mark.parametrize(("written", "seconds"), [("500ms", 0.5), ("75ms", 0.075), ("1s", 1.0), ("20s", 20.0)])
 async def test_volcanos_extender_knows_how_long_volcano_waits(helm: Binaries, written: str, seconds: float) -> None:
     volcano = {"enabled": True, "extender": {"enabled": True, "httpTimeout": written}}
