@@ -79,7 +79,7 @@ class EventRecorder:
         self._warnings: OrderedDict[_Key, _QueuedEvent] = OrderedDict()
         self._writing_normal: WorkQueue[_Key] = WorkQueue("Event", self._write_normal)
         self._writing_warnings: WorkQueue[_Key] = WorkQueue("Event of a warning", self._write_warning)
-        self._told: OrderedDict[_Key, tuple[str, int, float]] = OrderedDict()
+        self._written: OrderedDict[_Key, tuple[str, int, float]] = OrderedDict()
 
     def record_event(self, event: ObjectEvent) -> None:
         """Queue an Event; returns at once."""
@@ -139,17 +139,17 @@ class EventRecorder:
     async def _write_warning(self, key: _Key) -> None:
         """Write one warning; raises ApiError to be retried. An object whose namespace is gone needs no Event."""
         waiting = self._warnings[key]
-        told = msgspec.structs.replace(waiting)
+        attempted = msgspec.structs.replace(waiting)
         try:
-            await self._write(told)
+            await self._write(attempted)
         except ApiError as error:
             is_vain = isinstance(error, AbsentError) or error.status in _NEVER_TAKEN
             is_over = is_vain or time.monotonic() - waiting.since > SAME_SECONDS
             if not is_over:
                 raise
-            log.error("event not written", reason=told.event.reason, error=error.message)  # noqa: TRY400
-        waiting.count -= told.count
-        waiting.others -= told.others
+            log.error("event not written", reason=attempted.event.reason, error=error.message)  # noqa: TRY400
+        waiting.count -= attempted.count
+        waiting.others -= attempted.others
         if waiting.count > 0 or waiting.others > 0:  # repeated meanwhile
             self._writing_warnings.add(key)
         else:
@@ -159,7 +159,7 @@ class EventRecorder:
         event = _with_merged_count(waiting)
         namespace = event.involved.get("namespace") or NAMESPACE_OF_OTHERS
         now = SERVER_TIME.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        known = self._told.pop(_deduplication_key(event), None)
+        known = self._written.pop(_deduplication_key(event), None)
         if known is not None and time.monotonic() - known[2] < SAME_SECONDS:
             name, count, _ = known
             patch: Object = {"count": count + max(waiting.count, 1), "lastTimestamp": now}
@@ -168,9 +168,9 @@ class EventRecorder:
             name, count = f"{_event_name_prefix(event)}.{uuid.uuid4().hex[:16]}", 0
             body = self._body(event, name, namespace, now) | {"count": max(waiting.count, 1)}
             await self._api.create(EVENTS, body, into=dict)
-        self._told[_deduplication_key(event)] = (name, count + max(waiting.count, 1), time.monotonic())
-        while len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
+        self._written[_deduplication_key(event)] = (name, count + max(waiting.count, 1), time.monotonic())
+        while len(self._written) > REMEMBERED:
+            self._written.popitem(last=False)
 
     def _body(self, event: ObjectEvent, name: str, namespace: str, now: str) -> Object:
         return {

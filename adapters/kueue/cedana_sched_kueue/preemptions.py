@@ -102,7 +102,7 @@ class EvictionDetector:
         self._pods_of = pods_of
         self._policies = policies
         self._clock = clock
-        self._told: dict[str, Signal] = {}
+        self._reported: dict[str, Signal] = {}
         """By uid of the object: signals neither released nor cancelled."""
         self._over: dict[str, str] = {}
         """By uid of the object: the last eviction that is over; only later pods can still cause signals."""
@@ -114,12 +114,12 @@ class EvictionDetector:
         target_uid, eviction_uid = target_uid_of_signal(signal_uid), eviction_uid_of_signal(signal_uid)
         latest, known = self._victims_of.get(target_uid, ("", frozenset()))
         if eviction_uid >= latest:  # they differ in the time of the eviction
-            told = known | victims if eviction_uid == latest else victims
-            self._victims_of[target_uid] = (eviction_uid, told)
+            reported = known | victims if eviction_uid == latest else victims
+            self._victims_of[target_uid] = (eviction_uid, reported)
 
     def pending_reports(self) -> tuple[Preempted, ...]:
         """Return every signal that is not over."""
-        return tuple(map(Preempted, self._told.values()))
+        return tuple(map(Preempted, self._reported.values()))
 
     def find_object(self, uid: str) -> ManagedObject | None:
         """Return the object of this uid while it exists; see `PodWorkloads` for pods that Kueue stops one by one."""
@@ -175,11 +175,11 @@ class EvictionDetector:
 
     def reports_due(self, target_uid: str) -> tuple[KueueReport, ...]:
         """Return what to report now about this object; idempotent."""
-        eviction, told = self.pending_eviction(target_uid), self._told.get(target_uid)
-        if eviction is None and told is None:
+        eviction, reported = self.pending_eviction(target_uid), self._reported.get(target_uid)
+        if eviction is None and reported is None:
             eviction = self._unheld_eviction(target_uid)
         if eviction is not None:
-            if told is not None and told.uid == eviction.uid:
+            if reported is not None and reported.uid == eviction.uid:
                 return ()
             return (
                 *self._cancellation_reports(target_uid, "Kueue evicts it anew"),
@@ -189,13 +189,13 @@ class EvictionDetector:
         if target is None:
             self._over.pop(target_uid, None)
             self._victims_of.pop(target_uid, None)
-            return self._cancellation_reports(target_uid, f"its {_held_kind(told)} was deleted")
-        if told is None:
+            return self._cancellation_reports(target_uid, f"its {_held_kind(reported)} was deleted")
+        if reported is None:
             return ()
         if target.ended:
-            return self._cancellation_reports(target_uid, f"its {_held_kind(told)} has ended")
+            return self._cancellation_reports(target_uid, f"its {_held_kind(reported)} has ended")
         if target.suspended:  # the eviction went through; other reports cover its pods' ends
-            self._record_signal_over(target_uid, told.uid)
+            self._record_signal_over(target_uid, reported.uid)
             return ()
         workload = self._find_workload_of(target)
         if workload is None:  # Kueue also stops an object without a Workload (jobframework, NoMatchingWorkload)
@@ -219,12 +219,12 @@ class EvictionDetector:
         if workload is None or not is_evicted(workload) or (evicted := workload.find_true_condition(EVICTED)) is None:
             return None
         uid, now = f"{target_uid}@{evicted.last_transition_time}", self._clock()
-        told = self._signaled_pod_uids(uid)
+        reported = self._signaled_pod_uids(uid)
         asking = (pod.metadata.uid for pod in self._list_pods_of(target) if is_prestop_waiting(pod, now))
-        first = min((pod_uid for pod_uid in asking if pod_uid not in told), default=None)
+        first = min((pod_uid for pod_uid in asking if pod_uid not in reported), default=None)
         if first is None:
             return None
-        return Eviction(f"{uid}{_LATER}{first}" if told else uid, workload, target)
+        return Eviction(f"{uid}{_LATER}{first}" if reported else uid, workload, target)
 
     def _signaled_pod_uids(self, signal_uid: str) -> frozenset[str]:
         """Return the uids of pods signalled for this eviction, by any of its signals."""
@@ -249,7 +249,7 @@ class EvictionDetector:
         if eviction is None:
             return now is not None, None
         name = hold_name(eviction.uid)
-        if target_uid in self._told:
+        if target_uid in self._reported:
             return now not in {None, name}, None
         return now != name and target.names_identity, name
 
@@ -264,30 +264,30 @@ class EvictionDetector:
         if not signal.victims:
             self._record_signal_over(target_uid, eviction.uid)
             return ()
-        self._told[target_uid] = signal
-        told = self._signaled_pod_uids(signal.uid) | {victim.workload.uid for victim in signal.victims}
-        self._victims_of[target_uid] = (eviction_uid_of_signal(signal.uid), told)
+        self._reported[target_uid] = signal
+        reported = self._signaled_pod_uids(signal.uid) | {victim.workload.uid for victim in signal.victims}
+        self._victims_of[target_uid] = (eviction_uid_of_signal(signal.uid), reported)
         return (Preempted(signal),)
 
     def _cancellation_reports(self, target_uid: str, why: str) -> tuple[KueueReport, ...]:
-        told = self._told.get(target_uid)
-        if told is None:
+        reported = self._reported.get(target_uid)
+        if reported is None:
             return ()
-        self._record_signal_over(target_uid, told.uid)
-        return (PreemptionCancelled(told.uid, why),)
+        self._record_signal_over(target_uid, reported.uid)
+        return (PreemptionCancelled(reported.uid, why),)
 
     def _record_signal_over(self, target_uid: str, signal_uid: str) -> None:
-        told = self._told.get(target_uid)
-        if told is not None and told.uid == signal_uid:
-            del self._told[target_uid]
+        reported = self._reported.get(target_uid)
+        if reported is not None and reported.uid == signal_uid:
+            del self._reported[target_uid]
         if self.find_object(target_uid) is not None:
             self._over[target_uid] = eviction_uid_of_signal(signal_uid)
 
     def _build_signal(self, eviction: Eviction) -> Signal:
         workload, target = eviction.workload, eviction.target
         reason, preemptor_uid = reason_and_preemptor_of(workload)
-        told = self._signaled_pod_uids(eviction.uid)
-        pods = [pod for pod in self._pods_to_save(target) if pod.metadata.uid not in told]
+        reported = self._signaled_pod_uids(eviction.uid)
+        pods = [pod for pod in self._pods_to_save(target) if pod.metadata.uid not in reported]
         return Signal(
             uid=eviction.uid,
             adapter=ADAPTER,
@@ -337,9 +337,9 @@ class EvictionDetector:
             )
 
 
-def _held_kind(told: Signal | None) -> str:
+def _held_kind(reported: Signal | None) -> str:
     """Return the kind of the object that a signal is about."""
-    return told.held.kind if told is not None and told.held is not None else "object"
+    return reported.held.kind if reported is not None and reported.held is not None else "object"
 
 
 def reason_and_preemptor_of(workload: Workload) -> tuple[str, str | None]:

@@ -85,8 +85,10 @@ class Cancellations:
                 stage.wait_until_evicted(workload), f"{workload} was given up by its owner and did not end"
             )
             await stage.wait_until_reported()
-            told = coordinator.preemptions()
-            expect(not told, f"{workload} was deleted by its owner, and that was reported as a preemption: {told}")
+            reported = coordinator.preemptions()
+            expect(
+                not reported, f"{workload} was deleted by its owner, and that was reported as a preemption: {reported}"
+            )
 
     async def test_a_victim_that_its_owner_gives_up_holds_nobody_up(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)
@@ -101,5 +103,7 @@ class Cancellations:
                 stage.wait_until_evicted(victim), f"{victim} was given up by its owner and did not end"
             )
             await stage.wait_until_reported()
-            told = coordinator.preemptions() - {signal.uid}
-            expect(not told, f"{victim} was deleted by its owner, and that was reported as a preemption: {told}")
+            reported = coordinator.preemptions() - {signal.uid}
+            expect(
+                not reported, f"{victim} was deleted by its owner, and that was reported as a preemption: {reported}"
+            )

@@ -110,11 +110,11 @@ class Coordinator:
     async def deliver_release(self, release: Release) -> None:
         """Call the adapter's `release` until it returns once, as the contract requires."""
 
-        async def until_told() -> None:
+        async def wait_until_released() -> None:
             while not await self.try_release_call(release):
                 await self.stage.wait_until_reported()
 
-        await self.wait_within_patience(until_told(), f"release of {release.signal_uid} did not return")
+        await self.wait_within_patience(wait_until_released(), f"release of {release.signal_uid} did not return")
 
     async def try_release_call(self, release: Release) -> bool:
         """Call the adapter's `release` once; False if the adapter raised a retryable error."""

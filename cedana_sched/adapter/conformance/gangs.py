@@ -20,9 +20,9 @@ class Gangs:
             expect(set(victims_of(signal)) == expected, f"{victims_of(signal)} go, and the gang is {expected}")
             gangs = {victim.gang for victim in signal.victims}
             expect(len(gangs) == 1 and None not in gangs, f"its members do not share one gang: {gangs}")
-            told = {victim.workload.uid: victim.identity for victim in signal.victims}
+            reported = {victim.workload.uid: victim.identity for victim in signal.victims}
             own = {member.uid: member.identity for member in members}
-            expect(told == own, f"its members are reported as {told}, and are {own}")
+            expect(reported == own, f"its members are reported as {reported}, and are {own}")
             await stage.wait_until_reported()
             uids = coordinator.preemptions()
             expect(uids == {signal.uid}, f"one gang was reported as several preemptions: {uids}")

@@ -78,8 +78,8 @@ class Holds:
             await coordinator.wait_until_evicted(victim)
             await coordinator.deliver_release(release)
             await stage.wait_until_reported()
-            told = coordinator.preemptions()
-            expect(told == {signal.uid}, f"after its release the preemption was reported again, as {told}")
+            reported = coordinator.preemptions()
+            expect(reported == {signal.uid}, f"after its release the preemption was reported again, as {reported}")
 
     async def test_a_release_of_what_nobody_knows_lets_nobody_go(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)

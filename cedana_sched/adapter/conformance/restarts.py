@@ -61,8 +61,8 @@ class Restarts:
         async with running_coordinator(stage) as coordinator:
             await stage.wait_until_reported()
             heard = [report.signal for report in coordinator.heard if isinstance(report, Preempted)]
-            told = [one.uid for one in heard if victim.uid in victims_of(one)]
-            anew = set(told) - {signal.uid}
+            reported = [one.uid for one in heard if victim.uid in victims_of(one)]
+            anew = set(reported) - {signal.uid}
             expect(
                 not anew, f"{victim} ended while there was no consumer, and after a restart was preempted again: {anew}"
             )
@@ -106,5 +106,5 @@ class Restarts:
             await stage.wait_until_reported()
         async with running_coordinator(stage) as coordinator:
             await stage.wait_until_reported()
-            told = coordinator.preemptions()
-            expect(not told, f"{signal.uid} is released and over, and after a restart was reported: {told}")
+            reported = coordinator.preemptions()
+            expect(not reported, f"{signal.uid} is released and over, and after a restart was reported: {reported}")

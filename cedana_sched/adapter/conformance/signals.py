@@ -27,24 +27,27 @@ class Signals:
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            (told,) = (await coordinator.wait_for_signal(victim)).victims
+            (reported,) = (await coordinator.wait_for_signal(victim)).victims
             expect(
-                told.workload == victim.workload, f"reported was {told.workload}, and what runs is {victim.workload}"
+                reported.workload == victim.workload,
+                f"reported was {reported.workload}, and what runs is {victim.workload}",
             )
 
     async def test_the_victim_has_its_own_identity(self, stage: Stage) -> None:
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
-            (told,) = (await coordinator.wait_for_signal(victim)).victims
-            expect(told.identity == victim.identity, f"reported was {told.identity}, and it is {victim.identity}")
+            (reported,) = (await coordinator.wait_for_signal(victim)).victims
+            expect(
+                reported.identity == victim.identity, f"reported was {reported.identity}, and it is {victim.identity}"
+            )
 
     async def test_the_victim_has_its_own_policy(self, stage: Stage) -> None:
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start(deadline_seconds=123.0)
             await stage.preempt(victim)
-            (told,) = (await coordinator.wait_for_signal(victim)).victims
-            seconds = told.policy.deadline_seconds
+            (reported,) = (await coordinator.wait_for_signal(victim)).victims
+            seconds = reported.policy.deadline_seconds
             expect(seconds == 123.0, f"its policy's deadline is {seconds:g} s, and should be 123 s")
 
     async def test_who_is_not_opted_in_is_evicted_as_ever(self, stage: Stage) -> None:
@@ -55,8 +58,8 @@ class Signals:
                 stage.wait_until_evicted(stranger), f"{stranger} is not opted in and was not evicted"
             )
             await stage.wait_until_reported()
-            told = coordinator.preemptions()
-            expect(not told, f"{stranger} is not opted in, and its preemption was reported: {told}")
+            reported = coordinator.preemptions()
+            expect(not reported, f"{stranger} is not opted in, and its preemption was reported: {reported}")
 
     async def test_what_the_scheduler_says_twice_is_one_preemption(self, stage: Stage) -> None:
         async with running_coordinator(stage) as coordinator:
@@ -65,8 +68,8 @@ class Signals:
             signal = await coordinator.wait_for_signal(victim)
             await stage.repeat_current_state()
             await stage.wait_until_reported()
-            told = coordinator.preemptions()
-            expect(told == {signal.uid}, f"one preemption was reported under several uids: {told}")
+            reported = coordinator.preemptions()
+            expect(reported == {signal.uid}, f"one preemption was reported under several uids: {reported}")
             expect(not coordinator.cancellations(), "a preemption was cancelled because its event came twice")
 
     async def test_late_news_of_what_is_over_begin_nothing(self, stage: Stage) -> None:
@@ -78,8 +81,8 @@ class Signals:
             await coordinator.wait_until_evicted(victim)
             await stage.repeat_current_state()
             await stage.wait_until_reported()
-            told = coordinator.preemptions() - {signal.uid}
-            expect(not told, f"the preemption {signal.uid} is over, and was reported again as {told}")
+            reported = coordinator.preemptions() - {signal.uid}
+            expect(not reported, f"the preemption {signal.uid} is over, and was reported again as {reported}")
             taken_back = coordinator.cancellations()
             expect(not taken_back, f"an eviction went through, and was reported as cancelled: {taken_back}")
 

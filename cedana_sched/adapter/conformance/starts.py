@@ -16,8 +16,11 @@ class Starts:
             (running,) = await stage.start(deadline_seconds=123.0)
             if SchedulerCapability.STARTS in stage.lacks:
                 await stage.wait_until_reported()
-                told = [report for report in coordinator.heard if isinstance(report, Starting | Ended)]
-                expect(not told, f"{SchedulerCapability.STARTS}: declared to be lacking, and this was reported: {told}")
+                reported = [report for report in coordinator.heard if isinstance(report, Starting | Ended)]
+                expect(
+                    not reported,
+                    f"{SchedulerCapability.STARTS}: declared to be lacking, and this was reported: {reported}",
+                )
                 return
             start = await coordinator.wait_for_start(running)
             expect(start.workload == running.workload, f"reported was {start.workload}, and it is {running.workload}")

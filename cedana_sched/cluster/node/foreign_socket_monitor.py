@@ -71,7 +71,7 @@ class ForeignSocketMonitor:
         self._metrics = metrics or HoldPortMetrics()
         self._tables = tables
         self._seen: set[int] = set()
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -90,12 +90,12 @@ class ForeignSocketMonitor:
         now = await asyncio.to_thread(self._foreign_sockets)
         strangers, self._seen = now & self._seen, now
         self._metrics.strangers.set(len(strangers))
-        if strangers - self._told:
+        if strangers - self._reported:
             who = await asyncio.to_thread(self._describe_socket_owners, strangers)
             text = f"{who} listens at port {self._port}, and takes preStop calls from the prestop-proxy pod: {_REMEDY}"
             log.error("preStop calls are taken by others", port=self._port, by=who)
             self._on_problem(text)
-        self._told = strangers
+        self._reported = strangers
 
     def _foreign_sockets(self) -> set[int]:
         return listening_inodes_at(self._port, self._tables) - registered_inodes(self._ours)

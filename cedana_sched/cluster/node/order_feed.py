@@ -158,8 +158,8 @@ class OrderFeed:
                     return outcome
                 is_free = writing is None or writing.done()
                 if is_free and self._is_current_order(key, number) and plan.is_due(self._clock()):
-                    told = self._tell_progress(key, _transfer_to_publish(outcome))
-                    writing = asyncio.create_task(told, name=f"progress of {key.name}")
+                    publication = self._publish_progress(key, _transfer_to_publish(outcome))
+                    writing = asyncio.create_task(publication, name=f"progress of {key.name}")
             return None
         finally:
             if writing is not None:
@@ -171,16 +171,18 @@ class OrderFeed:
         if isinstance(order, Dump):
             return order.timeout_seconds
         seen = self._informers[key.resource].get(key.name, key.namespace)
-        told = seen.policy.get(_RESTORE_DEADLINE) if seen is not None else None
-        return float(told) if isinstance(told, int | float) and 0 < told <= LONGEST_SECONDS else RESTORE_SECONDS
+        seconds = seen.policy.get(_RESTORE_DEADLINE) if seen is not None else None
+        return (
+            float(seconds) if isinstance(seconds, int | float) and 0 < seconds <= LONGEST_SECONDS else RESTORE_SECONDS
+        )
 
-    async def _tell_progress(self, key: _Key, told: Transfer) -> None:
+    async def _publish_progress(self, key: _Key, transfer: Transfer) -> None:
         """Write progress with a precondition on the resource version: a late write changes nothing after the answer."""
         if (seen := self._informers[key.resource].get(key.name, key.namespace)) is None:
             return
         try:
             await self._patch(
-                key, {"transfer": TransferStatus.from_transfer(told).to_json()}, seen.metadata.resource_version
+                key, {"transfer": TransferStatus.from_transfer(transfer).to_json()}, seen.metadata.resource_version
             )
         except ApiError as error:  # best-effort: progress is informational
             log.info("progress not written", error=error.message)

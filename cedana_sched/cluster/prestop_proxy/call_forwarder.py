@@ -174,7 +174,7 @@ class CallForwarder:
     async def serve(self, port: int, address: str = "127.0.0.1") -> AsyncIterator[int]:
         """Serve as long as the block lasts; yield the port, on which another `prestop-proxy` may listen too."""
         listener = self._listener = await _bind(port, address)
-        calls = self._calls = _OpenCalls(self._respond, self._tell_changed)
+        calls = self._calls = _OpenCalls(self._respond, self._notify_changed)
         listener.serve(calls.begin_call)
         try:
             yield listener.port
@@ -261,7 +261,7 @@ class CallForwarder:
                 away_since = clock()
                 await asyncio.sleep(PAUSE_SECONDS)  # the agent may still be running and break every call
 
-    def _tell_changed(self) -> None:
+    def _notify_changed(self) -> None:
         for changed in self._changed:
             changed()
 

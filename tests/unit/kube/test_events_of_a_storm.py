@@ -113,7 +113,7 @@ async def test_texts_of_any_length_cost_no_more_than_an_event_shows() -> None:
         involved = {"kind": "Pod", "name": "P d" + long, "namespace": "a", "uid": "u"}
         recorder.record_event(ObjectEvent(involved, "Odd", long, warning=True))
         await api.until(1)
-        assert max(len(text) for key in recorder._told for text in key) <= events.LONGEST_MESSAGE
+        assert max(len(text) for key in recorder._written for text in key) <= events.LONGEST_MESSAGE
     (written,) = api.written
     assert len(written["message"]) == events.LONGEST_MESSAGE
     assert written["metadata"]["name"].startswith("p-d")
