@@ -8,18 +8,20 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import pytest
 import pytest_asyncio
 import tenacity
 import yaml
 
+from cedana_sched.model.objects.names import API_VERSION, NODE_INTERRUPTION
+from cedana_sched.model.preemption import INTERVAL
 from tests.cluster.addons.catalog import install
 from tests.cluster.addons.charts import helm_environment
 from tests.cluster.addons.volcano import Volcano
-from tests.cluster.api.client import Api
-from tests.cluster.api.waiting import is_gone, wait_for
+from tests.cluster.api.client import Api, Object
+from tests.cluster.api.waiting import is_gone, wait_for, wait_for_all
 from tests.cluster.armada import components
 from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.jobs import Jobs
@@ -29,9 +31,12 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.patience import patient
 from tests.cluster.steps import Steps
+from tests.e2e.product import parts
 from tests.e2e.product.armada_jobs import half_a_node
+from tests.e2e.product.cordoning import cordoned
 from tests.e2e.product.following import Following
 from tests.e2e.product.installation import Product
+from tests.e2e.product.lost_nodes import node_of_store, out_of_service, switched_off
 from tests.e2e.product.page import Page
 from tests.e2e.product.queues import groups
 from tests.e2e.product.reclaiming import reclaim
@@ -44,8 +49,14 @@ _ENOUGH: Final = 5
 
 _VCJOB: Final = "volcano.sh/job-name"
 _COUNT: Final = "job-name=count"
+_NO_PROVIDER: Final = {"agent.interruptions.provider=auto": "agent.interruptions.provider=none"}
+"""A test cluster has none, and to look for one takes minutes."""
 
-Open = Callable[[str, Mapping[str, str]], Page]
+
+class Open(Protocol):
+    """Opens a page; `instead` as of `Page`, and the image of its pods, if it has any."""
+
+    def __call__(self, name: str, instead: Mapping[str, str], *, has_pods: bool = True) -> Page: ...
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -68,7 +79,7 @@ async def product(release: Product) -> AsyncIterator[Product]:
 def page(cluster: Cluster, helm: Binaries, toolbox: str, tmp_path: Path) -> Open:
     """Opens a page; Python is where tests have it."""
 
-    def opened(name: str, instead: Mapping[str, str]) -> Page:
+    def opened(name: str, instead: Mapping[str, str], *, has_pods: bool = True) -> Page:
         programs = [
             helm.program("helm").parent,
             cluster.binaries.program("kubectl").parent,
@@ -76,7 +87,8 @@ def page(cluster: Cluster, helm: Binaries, toolbox: str, tmp_path: Path) -> Open
         ]
         path = os.pathsep.join([str(tmp_path / "bin"), *map(str, programs), os.environ["PATH"]])
         environment = {**helm_environment(cluster), "PATH": path, "HOME": str(tmp_path)}
-        return Page(name, tmp_path, environment, {"image: python:3": f"image: {toolbox}", **instead})
+        images = {"image: python:3": f"image: {toolbox}"} if has_pods else {}
+        return Page(name, tmp_path, environment, {**images, **instead})
 
     return opened
 
@@ -105,6 +117,48 @@ async def test_drain(research: Namespace, product: Product, page: Open) -> None:
             await _goes_on_elsewhere(research, count)
         finally:
             await research.kubectl("uncordon", count.nodes[0][0])
+
+
+@pytest.mark.any_shape
+@pytest.mark.nodes(2)
+@pytest.mark.exhaustive
+async def test_notice(research: Namespace, product: Product, page: Open) -> None:
+    kubernetes, operations = page("kubernetes.md", {}), page("operations.md", _NO_PROVIDER, has_pods=False)
+    async with _counting(research, kubernetes) as count:
+        await operations.follow("Spot nodes")
+        node = count.nodes[0][0]
+        try:
+            await operations.follow("Try a notice")
+            await _goes_on_elsewhere(research, count)
+            await wait_for(research.api, "v1", "Node", node, lambda body: body["spec"].get("unschedulable", False))
+        finally:
+            await research.kubectl("annotate", "node", node, f"{NODE_INTERRUPTION}-")
+        await wait_for(research.api, "v1", "Node", node, lambda body: not body["spec"].get("unschedulable", False))
+
+
+@pytest.mark.any_shape
+@pytest.mark.nodes(2)
+@pytest.mark.exhaustive
+async def test_lost_node(research: Namespace, product: Product, api: Api, page: Open) -> None:
+    operations = page("operations.md", {"intervalSeconds: 600": "intervalSeconds: 2"}, has_pods=False)
+    kubernetes = page("kubernetes.md", {})
+    await kubernetes.follow("Without a batch scheduler")
+    await operations.follow("Periodic snapshots")
+    try:
+        async with Following.of(research, "count") as count:
+            async with cordoned(research, await node_of_store(research)):
+                await kubernetes.follow("A Job to try it with")
+            await wait_for_all(api, API_VERSION, "Checkpoint", _has_ready_of_interval, namespace=research.name)
+            node = count.nodes[0][0]
+            async with switched_off(research, node), out_of_service(research, node):
+                await asyncio.wait_for(count.said(0, len(count.lines(0)) + _ENOUGH), patient(180))
+                first, second = ([int(line) for line in lines] for lines in count.by_pod(0))
+                assert 0 < second[0] <= first[-1] + 1
+                assert _is_gapless(second)
+                assert count.nodes[0][1] != node
+        await parts.whole(api)
+    finally:
+        await api.delete(API_VERSION, "CheckpointPolicy", "periodic")
 
 
 @pytest.mark.any_shape
@@ -209,6 +263,12 @@ async def _goes_on_elsewhere(namespace: Namespace, count: Following) -> None:
     assert numbers[0] == 0
     assert _is_gapless(numbers), numbers
     assert (await namespace.get("batch/v1", "Job", "count"))["status"].get("failed", 0) == 0
+
+
+def _has_ready_of_interval(checkpoints: list[Object]) -> bool:
+    return any(
+        one["spec"]["reason"] == INTERVAL and one.get("status", {}).get("phase") == "Ready" for one in checkpoints
+    )
 
 
 async def _lay_armadactl(armada: Armada, home: Path, steps: Steps) -> None:
