@@ -17,6 +17,7 @@ from cedana_sched.cli.doctor import command as doctor
 from cedana_sched.cli.errors import CommandLineError
 from cedana_sched.cli.exit_codes import MEANINGS, ExitCode
 from cedana_sched.cli.output import Format, Output
+from cedana_sched.model.errors import CedanaSchedError, UsageError
 
 app = typer.Typer(
     name="cedana-sched",
@@ -68,11 +69,23 @@ def main() -> None:
 
 
 def _report_bad_usage(error: typer.TyperException) -> None:
+    Output(_requested_format(sys.argv[1:])).print_error(_as_our_error(error))
+
+
+def _as_our_error(error: typer.TyperException) -> CedanaSchedError:
+    """Name option, value and remedy; typer's own message omits a value that it could not convert."""
+    from pydantic import ValidationError
+
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else "cedana-sched"
-    said = getattr(error, "format_message", error.__str__)()
-    remedy = f"see '{path} --help'"
-    Output(_requested_format(sys.argv[1:])).print_error(CommandLineError(said.rstrip("."), remedy=remedy))
+    remedy = f"see '{context.command_path if context else 'cedana-sched'} --help'"
+    parameter, cause = getattr(error, "param", None), error.__cause__
+    if parameter is None or not isinstance(cause, ValidationError):
+        said = getattr(error, "format_message", error.__str__)()
+        return CommandLineError(said.rstrip("."), remedy=remedy)
+    first = cause.errors(include_url=False)[0]
+    said = first["msg"].removeprefix("Value error, ").rstrip(".")
+    said = f"{said[:1].lower()}{said[1:]}"
+    return UsageError(parameter.opts[0], first["input"], "cannot be used", remedy=f"{said}; {remedy}")
 
 
 def _requested_format(arguments: list[str]) -> Format:

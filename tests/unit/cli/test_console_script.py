@@ -40,7 +40,7 @@ def test_help_imports_nothing_heavy() -> None:
         (("nonsense",), "No such command 'nonsense'"),
         (("ps", "--nonsense"), "No such option: --nonsense"),
         (("describe",), "Missing argument 'JOB'"),
-        (("ps", "-o", "xml"), "Invalid value for '--output' / '-o'"),
+        (("engine", "run", "--config", "/none"), "Invalid value for '--config': file '/none' does not exist"),
     ],
 )
 def test_a_command_line_that_cannot_be_read_is_a_usage_error(arguments: tuple[str, ...], said: str) -> None:
@@ -48,6 +48,31 @@ def test_a_command_line_that_cannot_be_read_is_a_usage_error(arguments: tuple[st
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "remedy: see 'cedana-sched" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "remedy"),
+    [
+        (("ps", "-o", "xml"), "--output: 'xml' cannot be used", "'xml' is not one of 'table', 'json'; see "),
+        (
+            ("submit", "--group", "bio", "--replicas", "two", "--", "true"),
+            "--replicas: 'two' cannot be used",
+            "input should be a valid integer, unable to parse string as an integer; see ",
+        ),
+        (
+            ("restore", "md", "--generation", "0"),
+            "--generation: '0' cannot be used",
+            "input should be greater than or equal to 1; see ",
+        ),
+    ],
+)
+def test_bad_value_of_an_option_is_refused_with_option_value_and_remedy(
+    arguments: tuple[str, ...], message: str, remedy: str
+) -> None:
+    done = run(*arguments)
+    said, way_out = done.stderr.splitlines()
+    assert (done.returncode, said) == (2, f"error: {message}")
+    assert way_out.startswith(f"remedy: {remedy}'cedana-sched {arguments[0]}")
 
 
 def test_a_command_line_that_cannot_be_read_is_a_problem_in_json() -> None:
