@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.pauses import shorten_pauses
 
-settings.register_profile("without deadlines", deadline=None)  # a busy machine is no defect
-settings.load_profile("without deadlines")
+settings.register_profile(  # a busy machine is no defect
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")
 
 
 @pytest.fixture

@@ -86,7 +86,9 @@ def test_the_node_remembers_the_pages_of_the_newest_generation(storage: StorageC
 @given(
     sizes=st.lists(st.integers(0, 150_000), max_size=12), seed=st.integers(0, 5), zeros=st.floats(0, 1), data=st.data()
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_writes_of_any_length_come_back(
     sizes: list[int], seed: int, zeros: float, data: st.DataObject, tmp_path: Path
 ) -> None:

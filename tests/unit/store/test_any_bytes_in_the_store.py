@@ -120,7 +120,7 @@ KEYS = st.sampled_from([
 
 
 @given(st.dictionaries(KEYS, DATA | st.builds(lambda body: blake3(body).digest() + body, DATA)))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_collection_among_anything(tmp_path_factory: pytest.TempPathFactory, there: dict[str, bytes]) -> None:
     folder: Path = tmp_path_factory.mktemp("store")
     backend = PosixBackend(folder)

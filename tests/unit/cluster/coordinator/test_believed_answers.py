@@ -107,7 +107,7 @@ class Agents:
             on_answer_rejected=lambda kind, one, why: self.told.append((f"{kind.kind} {one.name}", why)),
         )  # fmt: skip
 
-    async def answer(self, order: Order, outcome: Any, **changes: Any) -> list[Outcome]:
+    async def answer(self, order: Order, outcome: Any, within: float = 60, **changes: Any) -> list[Outcome]:
         """What `perform` yields when the object of the order's record shows this answer."""
         record: Record = RESTORE if hasattr(order, "restore_uid") else RECORD
         body = to_object(record, SYSTEM)
@@ -119,7 +119,7 @@ class Agents:
         performing = asyncio.create_task(_all(self.agents.perform("node-1", order)))
         await asyncio.sleep(0)
         informer._put(shown)
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(within):
             return await performing
 
 
@@ -178,7 +178,7 @@ async def test_what_cannot_be_read_fails_in_words(nonsense: Any) -> None:
 @pytest.mark.parametrize("changes", [{"namespace": "tenant-b"}, {"name": "forged"}])
 async def test_an_object_with_the_uid_of_anothers_record_answers_nothing(changes: dict[str, str]) -> None:
     with pytest.raises(TimeoutError):
-        await Agents().answer(DUMP, Committed(UID, OURS, Transfer()), **changes)
+        await Agents().answer(DUMP, Committed(UID, OURS, Transfer()), within=0.5, **changes)
 
 
 def _their_checkpoint(**status: Any) -> KnownCheckpoint:

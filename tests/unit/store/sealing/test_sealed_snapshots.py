@@ -346,7 +346,9 @@ class Changed(PosixBackend):
 
 @pytest.mark.parametrize("kind", ["packs", "snapshots", "keys"])
 @given(at=st.integers(0, 1 << 20), bit=st.integers(0, 7))
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_a_changed_byte_of_whatever_object_is_refused_and_never_laid(
     sound: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory, kind: str, at: int, bit: int
 ) -> None:
@@ -372,7 +374,7 @@ def test_a_changed_byte_of_a_page_index_is_noticed(sound: tuple[Path, Path], at:
 
 
 @given(st.binary(max_size=300))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @pytest.mark.parametrize("kind", ["snapshots", "keys"])
 def test_whatever_lies_there_is_refused_in_words(sound: tuple[Path, Path], kind: str, data: bytes) -> None:
     folder, keys = sound

@@ -159,7 +159,9 @@ def test_an_image_of_another_kind_is_refused(toolchain: Toolchain, tmp_path: Pat
         Images(toolchain, folder_reader(tmp_path)).read_image(name)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(name=st.sampled_from(sorted(_KINDS)), content=st.binary(max_size=200))
 def test_any_bytes_are_refused_in_words(toolchain: Toolchain, name: str, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
