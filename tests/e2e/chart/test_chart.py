@@ -160,7 +160,7 @@ async def test_the_key_may_be_the_admins_and_nothing_may_be_sealed(helm: Binarie
     assert _secrets_of_the_coordinator(unsealed) == []
     assert not [volume for volume in _agent_of(unsealed)["volumes"] if volume["name"] == "keys"]
     for field in ("acceptUnsealed", "writeUnsealed"):
-        with pytest.raises(ChartError, match=f"{field} says nothing"):
+        with pytest.raises(ChartError, match=f"{field}: true says nothing"):
             await render(helm, told(enabled=False, **{field: True}))
 
 
@@ -638,7 +638,7 @@ RAY_JOB: Object = {"apiVersion": "ray.io/v1", "kind": "RayJob", "resource": "ray
         ),
         ({**S3, "kubernetes": {"enabled": "yes"}}, "/kubernetes/enabled"),
         ({**S3, "kubernetes": {"enabled": True, "podSelectors": "yes"}}, "/kubernetes/podSelectors"),
-        ({**S3, "kubernetes": {"podSelectors": True}}, "kubernetes.podSelectors needs kubernetes.enabled"),
+        ({**S3, "kubernetes": {"podSelectors": True}}, "kubernetes.podSelectors: true needs kubernetes.enabled"),
         ({**S3, "kubernetes": {"enabled": True, "schedulerUsers": []}}, "needs kubernetes.schedulerUsers"),
         ({**S3, "kubernetes": {"enabled": True, "schedulerUsers": [""]}}, "/kubernetes/schedulerUsers/0"),
         ({**S3, "kubernetes": {"enabled": True, "taintUsers": []}}, "needs kubernetes.taintUsers"),
