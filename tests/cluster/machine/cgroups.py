@@ -16,13 +16,14 @@ from pathlib import Path
 import tenacity
 
 from tests.cluster.errors import ClusterError
+from tests.cluster.patience import patient
 
 MOUNT = Path("/sys/fs/cgroup")
 LEAF = "init"
 """In version 2 a group whose children have controllers holds no processes itself: those of a machine begin here."""
 _PROCESSES = "cgroup.procs"
 _NEEDED = ("cpu", "cpuset", "memory", "pids")
-_ENDS_WITHIN = 10
+_ENDS_WITHIN = patient(30)
 _REMEDY = "see whether control groups can be written here: a container needs its own, writable ones"
 
 
@@ -124,7 +125,7 @@ class ControlGroup:
         """Stop every process of the group where it is; returns when all have stopped.
 
         Raises:
-            ClusterError: they go on for 10 s.
+            ClusterError: they go on for half a minute.
         """
         self._set_frozen(frozen=True)
         self._wait_until_frozen()
@@ -166,7 +167,7 @@ class ControlGroup:
         """Kill everything in the group and remove it, and its parents that are empty then.
 
         Raises:
-            ClusterError: a process survives its SIGKILL for 10 s, or a group cannot be removed.
+            ClusterError: a process survives its SIGKILL for half a minute, or a group cannot be removed.
         """
         if any(folder.exists() for folder in self.folders()):
             self._kill(set())
