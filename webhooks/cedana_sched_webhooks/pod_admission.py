@@ -15,7 +15,7 @@ from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.restore_node_affinity import cpus_that_can_continue, require_node_label
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.identity import is_keyed_by_name
+from cedana_sched.model.identity import CHECKPOINT_VARIABLE, is_keyed_by_name
 from cedana_sched.model.objects import names
 from cedana_sched_webhooks import pod_defaults, pod_mutations
 from cedana_sched_webhooks.admission import LARGEST_BYTES, Answer, Request
@@ -121,7 +121,10 @@ def _answer_without_marks(before: Object, answer: Answer) -> Answer:
         return answer
     pod = pod_mutations.copy_mutable_parts(before)
     pod_mutations.remove_reserved_marks(pod)
-    warning = "cedana: our label and our scheduling gate are taken away: the pod does not say clearly who it is"
+    warning = (
+        f"cedana: the label {names.PROTECTED} and the scheduling gate {names.RESTORE_GATE} are removed: the pod has no "
+        f"valid id (give it one by {CHECKPOINT_VARIABLE}, or by the annotation {names.ID})"
+    )
     return Answer("unmarked", patch=tuple(patch_operations(before, pod)), warnings=(*answer.warnings, warning))
 
 
@@ -278,5 +281,6 @@ def _keep_to_able_nodes(pod: Object, continuation: Continuation, caches: Admissi
     if cpus:
         require_node_label(pod["spec"], names.CPU_FEATURES, cpus)
     elif cpus is not None:
-        return (f"cedana: no node of this cluster has the CPU features that {continuation} needs",)
+        problem = f"no node of this cluster has the CPU features that {continuation} needs"
+        return (f"cedana: {problem} (add such a node; to begin anew, give the pod another id)",)
     return ()

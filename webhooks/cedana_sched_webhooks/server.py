@@ -122,7 +122,7 @@ def _without_objects(request: Request) -> Request:
 
 
 async def _answer_undecoded_object() -> Answer:
-    return Answer("large", warnings=("cedana: not looked at: it is larger than any that is meant",))
+    return Answer("large", warnings=("cedana: not looked at: it is larger than any that is meant (shorten it)",))
 
 
 def _record_answer(path: str, request: Request, answer: Answer, metrics: Metrics, asked: FirstRequests) -> None:

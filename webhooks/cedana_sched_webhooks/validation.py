@@ -37,7 +37,9 @@ def check_policy(policy: Object, longest_seconds: float) -> tuple[str, ...]:
         f"cedana: {field} applies to no pod: write spec.allowedNamespaces" for field in ineffective_fields(name, spec)
     ]
     if name == DEFAULT and spec.allowed_namespaces is not None:
-        warnings.append(f"cedana: spec.allowedNamespaces says nothing here: the policy {DEFAULT!r} is for all")
+        warnings.append(
+            f"cedana: spec.allowedNamespaces says nothing here: the policy {DEFAULT!r} is for all (remove it)"
+        )
     if spec.pod_selector is None and spec.namespace_selector is not None:
         warnings.append("cedana: spec.namespaceSelector says nothing here: write spec.podSelector, too")
     if spec.pod_selector is not None and spec.pod_selector.is_empty and spec.namespace_selector is not None:

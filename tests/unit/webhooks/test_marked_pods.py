@@ -32,7 +32,7 @@ def test_a_pod_that_nobody_can_read_starts_without_our_gate_and_is_warned_of(ann
     body = _marked(annotations)
     told = admit_pod(creation(body), knowledge(), configuration())
     assert told.refusal is None
-    assert "scheduling gate" in told.warnings[-1]
+    assert "(give it one by CEDANA_CHECKPOINT" in told.warnings[-1]
     now = apply_json_patch(body, list(told.patch))
     assert now["spec"]["schedulingGates"] == [{"name": "somebody/else"}]
     assert now["metadata"]["labels"] in ({"app": "x"}, {"app": "x", names.PROTECTED: "false"})

@@ -491,7 +491,12 @@ def test_no_affinity_and_a_warning_when_no_node_can() -> None:
     strange = msgspec.structs.replace(node("node1", cpu="aaa", features={"x"}).metadata, labels={})
     nodes = [msgspec.structs.replace(node("node1", cpu="aaa"), metadata=strange), node("node2", cpu="bbb")]
     answer = ask(pod(), knowledge(checkpoints=[checkpoint(1)], nodes=nodes))
-    assert answer.warnings == ("cedana: no node of this cluster has the CPU features that sim/0@1 needs",)
+    assert answer.warnings == (
+        (
+            "cedana: no node of this cluster has the CPU features that sim/0@1 needs "
+            "(add such a node; to begin anew, give the pod another id)"
+        ),
+    )
     assert "affinity" not in apply_json_patch(pod(), answer.patch)["spec"]
 
 
