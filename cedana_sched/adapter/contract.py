@@ -58,6 +58,8 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     predecessor: str | None = None
     """Why an earlier workload of its identity may still run, and the remedy; until a repeated report has None here, the
     workload neither is restored nor starts cold."""
+    ran_on: tuple[SnapshotRef, ...] = ()
+    """Snapshots of its identity after which its program has executed, as far as known (`model.records.has_run_on`)."""
     loss: str | None = None
     """How an earlier workload of its identity was lost with its node, so that the policy's `on_node_loss` applies; None
     if it was not."""

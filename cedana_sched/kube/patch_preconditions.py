@@ -19,7 +19,9 @@ def same_version_tests(seen: Metadata) -> list[Object]:
     return [same_object_test(seen), version]
 
 
-async def patch_same(api: Api, resource: Resource, seen: Metadata, patch: Object) -> bool:
+async def patch_same(
+    api: Api, resource: Resource, seen: Metadata, patch: Object, *, subresource: str | None = None
+) -> bool:
     """Apply a merge patch to the object of this uid; return False if that object is gone.
 
     A conflict alone does not prove that: the API server also returns it while other writers update the object.
@@ -30,7 +32,7 @@ async def patch_same(api: Api, resource: Resource, seen: Metadata, patch: Object
     """
     body = {**patch, "metadata": {**patch.get("metadata", {}), "uid": seen.uid}}
     try:
-        await api.patch(resource, seen.name, seen.namespace, body)
+        await api.patch(resource, seen.name, seen.namespace, body, subresource=subresource)
     except AbsentError:
         return False
     except ConflictError as error:

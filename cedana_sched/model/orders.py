@@ -117,6 +117,9 @@ class RestoreSnapshot(msgspec.Struct, frozen=True, tag=True):
     snapshot: SnapshotRef
     manifest_digest: str = ""
     """As of `Stage`."""
+    ran_on: bool | None = None
+    """Whether the program has executed after the snapshot, so that files may be ahead of it. None: unknown, or from an
+    older coordinator."""
 
 
 class StartCold(msgspec.Struct, frozen=True, tag=True):

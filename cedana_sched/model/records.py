@@ -113,6 +113,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Committed and still frozen: killed when its scheduler evicts it."""
     eviction_cancelled: bool = False
     """Its scheduler did not evict it: it was thawed, and runs on past its snapshot."""
+    resumed: bool = False
+    """Whether a node was ordered to restore processes from its snapshot, also if that failed."""
     unconfirmed: bool = False
     """Terminal, but the node never answered the last order, or has left a cancelled snapshot: the order is repeated
     until that is done, or until the record expires. Also set on a lost node for a cancelled checkpoint that may have
@@ -135,9 +137,25 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return self.after_commit is AfterCommit.STOP and not self.eviction_cancelled
 
     @property
+    def has_run_on(self) -> bool:
+        """Whether the program may have executed after the snapshot: thawed, or restored from it."""
+        return has_run_on(self.after_commit, eviction_cancelled=self.eviction_cancelled, resumed=self.resumed)
+
+    @property
     def is_periodic(self) -> bool:
         """Whether no scheduler or user waits for it: evictions on its node cancel it."""
         return self.reason == INTERVAL and self.after_commit is AfterCommit.LEAVE_RUNNING
+
+
+def has_run_on(after_commit: AfterCommit | str, *, eviction_cancelled: bool, resumed: bool) -> bool:
+    """Return whether the program of a committed snapshot may have executed after it: files may be ahead of it.
+
+    Args:
+        after_commit: of the checkpoint that made it.
+        eviction_cancelled: the saved workload was thawed after all.
+        resumed: a node was ordered to restore processes from the snapshot.
+    """
+    return after_commit == AfterCommit.LEAVE_RUNNING or eviction_cancelled or resumed
 
 
 class HoldStep(StrEnum):
@@ -215,6 +233,11 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The claimed snapshot, from the choice until the workload has ended."""
     manifest_digest: str = ""
     """The digest recorded by the Checkpoint that created the snapshot; empty if unrecorded."""
+    ran_on: bool | None = None
+    """Whether the program had executed after `snapshot` before this restore, so that files may be ahead of it; None:
+    unknown."""
+    resumed_snapshot: SnapshotRef | None = None
+    """The snapshot from which the node was ordered to restore processes, also if that failed."""
     requested_snapshot: SnapshotRef | None = None
     newest_snapshot: SnapshotRef | None = None
     """The newest snapshot known to be committed at the start; the checkpoint's record may have expired."""

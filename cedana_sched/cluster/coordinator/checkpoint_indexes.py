@@ -86,6 +86,16 @@ class CheckpointsById(Index[tuple[str, str], KnownCheckpoint]):
         ready = (one for one in self.objects_of((namespace, identifier)) if one.status.step is CheckpointStep.READY)
         return tuple(one.snapshot for one in ready if one.snapshot is not None and not one.is_deleted)
 
+    def snapshots_run_on(self, identity: Identity, namespace_uid: str) -> tuple[SnapshotRef, ...]:
+        """Return the identity's snapshots after which its program may have executed, tracked and archived ones."""
+        return tuple(
+            ref
+            for one in self.of_identity.objects_of(identity)
+            if (ref := one.snapshot) is not None
+            and one.has_run_on
+            and may_be_same_namespace(one.spec.namespace_uid, namespace_uid)
+        )
+
     def newest_checkpoint_missed_by(
         self, pod: Pod, identifier: str, index: int | None = None
     ) -> KnownCheckpoint | None:

@@ -48,6 +48,7 @@ from cedana_sched.cluster.coordinator.pods_missed_by_webhook import PodsMissedBy
 from cedana_sched.cluster.coordinator.policies import ClusterPolicies
 from cedana_sched.cluster.coordinator.projection import Projection
 from cedana_sched.cluster.coordinator.rejected_writes import RejectedWrites
+from cedana_sched.cluster.coordinator.resumed_snapshots import ResumedSnapshots
 from cedana_sched.cluster.coordinator.retention_cleanup import RetentionCleanup
 from cedana_sched.cluster.coordinator.scheduling_gates import Gates
 from cedana_sched.cluster.coordinator.scoped_storage_condition import ScopedConditionProbe
@@ -107,6 +108,7 @@ class LeadingCoordinator:
         self._checkpoints = Informer(Watch(api, CHECKPOINTS, KnownCheckpoint), unreadable)
         by_snapshot, by_id = CheckpointsBySnapshot(self._checkpoints), CheckpointsById(self._checkpoints)
         self._retention = RetentionCleanup(api, self._checkpoints, by_snapshot)
+        self._resumed = ResumedSnapshots(api, self._checkpoints, by_snapshot)
         owners = OwnerReferences(self._everywhere)
         self._projection = Projection(
             api,
@@ -219,6 +221,7 @@ class LeadingCoordinator:
                     ("rivals", self._rivals.run()),
                     ("storages", self._storages.run()),
                     ("retention", self._retention.run()),
+                    ("resumed snapshots", self._resumed.run()),
                     ("checkpoint finalizers", self._finalizer.run()),
                     ("events", self._events.run()),
                 )
@@ -288,6 +291,7 @@ class LeadingCoordinator:
         self._alive.on_records_saved(records, forgotten)
         self._excluded.on_records_saved(records, forgotten)
         self._periodic.on_records_saved(records, forgotten)
+        self._resumed.on_records_saved(records, forgotten)
         if self._records_callback is not None:
             self._records_callback(records, forgotten)
 

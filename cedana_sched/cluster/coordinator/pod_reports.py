@@ -183,11 +183,11 @@ class PodReports:
         )
 
     def _starting_report(self, pod: Pod) -> Starting:
-        annotations, identity = pod.metadata.annotations, identity_of(pod)
+        annotations, identity, workload = pod.metadata.annotations, identity_of(pod), workload_of(pod)
         wanted, refused = _parse_requested_snapshot(pod)
         before = self._fencing.predecessor_of(pod) if self._fencing is not None else Predecessor()
         return Starting(
-            workload_of(pod),
+            workload,
             identity,
             self._cluster.policies.policy_of_pod(pod),
             wanted,
@@ -196,6 +196,7 @@ class PodReports:
             newest_snapshot=self._newest_snapshot_of(identity),
             refused=refused,
             predecessor=before.objection,
+            ran_on=self._checkpoints.snapshots_run_on(identity, workload.namespace_uid),
             loss=before.loss,
         )
 

@@ -137,7 +137,7 @@ class RecordRegistry:
         return [self.restores[uid] for uid in self._restores_by_node.uids_of(node)]
 
     def restores_naming(self, identity: Identity, workload: WorkloadRef) -> list[Restore]:
-        """Return the restores in the workload's namespace that claimed or requested a snapshot of this identity."""
+        """Return the restores in the workload's namespace that claimed, resumed or requested a snapshot of this one."""
         return _filter_by_namespace(self.restores, self._restores_naming.uids_of(identity), workload)
 
     def latest_restore_of_workload(self, workload_uid: str) -> Restore | None:
@@ -308,4 +308,5 @@ def _filter_by_namespace(records: Mapping[str, Placed], uids: Iterable[str], wor
 
 
 def _named_identities(restore: Restore) -> set[Identity]:
-    return {ref.identity for ref in (restore.snapshot, restore.requested_snapshot) if ref is not None}
+    named = (restore.snapshot, restore.resumed_snapshot, restore.requested_snapshot)
+    return {ref.identity for ref in named if ref is not None}

@@ -29,6 +29,8 @@ MOST_FAILURES = 200
 
 IRREVERSIBLE_RESTORE_STEPS = frozenset({RestoreStep.STARTING_COLD, RestoreStep.FAILING_WORKLOAD})
 """Irreversible steps; these wait for the node's confirmation, also past the deadline."""
+BEFORE_RESTORING = frozenset({RestoreStep.WAITING, RestoreStep.STAGING})
+"""Steps from which another snapshot may still be chosen."""
 _CONTINUED = frozenset({RestoreStep.RESTORING, RestoreStep.RUNNING})
 _EVICTED = frozenset({Verdict.COMMITTED, Verdict.EVICT})
 
@@ -42,7 +44,7 @@ def order_of(restore: Restore) -> Order | None:
     if restore.step is RestoreStep.STAGING and restore.snapshot is not None:
         return Stage(uid, workload, restore.snapshot, restore.manifest_digest)
     if restore.step is RestoreStep.RESTORING and restore.snapshot is not None:
-        return RestoreSnapshot(uid, workload, restore.snapshot, restore.manifest_digest)
+        return RestoreSnapshot(uid, workload, restore.snapshot, restore.manifest_digest, restore.ran_on)
     if restore.step is RestoreStep.STARTING_COLD or (is_unconfirmed(restore) and restore.cold):
         return StartCold(uid, workload, restore.failure)
     if restore.step is RestoreStep.FAILING_WORKLOAD or is_unconfirmed(restore):
@@ -88,6 +90,8 @@ class TransientState:
     """The wait for the end of its predecessor."""
     is_promised: bool = False
     """Started on behalf of a snapshot that the registry may not contain."""
+    ran_on: tuple[SnapshotRef, ...] = ()
+    """Snapshots after which its program has executed, as reported."""
     loss: str | None = None
     """How its predecessor was lost with its node, if the policy does not restore then."""
     rival: str | None = None
@@ -114,7 +118,9 @@ class RestoreSteps:
         moved = self._registry.take_transition(restore, cause, self._turn.now, **changes)
         if moved is None:
             return None
-        self.transient.pop(moved.uid, None)
+        before = self.transient.pop(moved.uid, None)
+        if before is not None and moved.step in BEFORE_RESTORING:
+            self.transient[moved.uid].ran_on = before.ran_on
         self.wants.drop(moved.uid)
         self._turn.stop_repeating(moved.uid)
         if cause is Cause.WORKLOAD_FAILED:

@@ -15,12 +15,14 @@ from cedana_sched.adapter.contract import Ended, Starting
 from cedana_sched.coordinator.core import restore_obstacles, user_events
 from cedana_sched.coordinator.core.record_registry import holds_identity, is_unconfirmed
 from cedana_sched.coordinator.core.restore_steps import (
+    BEFORE_RESTORING,
     IRREVERSIBLE_RESTORE_STEPS,
     RestoreSteps,
     inherited_failures,
     lookup_order_of,
     order_of,
 )
+from cedana_sched.coordinator.core.run_on import has_run_on, mark_resumed
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.identity import SnapshotRef
@@ -96,6 +98,7 @@ class Restores:
         )
         restore = replace(restore, quick_failures=inherited_failures(self._registry, restore))
         self._registry.add(restore, self._turn.now, f"{adapter} starts {report.workload.name}")
+        self._note_what_ran_on(restore, report)
         self._refuse_if_rival_runs(restore, report)
 
     def apply_answer(self, outcome: RestoreOutcome) -> None:
@@ -219,6 +222,7 @@ class Restores:
 
     def _refresh_waiting_restore(self, restore: Restore, report: Starting) -> Restore:
         """Refresh `predecessor`, and `newest_snapshot`: a user may have deleted snapshots on purpose meanwhile."""
+        self._note_what_ran_on(restore, report)
         self._publish_lasting_wait(restore, report)
         known = (restore.newest_snapshot, restore.predecessor)
         if restore.step is not RestoreStep.WAITING or known == (report.newest_snapshot, report.predecessor):
@@ -232,6 +236,10 @@ class Restores:
             self._registry.mark_for_reconciliation(restore.uid)
             restore = self._steps.extend_for_wait(restore)  # the wait does not count
         return restore
+
+    def _note_what_ran_on(self, restore: Restore, report: Starting) -> None:
+        if restore.step in BEFORE_RESTORING:
+            self._steps.transient[restore.uid].ran_on = report.ran_on
 
     def _end_wait_for_report(self, restore: Restore) -> None:
         notes = self._steps.transient[restore.uid]
@@ -281,7 +289,9 @@ class Restores:
     # -- answers
 
     def _on_staged(self, restore: Restore, _: Staged) -> None:
-        self._steps.take_transition(restore, Cause.STAGED)
+        moved = self._steps.take_transition(restore, Cause.STAGED, resumed_snapshot=restore.snapshot)
+        if moved is not None:
+            mark_resumed(self._registry, moved)
 
     def _on_restore_succeeded(self, restore: Restore, _: RestoreSucceeded) -> None:
         self._steps.take_transition(
@@ -356,7 +366,10 @@ class Restores:
             self.set_next_timer(restore)
         else:
             manifest = restore_obstacles.manifest_digest_of(self._registry, restore, snapshot)
-            self._steps.take_transition(restore, Cause.CHOSEN, snapshot=snapshot, manifest_digest=manifest)
+            ran_on = has_run_on(self._registry, snapshot, restore.workload, notes.ran_on)
+            self._steps.take_transition(
+                restore, Cause.CHOSEN, snapshot=snapshot, manifest_digest=manifest, ran_on=ran_on
+            )
 
     def _repeat_lookup_if_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
         """Return whether to repeat the lookup because the answer predates a known commit."""

@@ -12,8 +12,7 @@ from cedana_sched.kube.builtin_kinds import Metadata, read_time
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PartialStruct, PodRef, SnapshotName, intern_texts
 from cedana_sched.model.identity import Identity, SnapshotRef
 from cedana_sched.model.objects import names
-from cedana_sched.model.preemption import AfterCommit
-from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, Phase
+from cedana_sched.model.records import TERMINAL_CHECKPOINT_STEPS, CheckpointStep, Phase, has_run_on
 from cedana_sched.model.texts import truncate_text
 
 _LEAVES_NOTHING = frozenset({CheckpointStep.ABORTING, CheckpointStep.FAILED})
@@ -106,6 +105,7 @@ class KnownSpec(CheckpointSpec, frozen=True):
 class KnownStatus(CheckpointStatus, frozen=True):
     unconfirmed: bool = False
     eviction_cancelled: bool = False
+    resumed: bool = False
     cancelled: bool = False
     freeze_time: str | None = None
     completion_time: str | None = None
@@ -140,8 +140,13 @@ class KnownCheckpoint(Checkpoint, frozen=True):
 
     @property
     def has_pod_run_on(self) -> bool:
-        """Whether the pod was thawed after the commit, and has work that the snapshot lacks."""
-        return self.spec.after_commit == AfterCommit.LEAVE_RUNNING or self.status.eviction_cancelled
+        """Whether the saved pod was thawed after the commit, and has work that the snapshot lacks."""
+        return has_run_on(self.spec.after_commit, eviction_cancelled=self.status.eviction_cancelled, resumed=False)
+
+    @property
+    def has_run_on(self) -> bool:
+        """Whether the saved pod, or one that was restored from the snapshot, may have executed after it."""
+        return self.has_pod_run_on or self.status.resumed
 
     @property
     def manifest_digest(self) -> str:

@@ -139,6 +139,8 @@ class CheckpointStatus(ReportedStatus):
     """The pod stays frozen, and is killed when it is deleted."""
     eviction_cancelled: bool = False
     """The pod was not evicted, and runs on past its snapshot."""
+    resumed: bool = False
+    """Whether a pod was restored from the snapshot, or at least its node was ordered to."""
     unconfirmed: bool = False
     cleanup_pending: bool = False
     """The pod runs on; the snapshot that the cancelled checkpoint may have stored is still to be removed."""

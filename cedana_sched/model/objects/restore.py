@@ -49,6 +49,11 @@ class RestoreStatus(ReportedStatus):
     """The claimed snapshot."""
     manifest_digest: ManifestDigest | None = None
     """The digest recorded by the Checkpoint that created the snapshot."""
+    ran_on: bool | None = None
+    """Whether the program had executed after the snapshot before, so that files in volumes may be ahead of it; absent
+    if unknown."""
+    resumed_snapshot: SnapshotName | None = None
+    """The snapshot that the node was ordered to restore, also if that failed."""
     newest_snapshot: SnapshotName | None = None
     """The newest snapshot known to be committed when the pod started; absent if none was."""
     incarnation: int = 0
