@@ -71,6 +71,8 @@ class SnapshotSchedule:
         """By key of the set: not earlier than this. Spreads what was overdue when it was first seen."""
         self._busy: dict[str, str] = {}
         """Node by uid of the checkpoint in progress there: a periodic one, or one for an eviction."""
+        self._stopped_by: dict[str, str] = {}
+        """Uid of the workload by uid of the checkpoint that has stopped it: nothing to save until it is thawed."""
         self._rests_until: dict[str, float] = {}
         self._reported: dict[str, tuple[float, tuple[str, ...]]] = {}
         """Time and nodes by uid of a signal that has no record yet."""
@@ -81,14 +83,18 @@ class SnapshotSchedule:
             if isinstance(record, Checkpoint):
                 self._reported.pop(record.signal_uid, None)
                 self._note_node(record)
+                self._note_stop(record)
                 self._note_attempt(record)
         for record in forgotten:
             self._busy.pop(record.uid, None)
+            self._stopped_by.pop(record.uid, None)
 
     def find_due(self, running: Iterable[RunningWorkload], now: float) -> DueSnapshots:
         """Return what is due; each is returned once."""
-        sets = _sets_of(running)
-        self._drop_all_but(sets)
+        known = _sets_of(running)
+        self._drop_all_but(known)
+        stopped = set(self._stopped_by.values())
+        sets = {key: members for key, members in known.items() if stopped.isdisjoint(_uids_of(members))}
         self._reported = {uid: one for uid, one in self._reported.items() if now < one[0] + REPORT_SECONDS}
         due_at = {key: self._due_at(key, members, now) for key, members in sets.items()}
         busy = {node for _, of_signal in self._reported.values() for node in of_signal}.union(self._busy.values())
@@ -144,6 +150,12 @@ class SnapshotSchedule:
             rest = took * (1 / MOST_BUSY_SHARE - 1)
             self._rests_until[node] = max(self._rests_until.get(node, 0.0), checkpoint.finished_at + rest)
 
+    def _note_stop(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.step is CheckpointStep.READY and checkpoint.is_stopped_after_commit:
+            self._stopped_by[checkpoint.uid] = checkpoint.workload.uid
+        else:
+            self._stopped_by.pop(checkpoint.uid, None)
+
     def _note_attempt(self, checkpoint: Checkpoint) -> None:
         if not checkpoint.is_terminal or checkpoint.is_stopped_after_commit:
             return
@@ -171,6 +183,10 @@ def _sets_of(running: Iterable[RunningWorkload]) -> dict[str, list[RunningWorklo
     for one in running:
         sets.setdefault(one.victim.gang or one.victim.workload.uid, []).append(one)
     return sets
+
+
+def _uids_of(members: Iterable[RunningWorkload]) -> Iterable[str]:
+    return (one.victim.workload.uid for one in members)
 
 
 def _fraction_of(key: str) -> float:

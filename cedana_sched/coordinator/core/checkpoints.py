@@ -348,6 +348,9 @@ class Checkpoints:
             return True
         restore = self._registry.latest_restore_of_workload(member.workload.uid)
         if stopped := self._registry.stopping_checkpoint_of(member.workload.uid):
+            if member.is_periodic:  # its readers would rely on the stop, which may still be cancelled
+                self._steps.fail(member, Cause.CANCELLED, f"it is saved as {stopped.snapshot}, and stopped")
+                return True
             self._join(member, stopped)
             return False
         if restore is not None and restore.step in TERMINAL_RESTORE_STEPS and not is_unconfirmed(restore):
@@ -384,11 +387,15 @@ class Checkpoints:
         )
 
     def _is_relied_on(self, checkpoint: Checkpoint) -> bool:
-        """Return whether another preemption or a restore already depends on this snapshot and the workload's stop."""
+        """Return whether another preemption or a restore already depends on this snapshot and the workload's stop.
+
+        A snapshot on request depends only on the former.
+        """
         others = (
             one for one in self._registry.checkpoints_of_workload(checkpoint.workload.uid) if one.uid != checkpoint.uid
         )
-        if any(one.step is CheckpointStep.READY and one.snapshot == checkpoint.snapshot for one in others):
+        ready = (one for one in others if one.step is CheckpointStep.READY and one.snapshot == checkpoint.snapshot)
+        if any(one.is_stopped_after_commit for one in ready):
             return True
         returns = self._registry.restores_of_identity(checkpoint.identity, checkpoint.workload)
         return any(one.snapshot == checkpoint.snapshot for one in returns)

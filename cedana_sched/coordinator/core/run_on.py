@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from cedana_sched.coordinator.core.record_registry import RecordRegistry
 from cedana_sched.model.identity import SnapshotRef
-from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, WorkloadRef
 from cedana_sched.model.records import Restore
 
 
@@ -33,9 +33,10 @@ def has_run_on(
     checkpoints = registry.checkpoints_of_identity(snapshot.identity, workload)
     made = [one for one in checkpoints if one.snapshot == snapshot]
     restores = registry.restores_naming(snapshot.identity, workload)
-    if any(one.has_run_on for one in made) or any(one.resumed_snapshot == snapshot for one in restores):
+    if any(one.resumed_snapshot == snapshot for one in restores):
         return True
-    return False if made else None
+    stopped = [one for one in made if one.after_commit is AfterCommit.STOP]  # a checkpoint on request may share theirs
+    return any(one.has_run_on for one in stopped or made) if made else None
 
 
 def mark_resumed(registry: RecordRegistry, restore: Restore) -> None:

@@ -182,6 +182,20 @@ def test_nothing_begins_on_a_node_that_saves_for_an_eviction() -> None:
     assert len(calendar.due()) == 1
 
 
+def test_one_that_is_saved_and_stopped_is_due_once_it_is_thawed() -> None:
+    calendar = Calendar([running(policy=POLICY)], now=START + 10_000)
+    signal = Signal("s1", "kueue", (running().victim,), "Preempted", calendar.now)
+    stopped = saved(signal)
+    calendar.schedule.on_records_saved([stopped])
+    assert calendar.due() == ()
+    calendar.now += 5_000
+    assert calendar.due() == ()
+    calendar.schedule.on_records_saved([replace(stopped, eviction_cancelled=True)])
+    calendar.due()  # what is overdue is spread over an interval
+    calendar.now += 600
+    assert len(calendar.due()) == 1
+
+
 def test_each_failure_doubles_the_interval_until_one_is_saved() -> None:
     calendar = Calendar([running(saved_at=START)])
     first = calendar.next()

@@ -80,6 +80,34 @@ def test_a_backup_on_request_does_not_give_way() -> None:
     assert core.step("b1.w1.1") == "Freezing"
 
 
+def saved_and_frozen() -> Told:
+    """Its eviction was released, and its scheduler has not deleted it."""
+    return Told().running().preempt().frozen().committed().killed(still_frozen=True)
+
+
+def test_it_does_not_count_on_a_workload_that_is_saved_and_stopped() -> None:
+    core = saved_and_frozen().interval_passed()
+    failed = core.saved["p1.w1.1"]
+    assert isinstance(failed, Checkpoint)
+    assert (failed.step, failed.verdict, failed.snapshot) == ("Failed", "NotNeeded", None)
+    assert failed.failure == "it is saved as bio/md/0/main@1, and stopped"
+
+
+def test_a_workload_that_is_not_evicted_after_all_is_thawed_whoever_wanted_snapshots_meanwhile() -> None:
+    assert saved_and_frozen().interval_passed().cancel().orders() == ["Thaw s1.w1.1"]
+    on_request = saved_and_frozen().preempt(after_commit=AfterCommit.LEAVE_RUNNING, uid="b1")
+    assert on_request.step("b1.w1.1") == "Ready"
+    assert on_request.cancel().orders() == ["Thaw s1.w1.1"]
+
+
+def test_a_gang_of_which_one_is_saved_and_stopped_is_not_saved() -> None:
+    core = Told().running("w2", OTHER, node="n2").running()
+    core.preempt().frozen().committed().killed(still_frozen=True)
+    core.interval_passed(victim("w2", OTHER, gang="g", node="n2"), victim(gang="g"))
+    assert core.orders() == []
+    assert {core.step("p1.w1.1"), core.step("p1.w2.1")} == {"Failed"}
+
+
 def test_a_restarted_coordinator_goes_on_with_it() -> None:
     core = Told().running().interval_passed().frozen("p1.w1.1").restart()
     assert "Dump p1.w1.1" in core.orders()

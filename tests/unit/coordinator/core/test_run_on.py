@@ -44,6 +44,11 @@ def spared() -> Told:
     return Told().running().preempt().frozen().committed().killed(still_frozen=True).cancel()
 
 
+def shared() -> Told:
+    frozen = Told().running().preempt().frozen().committed().killed(still_frozen=True)
+    return frozen.preempt(after_commit=AfterCommit.LEAVE_RUNNING, uid="b1")
+
+
 STORIES: list[tuple[str, Callable[[], Told], bool | None]] = [
     ("nothing was saved", Told, None),
     ("evicted", saved, False),
@@ -51,6 +56,7 @@ STORIES: list[tuple[str, Callable[[], Told], bool | None]] = [
     ("evicted, and its successor fetches", staging, False),
     ("fetched, and the successor ended before it was restored", lambda: staging().ended("w2"), False),
     ("periodic", periodic, True),
+    ("evicted, and a snapshot was requested meanwhile", shared, False),
     ("its eviction is being cancelled", spared, True),
     ("its eviction was cancelled", lambda: spared().tell(Thawed("s1.w1.1")), True),
     ("its eviction was cancelled, and the workload has ended", lambda: spared().tell(Thawed("s1.w1.1")).ended(), True),
