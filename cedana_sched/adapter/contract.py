@@ -33,6 +33,14 @@ class PreemptionCancelled(msgspec.Struct, frozen=True, tag=True):
     """A clause for Events and records."""
 
 
+class LastSaved(msgspec.Struct, frozen=True, tag=True):
+    """A workload that was saved."""
+
+    workload_uid: str
+    began_at: float
+    """When its checkpoint began (epoch seconds)."""
+
+
 class Starting(msgspec.Struct, frozen=True, tag=True):
     """A workload with an identity was bound to a node; it waits for the decision between restore and cold start."""
 
@@ -62,7 +70,9 @@ class Starting(msgspec.Struct, frozen=True, tag=True):
     """Snapshots of its identity after which its program has executed, as far as known (`model.records.has_run_on`)."""
     loss: str | None = None
     """How an earlier workload of its identity was lost with its node, so that the policy's `on_node_loss` applies; None
-    if it was not."""
+    if it was not, or if a Restore shows it."""
+    saved: LastSaved | None = None
+    """The workload of `newest_snapshot`, which may have run without a Restore; None: unknown."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

@@ -253,6 +253,9 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Snapshots that the node could not read completely; an older one is looked up."""
     lost_with_node: bool = False
     """Whether the workload ended because its node was lost, with all work since its last snapshot."""
+    loss: str | None = None
+    """How an earlier workload of its identity was lost with its node; nothing had run under the identity since then.
+    Handed on until a workload has run."""
     quick_failures: tuple[SnapshotRef, ...] = ()
     """Snapshots whose program failed soon after a restore, once per failure. Every restore inherits those of the
     identity's previous restore."""

@@ -17,7 +17,9 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from cedana_sched.adapter.contract import LastSaved
 from cedana_sched.adapter.protected_pods import find_identity
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
 from cedana_sched.cluster.coordinator.seen_pod_ends import SeenPodEnds
@@ -40,6 +42,7 @@ KUBELET_SECONDS = 60.0
 _DEADLINE: Final = CheckpointPolicy.model_fields["deadline_seconds"].alias or ""
 _STOPPED: Final = frozenset({CheckpointStep.COMMITTED, CheckpointStep.KILLING, CheckpointStep.READY})
 """After a failure in its gang, the pod of a committed checkpoint executes again."""
+_COMPLETING: Final = _STOPPED - {CheckpointStep.READY}
 
 
 class Objection(msgspec.Struct, frozen=True):
@@ -58,6 +61,8 @@ class Predecessor(msgspec.Struct, frozen=True):
     """Why it may still run, and the remedy; None if it does not."""
     loss: str | None = None
     """How it was lost with its node; None if it was not, or has executed nothing after its snapshot."""
+    saved: LastSaved | None = None
+    """The pod of the newest snapshot."""
 
 
 class PodFencing:
@@ -147,8 +152,14 @@ class PodFencing:
         snapshot = self._checkpoints.newest_ready_checkpoint_of(identity, namespace_uid)
         restore = self._last_run_restore(identity, namespace_uid)
         if restore is not None and _ran_after(restore, snapshot):
-            return self._restored_predecessor(restore, snapshot, pod)
-        return self._saved_predecessor(identity, snapshot, pod) if snapshot is not None else Predecessor()
+            before, uid = self._restored_predecessor(restore, snapshot, pod), restore.workload.uid
+        elif snapshot is not None:
+            before, uid = self._saved_predecessor(identity, snapshot, pod), snapshot.spec.pod_ref.uid
+        else:
+            return Predecessor()
+        if before.loss is not None and self._is_being_saved(identity, uid):
+            before = Predecessor(before.objection or "the checkpoint of the earlier pod is being completed")
+        return replace(before, saved=_last_saved(snapshot))
 
     def _is_ending(self, pod: Pod) -> bool:
         """Whether the pod is about to end, and executes until then."""
@@ -167,6 +178,13 @@ class PodFencing:
             and one.status.step in _STOPPED
             and not one.has_pod_run_on
             for one in known
+        )
+
+    def _is_being_saved(self, identity: Identity, pod_uid: str) -> bool:
+        """Whether the pod is saved and stopped, unless its gang fails: then it was lost."""
+        return any(
+            one.spec.pod_ref.uid == pod_uid and one.status.step in _COMPLETING and not one.has_pod_run_on
+            for one in self._checkpoints.of_identity.objects_of(identity)
         )
 
     def _objection_to_ending(self, pod: Pod) -> str:
@@ -218,6 +236,12 @@ class PodFencing:
 def has_node_gone(node: Node | None) -> bool:
     """Whether a node has no object, or was declared out of service: none of its pods runs any more."""
     return node is None or node.is_out_of_service
+
+
+def _last_saved(snapshot: KnownCheckpoint | None) -> LastSaved | None:
+    if snapshot is None or snapshot.began_at is None:
+        return None
+    return LastSaved(snapshot.spec.pod_ref.uid, snapshot.began_at)
 
 
 def _identity_of_restore(restore: OrderedObject) -> Identity | None:

@@ -198,6 +198,7 @@ class PodReports:
             predecessor=before.objection,
             ran_on=self._checkpoints.snapshots_run_on(identity, workload.namespace_uid),
             loss=before.loss,
+            saved=before.saved,
         )
 
     def _newest_snapshot_of(self, identity: Identity) -> SnapshotRef | None:

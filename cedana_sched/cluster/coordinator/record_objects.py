@@ -301,6 +301,7 @@ def _restore_status(record: Restore) -> Object:
         completion_time=_to_timestamp(record.finished_at),
         damaged=tuple(_to_snapshot_name(ref) for ref in record.damaged),
         lost_with_node=record.lost_with_node,
+        loss=record.loss,
         quick_failures=tuple(_to_snapshot_name(ref) for ref in record.quick_failures),
         conditions=restore_conditions(record),
     )
@@ -331,6 +332,7 @@ def _to_restore(namespace: str, spec: RestoreSpec, status: RestoreStatus) -> Res
         finished_at=_to_epoch_seconds(status.completion_time),
         damaged=_to_snapshot_references(namespace, status.damaged),
         lost_with_node=status.lost_with_node,
+        loss=status.loss,
         quick_failures=_to_snapshot_references(namespace, status.quick_failures),
     )
 

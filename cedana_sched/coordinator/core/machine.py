@@ -20,6 +20,7 @@ from cedana_sched.coordinator.core.events import (
 )
 from cedana_sched.coordinator.core.holds import Holds
 from cedana_sched.coordinator.core.instructions import Instruction, Persist, record_uid_of
+from cedana_sched.coordinator.core.losses import clear_loss_of_saved
 from cedana_sched.coordinator.core.record_registry import RecordRegistry
 from cedana_sched.coordinator.core.restores import Restores
 from cedana_sched.coordinator.core.turn import SET_BACK_SECONDS, Timing, Turn, has_future_record
@@ -194,6 +195,8 @@ class Core:
     def _reconcile_after_checkpoint(self, checkpoint: Checkpoint) -> None:
         if checkpoint.is_terminal:
             stopped_by = self._turn.registry.stopping_checkpoint_of(checkpoint.workload.uid)
+            if stopped_by is not None:
+                clear_loss_of_saved(self._turn.registry, checkpoint.workload.uid)
             # a pending kill may be cancelled until the workload's end is reported
             if stopped_by is not None and not stopped_by.kill_pending:
                 self._restores.on_workload_ended(checkpoint.workload.uid)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from cedana_sched.adapter.contract import Ended
+from cedana_sched.adapter.contract import Ended, LastSaved
 from cedana_sched.coordinator.core import restore_obstacles, user_events
 from cedana_sched.coordinator.core.indexes import AwaitedClaims
+from cedana_sched.coordinator.core.losses import inherited_loss, is_loss_of_latest
 from cedana_sched.coordinator.core.record_registry import RecordRegistry, is_unconfirmed
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
@@ -92,8 +93,8 @@ class TransientState:
     """Started on behalf of a snapshot that the registry may not contain."""
     ran_on: tuple[SnapshotRef, ...] = ()
     """Snapshots after which its program has executed, as reported."""
-    loss: str | None = None
-    """How its predecessor was lost with its node, if the policy does not restore then."""
+    saved: LastSaved | None = None
+    """The workload that was saved last, as reported."""
     rival: str | None = None
     """Why the restore is refused once its workload's own checkpoint is terminal."""
     tries: int = 0
@@ -121,6 +122,7 @@ class RestoreSteps:
         before = self.transient.pop(moved.uid, None)
         if before is not None and moved.step in BEFORE_RESTORING:
             self.transient[moved.uid].ran_on = before.ran_on
+            self.transient[moved.uid].saved = before.saved
         self.wants.drop(moved.uid)
         self._turn.stop_repeating(moved.uid)
         if cause is Cause.WORKLOAD_FAILED:
@@ -140,9 +142,11 @@ class RestoreSteps:
         counted = self._failures_after(restore, known, ended)
         may_have_run = not is_waiting and restore.step is not RestoreStep.STAGING
         is_lost = may_have_run and (cause is Cause.NODE_LOST or (ended is not None and ended.lost_with_node))
-        moved = self.take_transition(
-            restore, cause, finished_at=self._turn.now, quick_failures=counted, lost_with_node=is_lost
-        )
+        is_saved = self._registry.stopping_checkpoint_of(restore.workload.uid) is not None
+        changes = {"quick_failures": counted, "lost_with_node": is_lost and not is_saved}
+        if is_waiting and not restore_obstacles.checkpoints_awaited_by(self._registry, restore):
+            changes["loss"] = self.inherited_loss(restore)
+        moved = self.take_transition(restore, cause, finished_at=self._turn.now, **changes)
         if moved is not None and moved.quarantined_snapshots - restore.quarantined_snapshots:
             self._turn.publish(user_events.snapshot_quarantined_event(moved))
 
@@ -156,6 +160,10 @@ class RestoreSteps:
             self.take_transition(restore, Cause.START_COLD, cold=True, failure=why, snapshot=snapshot)
         else:
             self.take_transition(restore, Cause.GIVE_UP, failure=why, snapshot=snapshot)
+
+    def inherited_loss(self, restore: Restore) -> str | None:
+        """Return the loss that the policy's `on_node_loss` is about; None if there is none."""
+        return inherited_loss(self._registry, restore, self.transient[restore.uid].saved)
 
     def apply_loss_policy(self, restore: Restore, loss: str) -> None:
         """Start cold or fail after the loss of a node, as the policy's `on_node_loss` requires."""
@@ -185,7 +193,7 @@ class RestoreSteps:
         """Drop an expired record; it expires late enough for a later restore to know of its failures and its loss."""
         timing = self._turn.timing
         is_last = self._registry.restores_of_identity(restore.identity, restore.workload)[-1].uid == restore.uid
-        matters_to_next = is_last and (restore.lost_with_node or bool(restore.quick_failures))
+        matters_to_next = (is_last and bool(restore.quick_failures)) or is_loss_of_latest(self._registry, restore)
         at = finished_at + (timing.remember_deaths if matters_to_next else timing.remember)
         if self._turn.now < at:
             self._turn.timers.set(restore.uid, at)

@@ -98,7 +98,7 @@ class Restores:
         )
         restore = replace(restore, quick_failures=inherited_failures(self._registry, restore))
         self._registry.add(restore, self._turn.now, f"{adapter} starts {report.workload.name}")
-        self._note_what_ran_on(restore, report)
+        self._note_snapshots(restore, report)
         self._refuse_if_rival_runs(restore, report)
 
     def apply_answer(self, outcome: RestoreOutcome) -> None:
@@ -139,7 +139,7 @@ class Restores:
         order = order_of(restore)
         if order is not None:
             self._turn.send_order(restore.uid, restore.workload.node, order)
-        elif restore.step is RestoreStep.WAITING:  # no record has a refusal, or the loss of a node
+        elif restore.step is RestoreStep.WAITING:  # no record has a refusal
             self._steps.transient[restore.uid].awaits_report = True
         self.set_next_timer(restore)
 
@@ -194,14 +194,23 @@ class Restores:
                 self._steps.wants.add(restore.uid, restore.requested_snapshot)
             if notes.is_finding:
                 self._stop_finding(restore)
-        elif notes.loss and restore.requested_snapshot is None:
-            self._steps.apply_loss_policy(restore, notes.loss)
+        elif (loss := self._recorded_loss(restore)) is not None:
+            self._steps.apply_loss_policy(self._registry.restores[restore.uid], loss)
         elif not notes.is_finding:
+            restore = self._registry.restores[restore.uid]
             notes.is_finding = True
             if notes.awaits_checkpoint or notes.awaits_end:  # time spent waiting does not count
                 notes.awaits_checkpoint = notes.awaits_end = False
                 restore = self._steps.extend_for_wait(restore)
             self._find(restore)
+
+    def _recorded_loss(self, restore: Restore) -> str | None:
+        """Record the loss that the restore inherits; return it if the policy does not restore then."""
+        loss = self._steps.inherited_loss(restore)
+        if loss != restore.loss:
+            self._registry.update(replace(restore, loss=loss))
+        is_restored = restore.policy.on_node_loss is OnNodeLoss.RESTORE or restore.requested_snapshot is not None
+        return None if is_restored else loss
 
     def recheck_waiting(self, changed: Checkpoint | Restore) -> None:
         """Re-evaluate restores that may have waited for this checkpoint or restore."""
@@ -222,7 +231,7 @@ class Restores:
 
     def _refresh_waiting_restore(self, restore: Restore, report: Starting) -> Restore:
         """Refresh `predecessor`, and `newest_snapshot`: a user may have deleted snapshots on purpose meanwhile."""
-        self._note_what_ran_on(restore, report)
+        self._note_snapshots(restore, report)
         self._publish_lasting_wait(restore, report)
         known = (restore.newest_snapshot, restore.predecessor)
         if restore.step is not RestoreStep.WAITING or known == (report.newest_snapshot, report.predecessor):
@@ -237,9 +246,10 @@ class Restores:
             restore = self._steps.extend_for_wait(restore)  # the wait does not count
         return restore
 
-    def _note_what_ran_on(self, restore: Restore, report: Starting) -> None:
+    def _note_snapshots(self, restore: Restore, report: Starting) -> None:
         if restore.step in BEFORE_RESTORING:
-            self._steps.transient[restore.uid].ran_on = report.ran_on
+            notes = self._steps.transient[restore.uid]
+            notes.ran_on, notes.saved = report.ran_on, report.saved
 
     def _end_wait_for_report(self, restore: Restore) -> None:
         notes = self._steps.transient[restore.uid]
@@ -266,8 +276,9 @@ class Restores:
         notes = self._steps.transient[restore.uid]
         if report.continues:
             notes.is_promised = True
-        if report.loss is not None and restore.policy.on_node_loss is not OnNodeLoss.RESTORE:
-            notes.loss = report.loss
+        if report.loss is not None and restore.loss is None:
+            restore = replace(restore, loss=report.loss)
+            self._registry.update(restore)
             self._registry.mark_for_reconciliation(restore.uid)
         if report.refused is not None:
             notes.rival = report.refused

@@ -69,6 +69,9 @@ class RestoreStatus(ReportedStatus):
     """Snapshots that the node could not read completely."""
     lost_with_node: bool = False
     """Whether the pod ended because its node was lost; then `onNodeLoss` applies to its successor."""
+    loss: str | None = None
+    """How an earlier pod of its identity was lost with its node, if no other one had run since then: `onNodeLoss`
+    applies. Later Restores inherit it until a pod has run."""
     quick_failures: tuple[SnapshotName, ...] = ()
     """Snapshots whose program failed soon after a restore, once per failure; a snapshot with enough of them is
     quarantined."""

@@ -88,6 +88,7 @@ RESTORE = Restore(
     running_at=1_800_000_703.5,
     finished_at=1_800_000_800.0,
     lost_with_node=True,
+    loss="node node-1 was lost with md-0",
     ran_on=False,
     resumed_snapshot=SnapshotRef(_ID, 12),
     quick_failures=(SnapshotRef(_ID, 12), SnapshotRef(Identity("bio", "older", 3), 2)),

@@ -250,6 +250,26 @@ def test_a_restored_pod_that_was_saved_and_stopped_has_lost_nothing() -> None:
     assert field.loss() is None
 
 
+@pytest.mark.parametrize("step", ["Committed", "Killing"])
+@pytest.mark.parametrize("restores", [(), (restored(step="Ended", lost=True),)], ids=["started", "restored"])
+def test_nothing_is_lost_while_a_saved_pod_waits_for_its_gang(step: str, restores: tuple[OrderedObject, ...]) -> None:
+    saving = snapshot(2, after="Stop", step=step)
+    field = Field(NEW, checkpoints=(snapshot(), saving), restores=restores)
+    assert (field.start(), field.loss()) == ("the checkpoint of the earlier pod is being completed", None)
+    saved = Field(NEW, checkpoints=(snapshot(), snapshot(2, after="Stop")), restores=restores)
+    assert (saved.start(), saved.loss()) == (None, None)
+    failed = Field(NEW, checkpoints=(snapshot(), snapshot(2, after="Stop", step="Failed")), restores=restores)
+    assert failed.start() is None
+    assert failed.loss() is not None
+
+
+def test_who_was_saved_last_is_reported_and_since_when() -> None:
+    assert Field(NEW).fencing.predecessor_of(NEW).saved is None
+    mine = Field(NEW, checkpoints=(snapshot(), snapshot(2, "later"))).fencing.predecessor_of(NEW).saved
+    assert mine is not None
+    assert (mine.workload_uid, mine.began_at) == ("uid-of-later", NOW - 3 * 3600)
+
+
 def test_a_pod_that_ran_itself_since_then_does_not_ask_about_its_predecessor() -> None:
     mine = restored("new", since="2026-05-01T12:30:00Z")
     assert Field(NEW, restores=(restored(step="Ended", lost=True), mine)).loss() is None

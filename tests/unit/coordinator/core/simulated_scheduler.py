@@ -13,19 +13,20 @@ import msgspec
 from cedana_sched.adapter.contract import Ended, Preempted, PreemptionCancelled, Report, Starting
 from cedana_sched.coordinator.core import Core, Event, HoldPlaced, ReleaseDone, ReleaseFailed
 from cedana_sched.model.identity import Identity, SnapshotRef
-from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure, OnRestoreFailure
+from cedana_sched.model.policy import CheckpointPolicy, OnCheckpointFailure, OnNodeLoss, OnRestoreFailure
 from cedana_sched.model.preemption import INTERVAL, AfterCommit, Release, Signal, Verdict, Victim, WorkloadRef
 from cedana_sched.model.records import HoldStep
 from tests.unit.coordinator.core.simulated_node import BrokenInvariantError, World
 
 POLICIES = (
     CheckpointPolicy(deadline_seconds=20, restore_deadline_seconds=30),
-    CheckpointPolicy(deadline_seconds=5, restore_deadline_seconds=8),
+    CheckpointPolicy(deadline_seconds=5, restore_deadline_seconds=8, on_node_loss=OnNodeLoss.COLD_START),
     CheckpointPolicy(
         deadline_seconds=12,
         restore_deadline_seconds=15,
         on_checkpoint_failure=OnCheckpointFailure.KEEP_RUNNING,
         on_restore_failure=OnRestoreFailure.FAIL,
+        on_node_loss=OnNodeLoss.FAIL,
     ),
 )
 IDENTITIES = (Identity("bio", "md", 0), Identity("bio", "md", 1), Identity("ml", "md", 0), Identity("bio", "solo", 0))

@@ -43,6 +43,7 @@ from cedana_sched.model.records import (
     Restore,
     RestoreStep,
 )
+from tests.unit.coordinator.core.expected_losses import ExpectedLosses
 from tests.unit.coordinator.core.simulated_node import BrokenInvariantError, SimulatedAgent, World
 from tests.unit.coordinator.core.simulated_scheduler import SimulatedScheduler
 
@@ -90,6 +91,7 @@ class Simulation:
         self.cold: set[str] = set()
         self.crashed: set[str] = set()
         """Workloads of which it is counted."""
+        self.losses = ExpectedLosses()
 
     # -- the schedule
 
@@ -248,6 +250,7 @@ class Simulation:
         self.note("event", event)
         self.count_crash(event)
         self.carry_out(self.core.handle(event, self.now))
+        self.losses.on_event(event, self.core)
         self.check()
 
     def count_crash(self, event: Event) -> None:
@@ -282,6 +285,8 @@ class Simulation:
     def send(self, send: Send) -> None:
         self.note("send", send.order)
         if broken := forbidden_order(self.core, send.order):
+            self.fail(broken)
+        if broken := self.losses.forbidden_order(send.order, self.core):
             self.fail(broken)
         first = isinstance(send.order, StartCold) and send.order.restore_uid not in self.cold
         if isinstance(send.order, StartCold) and first and send.order.why is None:
@@ -332,6 +337,7 @@ class Simulation:
     def lose_node(self, node: str) -> None:
         self.note("fault", f"node {node} is lost")
         del self.agents[node]
+        self.losses.on_node_lost(node, self.core, self.world)
         self.nodes[self.nodes.index(node)] = f"{node}x"
         self.agents[f"{node}x"] = self.agent_type(self.world, self.identities)
         for job in self.scheduler.jobs.values():
