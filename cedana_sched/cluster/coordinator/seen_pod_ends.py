@@ -1,26 +1,27 @@
 """What the watch of pods has shown of their ends: which have finished, and when others disappeared.
 
-Only pods that had a node have run anything. The memory is bounded per namespace, so that no tenant's pods displace what
-is known of another's.
+Only pods that had a node have run anything. The memory is bounded over all namespaces and shared fairly, so that no
+tenant's pods displace what is known of another's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 import msgspec
 
+from cedana_sched.coordinator.core.namespace_shares import NamespaceShares
 from cedana_sched.kube.builtin_kinds import DISRUPTED, Pod
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 
-T = TypeVar("T")
-
 DEFAULT_GRACE_SECONDS: Final = 30.0
 """The API server's."""
-MOST_REMEMBERED: Final = 5_000
-"""Pods of one namespace; of older ones, the latest time by which a kubelet has ended them is known."""
+MOST_REMEMBERED: Final = 50_000
+"""Pods of all namespaces; of older ones, the latest time by which a kubelet has ended them is known."""
+MOST_NAMESPACES: Final = 5_000
+"""Of so many namespaces that time is known for each; of others, for all of them."""
 
 
 class Disappearance(msgspec.Struct, frozen=True):
@@ -46,12 +47,14 @@ class SeenPodEnds:
     def __init__(self, pods: Informer[Pod], now: Callable[[], float]) -> None:
         self._now = now
         self._began_at = now()
-        self._finished: _PerNamespace[None] = _PerNamespace()
-        self._ended_by_themselves: _PerNamespace[None] = _PerNamespace()
+        self._finished: NamespaceShares[None] = NamespaceShares(MOST_REMEMBERED)
+        self._ended_by_themselves: NamespaceShares[None] = NamespaceShares(MOST_REMEMBERED)
         """Those that no component has ended: their program did."""
-        self._gone: _PerNamespace[Disappearance] = _PerNamespace()
+        self._gone: NamespaceShares[Disappearance] = NamespaceShares(MOST_REMEMBERED)
         self._displaced: dict[str, Disappearance] = {}
         """By namespace: of the disappearances that are not remembered, the one whose grace is over last."""
+        self._displaced_elsewhere: Disappearance | None = None
+        """Likewise, of all namespaces that are not remembered."""
         self._shown: set[str] = set()
         """Uids of pods that the API server has."""
         for pod in pods:
@@ -78,7 +81,8 @@ class SeenPodEnds:
         if (seen := self._gone.get(namespace, uid)) is not None:
             return seen
         unseen = Disappearance(self._began_at, unknown_grace_seconds)
-        return max(unseen, self._displaced.get(namespace, unseen), key=lambda one: one.over_at)
+        displaced = self._displaced.get(namespace, self._displaced_elsewhere) or unseen
+        return _later_of(unseen, displaced)
 
     def _on_pod_changed(self, before: Pod | None, now: Pod | None) -> None:
         if now is None:
@@ -103,8 +107,20 @@ class SeenPodEnds:
             return
         gone = Disappearance(self._now(), grace_of(pod))
         if (displaced := self._gone.put(namespace, uid, gone)) is not None:
-            last = max(displaced, self._displaced.get(namespace, displaced), key=lambda one: one.over_at)
-            self._displaced[namespace] = last
+            self._note_displaced(displaced.namespace, displaced.value)
+
+    def _note_displaced(self, namespace: str, gone: Disappearance) -> None:
+        """Keep the latest end of the namespace; a namespace that is seen first counts also as those not remembered."""
+        known = self._displaced.pop(namespace, self._displaced_elsewhere)
+        self._displaced[namespace] = gone if known is None else _later_of(gone, known)
+        if len(self._displaced) > MOST_NAMESPACES:
+            oldest = self._displaced.pop(next(iter(self._displaced)))
+            elsewhere = self._displaced_elsewhere
+            self._displaced_elsewhere = oldest if elsewhere is None else _later_of(oldest, elsewhere)
+
+
+def _later_of(one: Disappearance, other: Disappearance) -> Disappearance:
+    return max(one, other, key=lambda gone: gone.over_at)
 
 
 def grace_of(pod: Pod) -> float:
@@ -114,22 +130,3 @@ def grace_of(pod: Pod) -> float:
     """
     grace = pod.spec.termination_grace_period_seconds
     return DEFAULT_GRACE_SECONDS if grace is None else min(float(grace), LONGEST_RECORD_SECONDS)
-
-
-class _PerNamespace(Generic[T]):
-    """Values by uid, the latest ones of each namespace."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, dict[str, T]] = {}
-
-    def has(self, namespace: str, uid: str) -> bool:
-        return uid in self._of.get(namespace, {})
-
-    def get(self, namespace: str, uid: str) -> T | None:
-        return self._of.get(namespace, {}).get(uid)
-
-    def put(self, namespace: str, uid: str, value: T) -> T | None:
-        """Remember the value; return the one that it displaces."""
-        known = self._of.setdefault(namespace, {})
-        known[uid] = value
-        return known.pop(next(iter(known))) if len(known) > MOST_REMEMBERED else None

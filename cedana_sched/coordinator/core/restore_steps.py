@@ -16,6 +16,7 @@ from cedana_sched.adapter.contract import Ended, LastSaved
 from cedana_sched.coordinator.core import restore_obstacles, user_events
 from cedana_sched.coordinator.core.indexes import AwaitedClaims
 from cedana_sched.coordinator.core.losses import inherited_loss, is_loss_of_latest
+from cedana_sched.coordinator.core.namespace_shares import NamespaceShares
 from cedana_sched.coordinator.core.record_registry import RecordRegistry, is_unconfirmed
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
@@ -25,6 +26,8 @@ from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, OnNodeLoss, OnRest
 from cedana_sched.model.preemption import AfterCommit, Verdict
 from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
 
+MOST_REMEMBERED = 20_000
+"""Restores that are retained longer than others for their failures or their loss, over all namespaces."""
 MOST_FAILURES = 200
 """Quick failures kept per identity; older ones are dropped."""
 
@@ -113,6 +116,8 @@ class RestoreSteps:
         self._registry = turn.registry
         self.transient: defaultdict[str, TransientState] = defaultdict(TransientState)
         self.wants = AwaitedClaims()
+        self._remembered: NamespaceShares[None] = NamespaceShares(MOST_REMEMBERED)
+        """Uids of the restores that are retained for the next one of their identity."""
 
     def take_transition(self, restore: Restore, cause: Cause, **changes: object) -> Restore | None:
         """Take a transition and send its order."""
@@ -197,7 +202,20 @@ class RestoreSteps:
         at = finished_at + (timing.remember_deaths if matters_to_next else timing.remember)
         if self._turn.now < at:
             self._turn.timers.set(restore.uid, at)
+            if matters_to_next and self._turn.now >= finished_at + timing.remember:
+                self._remember_longer(restore)
             return
+        self._drop(restore)
+
+    def _remember_longer(self, restore: Restore) -> None:
+        """Retain a record longer than others, as long as its namespace has a share for it."""
+        displaced = self._remembered.put(restore.workload.namespace, restore.uid, None)
+        if displaced is not None and (other := self._registry.restores.get(displaced.uid)) is not None:
+            self._drop(other)
+
+    def _drop(self, restore: Restore) -> None:
+        self._remembered.drop(restore.workload.namespace, restore.uid)
+        self._turn.timers.set(restore.uid, None)
         self._turn.stop_repeating(restore.uid)
         self.transient.pop(restore.uid, None)
         self._registry.forget(restore)
