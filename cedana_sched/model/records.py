@@ -115,6 +115,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Its scheduler did not evict it: it was thawed, and runs on past its snapshot."""
     resumed: bool = False
     """Whether a node was ordered to restore processes from its snapshot, also if that failed."""
+    workload_ended: bool = False
+    """Its workload ran on past the snapshot, and has ended otherwise than with its node. Only of its last snapshot."""
     unconfirmed: bool = False
     """Terminal, but the node never answered the last order, or has left a cancelled snapshot: the order is repeated
     until that is done, or until the record expires. Also set on a lost node for a cancelled checkpoint that may have

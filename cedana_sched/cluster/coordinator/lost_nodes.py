@@ -1,5 +1,8 @@
 """Permanently lost nodes: deleted, or tainted as out of service. Work in flight there is given up.
 
+A node may be made again under its name while the watch is broken, or no coordinator leads. It is another node: the work
+that began before it was made is lost.
+
 The cache of nodes may be late: the taint may be removed already, and the node's agent be at work. So each loss is
 confirmed with the API server before anything ends.
 """
@@ -15,7 +18,7 @@ import structlog
 from cedana_sched.cluster.coordinator.pod_fencing import has_node_gone
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
 from cedana_sched.coordinator.core import NodeLost
-from cedana_sched.kube.builtin_kinds import Node
+from cedana_sched.kube.builtin_kinds import Node, read_time
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.resources import NODES
@@ -30,7 +33,7 @@ class _Suspected(msgspec.Struct, frozen=True):
     loss: NodeLost
     deleted_uid: str | None = None
     """Uid of the object that was deleted: one of its name with another uid began afterwards. None: the node was out of
-    service, or unknown."""
+    service, unknown, or made again."""
 
 
 class LostNodes:
@@ -57,10 +60,11 @@ class LostNodes:
         suspected: asyncio.Queue[_Suspected] = asyncio.Queue()
 
         def on_node_changed(before: Node | None, now: Node | None) -> None:
-            if now is None and before is not None:
+            is_same = before is not None and now is not None and before.metadata.uid == now.metadata.uid
+            if before is not None and not is_same:
                 name, uid = before.metadata.name, before.metadata.uid
                 suspected.put_nowait(_Suspected(NodeLost(name), deleted_uid=uid))
-            elif now is not None and now.is_out_of_service and (before is None or not before.is_out_of_service):
+            if now is not None and now.is_out_of_service and not (is_same and before and before.is_out_of_service):
                 suspected.put_nowait(_Suspected(NodeLost(now.metadata.name)))
 
         def on_dependency(workload: WorkloadRef) -> None:
@@ -71,19 +75,25 @@ class LostNodes:
         self._nodes.subscribe(on_node_changed)
         self._alive.subscribe(on_dependency)
         for name in sorted(self._alive.nodes()):
-            if has_node_gone(self._nodes.get(name)):
+            node = self._nodes.get(name)
+            if has_node_gone(node) or (node is not None and self._is_made_again(node)):
                 suspected.put_nowait(_Suspected(NodeLost(name)))
         try:
             while True:
                 one = await suspected.get()
-                if await self._is_lost(one):
-                    yield one.loss
+                if (loss := await self._confirm(one)) is not None:
+                    yield loss
         finally:
             self._nodes.unsubscribe(on_node_changed)
             self._alive.unsubscribe(on_dependency)
 
-    async def _is_lost(self, suspected: _Suspected) -> bool:
-        """Read the node itself, with backoff until the API server answers."""
+    def _is_made_again(self, node: Node) -> bool:
+        """Whether a pod there has a record that is older than the node."""
+        made_at = _made_at(node)
+        return made_at is not None and self._alive.has_record_before(node.metadata.name, made_at)
+
+    async def _confirm(self, suspected: _Suspected) -> NodeLost | None:
+        """Read the node itself, with backoff until the API server answers; None if it is not lost."""
         name, backoff = suspected.loss.node, Backoff(API_CALLS)
         while True:
             try:
@@ -93,7 +103,15 @@ class LostNodes:
                 log.warning("node not read, trying again", node=name, error=error.message, pause_seconds=pause)
                 await asyncio.sleep(pause)
                 continue
-            if node is None or node.is_out_of_service or suspected.deleted_uid not in {None, node.metadata.uid}:
-                return True
+            if node is None or node.is_out_of_service:
+                return suspected.loss
+            if suspected.deleted_uid not in {None, node.metadata.uid} or self._is_made_again(node):
+                return msgspec.structs.replace(suspected.loss, began_before=_made_at(node))
             log.info("node is not lost: the cache was late", node=name)
-            return False
+            return None
+
+
+def _made_at(node: Node) -> float | None:
+    """Return when another node can have lost its name at the latest (epoch seconds); the API server cuts fractions."""
+    created = read_time(node.metadata.creation_timestamp)
+    return None if created is None else created + 1.0

@@ -225,7 +225,8 @@ class PodFencing:
         if not snapshot.has_pod_run_on or ref.uid == pod.metadata.uid:
             return Predecessor()
         name = f"the pod that was saved as {format_short_name(snapshot.snapshot or identity)}"
-        is_lost = self.is_node_gone(ref.node_name) and not self._ends.has_ended_by_itself(identity.namespace, ref.uid)
+        has_ended = snapshot.status.workload_ended or self._ends.has_ended_by_itself(identity.namespace, ref.uid)
+        is_lost = has_node_gone(self._nodes.get(ref.node_name), snapshot.began_at) and not has_ended
         loss = f"node {ref.node_name} was lost with {name}" if is_lost else None
         if self._ends.is_shown(ref.uid):
             return Predecessor(loss=loss)
@@ -233,9 +234,15 @@ class PodFencing:
         return Predecessor(objection.why if objection is not None else None, loss)
 
 
-def has_node_gone(node: Node | None) -> bool:
-    """Whether a node has no object, or was declared out of service: none of its pods runs any more."""
-    return node is None or node.is_out_of_service
+def has_node_gone(node: Node | None, since: float | None = None) -> bool:
+    """Whether a node has no object, or was declared out of service: none of its pods runs any more.
+
+    `since`: when it was there (epoch seconds); one that was made later is another node of its name.
+    """
+    if node is None or node.is_out_of_service:
+        return True
+    made_at = read_time(node.metadata.creation_timestamp)
+    return since is not None and made_at is not None and made_at > since
 
 
 def _last_saved(snapshot: KnownCheckpoint | None) -> LastSaved | None:

@@ -14,6 +14,8 @@ class PodNodeDependencies:
     def __init__(self) -> None:
         self._workloads: dict[str, WorkloadRef] = {}
         """By uid of the record."""
+        self._began_at: dict[str, float] = {}
+        """Likewise (epoch seconds)."""
         self._records: dict[str, set[str]] = {}
         """Uids of records by uid of their pod."""
         self._sinks: list[Callable[[WorkloadRef], None]] = []
@@ -33,6 +35,10 @@ class PodNodeDependencies:
         """Return the nodes of these pods."""
         return {workload.node for workload in self._workloads.values() if workload.node}
 
+    def has_record_before(self, node: str, time: float) -> bool:
+        """Whether a pod on this node has a record that began before that time (epoch seconds)."""
+        return any(workload.node == node and self._began_at[uid] < time for uid, workload in self._workloads.items())
+
     def has_dependent_record(self, workload_uid: str) -> bool:
         return workload_uid in self._records
 
@@ -44,6 +50,7 @@ class PodNodeDependencies:
             if not _waits_for_an_end(record):
                 self._drop_record(record.uid)
             elif record.uid not in self._workloads:
+                self._began_at[record.uid] = record.created_at
                 self._add(record.uid, record.workload)
         for record in forgotten:
             self._drop_record(record.uid)
@@ -57,6 +64,7 @@ class PodNodeDependencies:
     def _drop_record(self, uid: str) -> None:
         if (workload := self._workloads.pop(uid, None)) is None:
             return
+        del self._began_at[uid]
         uids = self._records[workload.uid]
         uids.discard(uid)
         if not uids:

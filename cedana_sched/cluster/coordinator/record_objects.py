@@ -169,6 +169,7 @@ def _checkpoint_status(record: Checkpoint) -> Object:
         kill_pending=record.kill_pending,
         eviction_cancelled=record.eviction_cancelled,
         resumed=record.resumed,
+        workload_ended=record.workload_ended,
         unconfirmed=record.unconfirmed,
         cleanup_pending=record.cleanup_pending,
         conditions=checkpoint_conditions(record),
@@ -210,6 +211,7 @@ def _to_checkpoint(namespace: str, spec: CheckpointSpec, shown: Object) -> Check
         kill_pending=status.kill_pending,
         eviction_cancelled=status.eviction_cancelled,
         resumed=status.resumed,
+        workload_ended=status.workload_ended,
         unconfirmed=status.unconfirmed,
         cleanup_pending=status.cleanup_pending,
     )

@@ -20,6 +20,7 @@ from cedana_sched.coordinator.core.checkpoint_steps import (
     final_kill_of,
     may_have_left_a_snapshot,
 )
+from cedana_sched.coordinator.core.events import NodeLost
 from cedana_sched.coordinator.core.record_registry import is_unconfirmed
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
@@ -123,24 +124,39 @@ class Checkpoints:
             elif not checkpoint.is_terminal and checkpoint.step not in IRREVERSIBLE_CHECKPOINT_STEPS:
                 self._steps.fail(checkpoint, Cause.CANCELLED, f"the preemption was cancelled: {why}")
 
-    def on_workload_ended(self, workload_uid: str, why: str) -> None:
+    def on_workload_ended(self, workload_uid: str, why: str, *, lost_with_node: bool = False) -> None:
         """Fail the checkpoint of a victim that ended by itself; the rest of its gang retries without it."""
         for checkpoint in self._registry.current_versions_of(self._registry.checkpoints_of_workload(workload_uid)):
             if not checkpoint.is_terminal:
                 self._steps.fail_for_ended_workload(checkpoint, why)
             elif checkpoint.step is CheckpointStep.READY:
                 self._steps.mark_workload_ended(checkpoint)
+        if not lost_with_node:
+            self._record_end(workload_uid)
 
-    def lose_node(self, node: str) -> None:
+    def _record_end(self, workload_uid: str) -> None:
+        """Record the end in the last snapshot after which the workload has run on: it is not lost with its node later.
+
+        A new coordinator may see the workload's node gone, and neither the workload nor its end.
+        """
+        made = self._registry.checkpoints_of_workload(workload_uid)
+        ready = [one for one in made if one.step is CheckpointStep.READY and one.snapshot is not None]
+        last = max(ready, key=lambda one: one.snapshot.generation if one.snapshot is not None else 0, default=None)
+        if last is not None and not last.is_stopped_after_commit and not last.workload_ended:
+            self._registry.update(replace(last, workload_ended=True))
+
+    def lose_node(self, lost: NodeLost) -> None:
         """Fail every checkpoint on a lost node, except committed ones, which stay valid."""
-        for checkpoint in self._registry.current_versions_of(self._registry.checkpoints_on_node(node)):
+        for checkpoint in self._registry.current_versions_of(self._registry.checkpoints_on_node(lost.node)):
+            if not lost.ends(checkpoint):
+                continue
             if checkpoint.is_terminal:
                 self._steps.mark_workload_ended(checkpoint)
                 continue
             if checkpoint.step is CheckpointStep.COMMITTED:
                 self._steps.take_transition(checkpoint, Cause.NODE_LOST, workload_gone=True)
                 continue
-            why = f"node {node} is lost"
+            why = f"node {lost.node} is lost"
             committed = checkpoint.step in {CheckpointStep.KILLING, CheckpointStep.THAWING}
             changes = {} if committed else {"failure": checkpoint.failure or why, "verdict": Verdict.NOT_NEEDED}
             # outside a gang, a completed dump may have been committed unreported, and is then valid

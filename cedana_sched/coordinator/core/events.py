@@ -6,6 +6,7 @@ import msgspec
 
 from cedana_sched.adapter.contract import Report
 from cedana_sched.model.orders import Order, Outcome
+from cedana_sched.model.records import Checkpoint, Restore
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -48,6 +49,12 @@ class NodeLost(msgspec.Struct, frozen=True):
     node: str
     keeps_restores: bool = False
     """Only checkpoints end: a pod may have started there after the node was said to be gone."""
+    began_before: float | None = None
+    """Only records that began before (epoch seconds) end: another node has the name since then."""
+
+    def ends(self, record: Checkpoint | Restore) -> bool:
+        """Return whether the record's workload was on the lost node."""
+        return self.began_before is None or record.created_at < self.began_before
 
 
 class NamespaceCorrected(msgspec.Struct, frozen=True):

@@ -153,12 +153,12 @@ class Core:
 
     def _on_workload_ended(self, _: str, ended: Ended) -> None:
         self._restores.on_workload_ended(ended.workload_uid, ended)
-        self._checkpoints.on_workload_ended(ended.workload_uid, ended.why)
+        self._checkpoints.on_workload_ended(ended.workload_uid, ended.why, lost_with_node=ended.lost_with_node)
 
     def _lose_node(self, event: NodeLost) -> None:
-        self._checkpoints.lose_node(event.node)
+        self._checkpoints.lose_node(event)
         if not event.keeps_restores:
-            self._restores.lose_node(event.node)
+            self._restores.lose_node(event)
 
     def _lose_order(self, lost: OrderLost) -> None:
         registry, uid = self._turn.registry, record_uid_of(lost.order)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Ended, Starting
 from cedana_sched.coordinator.core import restore_obstacles, user_events
+from cedana_sched.coordinator.core.events import NodeLost
 from cedana_sched.coordinator.core.record_registry import holds_identity, is_unconfirmed
 from cedana_sched.coordinator.core.restore_steps import (
     BEFORE_RESTORING,
@@ -128,10 +129,10 @@ class Restores:
         if restore is not None:
             self._steps.end(restore, Cause.ENDED, ended)
 
-    def lose_node(self, node: str) -> None:
+    def lose_node(self, lost: NodeLost) -> None:
         """End every restore on a lost node."""
-        for restore in self._registry.restores_on_node(node):
-            if restore.step is not RestoreStep.ENDED:
+        for restore in self._registry.restores_on_node(lost.node):
+            if restore.step is not RestoreStep.ENDED and lost.ends(restore):
                 self._steps.end(restore, Cause.NODE_LOST)
 
     def repeat_after_recovery(self, restore: Restore) -> None:

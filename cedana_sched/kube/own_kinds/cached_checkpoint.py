@@ -106,6 +106,7 @@ class KnownStatus(CheckpointStatus, frozen=True):
     unconfirmed: bool = False
     eviction_cancelled: bool = False
     resumed: bool = False
+    workload_ended: bool = False
     cancelled: bool = False
     freeze_time: str | None = None
     completion_time: str | None = None

@@ -141,6 +141,8 @@ class CheckpointStatus(ReportedStatus):
     """The pod was not evicted, and runs on past its snapshot."""
     resumed: bool = False
     """Whether a pod was restored from the snapshot, or at least its node was ordered to."""
+    workload_ended: bool = False
+    """Whether the pod ran on past its snapshot, and has ended since then, otherwise than with its node."""
     unconfirmed: bool = False
     cleanup_pending: bool = False
     """The pod runs on; the snapshot that the cancelled checkpoint may have stored is still to be removed."""

@@ -483,6 +483,45 @@ async def test_a_node_that_was_deleted_is_lost_although_another_one_has_its_name
         assert await lost == NodeLost("n")
 
 
+MADE_AGAIN = "2027-01-15T08:00:00Z"
+MADE_AT = 1_800_000_000.0
+
+
+def _made_again(uid: str = "another", since: str = MADE_AGAIN) -> Node:
+    return replace(_node("n"), metadata=replace(_node("n", version="2").metadata, uid=uid, creation_timestamp=since))
+
+
+async def test_a_node_that_was_made_again_while_the_watch_was_broken_is_lost_for_what_began_before() -> None:
+    nodes, api = filled(_node("n")), FakeApi()
+    nodes.synced.set()
+    api.put(NODES, msgspec.to_builtins(_made_again()))
+    lost = asyncio.ensure_future(anext(LostNodes(api, nodes, PodNodeDependencies()).follow()))
+    await asyncio.sleep(0)
+    nodes._replace((_made_again(),))
+    async with asyncio.timeout(60):
+        assert await lost == NodeLost("n", began_before=MADE_AT + 1)
+
+
+async def test_a_node_that_was_made_again_while_nobody_led_is_lost_for_what_began_before() -> None:
+    nodes, alive, api = filled(_made_again()), PodNodeDependencies(), FakeApi()
+    nodes.synced.set()
+    older = replace(_of("a"), created_at=MADE_AT - 60, workload=replace(_of("a").workload, node="n"))
+    newer = replace(_of("b"), created_at=MADE_AT + 60, workload=replace(_of("b").workload, node="n"))
+    api.put(NODES, msgspec.to_builtins(_made_again()))
+    alive.on_records_saved((newer,), ())
+    losses = LostNodes(api, nodes, alive).follow()
+    early = asyncio.ensure_future(anext(losses))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not early.done()
+    early.cancel()
+    with suppress(asyncio.CancelledError):
+        await early
+    alive.on_records_saved((older,), ())
+    async with asyncio.timeout(60):
+        assert await anext(LostNodes(api, nodes, alive).follow()) == NodeLost("n", began_before=MADE_AT + 1)
+
+
 async def test_a_node_is_read_again_if_the_api_server_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch)
     nodes, alive, api = filled(), PodNodeDependencies(), FakeApi()

@@ -54,12 +54,19 @@ def pod(name: str = "old", *, phase: str = "Running", deleted: bool = False, gra
 
 
 def snapshot(
-    generation: int = 1, of: str = "old", *, after: str = "LeaveRunning", spared: bool = False, step: str = "Ready"
+    generation: int = 1,
+    of: str = "old",
+    *,
+    after: str = "LeaveRunning",
+    spared: bool = False,
+    step: str = "Ready",
+    ended: bool = False,
 ) -> KnownCheckpoint:
     status: dict[str, Any] = {
         "step": step,
         "snapshot": {"id": "md", "generation": generation},
         "evictionCancelled": spared,
+        "workloadEnded": ended,
     }
     spec = {"identity": {"id": "md"}, "podRef": {"nodeName": "n1", "uid": f"uid-of-{of}"}, "afterCommit": after}
     metadata = {
@@ -221,6 +228,7 @@ def test_nothing_is_lost_with_a_node_that_is_there_or_a_pod_that_stood_still_or_
     assert Field(NEW, nodes=(node(),), checkpoints=(snapshot(),)).loss() is None
     assert Field(NEW, checkpoints=(snapshot(after="Stop"),)).loss() is None
     assert Field(NEW, pod(phase="Failed"), checkpoints=(snapshot(),)).loss() is None
+    assert Field(NEW, checkpoints=(snapshot(ended=True),)).loss() is None, "a coordinator before has seen its end"
     assert Field(NEW).loss() is None
 
 
@@ -261,6 +269,13 @@ def test_nothing_is_lost_while_a_saved_pod_waits_for_its_gang(step: str, restore
     failed = Field(NEW, checkpoints=(snapshot(), snapshot(2, after="Stop", step="Failed")), restores=restores)
     assert failed.start() is None
     assert failed.loss() is not None
+
+
+def test_a_node_that_was_made_again_after_the_snapshot_is_another_one() -> None:
+    made = replace(node(), metadata=replace(node().metadata, creation_timestamp="2026-05-01T10:00:00Z"))
+    assert Field(NEW, nodes=(made,), checkpoints=(snapshot(),)).loss() is not None
+    before = replace(node(), metadata=replace(node().metadata, creation_timestamp="2026-05-01T08:00:00Z"))
+    assert Field(NEW, nodes=(before,), checkpoints=(snapshot(),)).loss() is None
 
 
 def test_who_was_saved_last_is_reported_and_since_when() -> None:

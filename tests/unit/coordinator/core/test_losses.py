@@ -156,3 +156,11 @@ def test_whether_a_gang_is_saved_decides_about_those_that_were_lost_meanwhile() 
     failed.after(200)
     assert failed.step("s1.w1.1") == "Failed"
     assert start(failed, "w3").orders() == ["StartCold restore.w3"]
+
+
+def test_a_node_that_was_made_again_ends_only_what_began_before() -> None:
+    told = Told().running().after(60).running("w2", Identity("bio", "other")).preempt()
+    told.preempt(victim("w2", Identity("bio", "other")), uid="s2")
+    told.tell(NodeLost("n1", began_before=told.now))
+    assert (told.step("restore.w1"), told.step("restore.w2")) == ("Ended", "Running")
+    assert told.step("s2.w2.1") == "Freezing"
