@@ -74,9 +74,9 @@ class LostNodes:
         await self._nodes.synced.wait()
         self._nodes.subscribe(on_node_changed)
         self._alive.subscribe(on_dependency)
+        oldest = self._alive.oldest_record_times()
         for name in sorted(self._alive.nodes()):
-            node = self._nodes.get(name)
-            if has_node_gone(node) or (node is not None and self._is_made_again(node)):
+            if has_node_gone(self._nodes.get(name), oldest[name]):
                 suspected.put_nowait(_Suspected(NodeLost(name)))
         try:
             while True:
@@ -86,11 +86,6 @@ class LostNodes:
         finally:
             self._nodes.unsubscribe(on_node_changed)
             self._alive.unsubscribe(on_dependency)
-
-    def _is_made_again(self, node: Node) -> bool:
-        """Whether a pod there has a record that is older than the node."""
-        made_at = _made_at(node)
-        return made_at is not None and self._alive.has_record_before(node.metadata.name, made_at)
 
     async def _confirm(self, suspected: _Suspected) -> NodeLost | None:
         """Read the node itself, with backoff until the API server answers; None if it is not lost."""
@@ -105,7 +100,8 @@ class LostNodes:
                 continue
             if node is None or node.is_out_of_service:
                 return suspected.loss
-            if suspected.deleted_uid not in {None, node.metadata.uid} or self._is_made_again(node):
+            is_another = suspected.deleted_uid not in {None, node.metadata.uid}
+            if is_another or has_node_gone(node, self._alive.oldest_record_times().get(name)):
                 return msgspec.structs.replace(suspected.loss, began_before=_made_at(node))
             log.info("node is not lost: the cache was late", node=name)
             return None

@@ -35,9 +35,13 @@ class PodNodeDependencies:
         """Return the nodes of these pods."""
         return {workload.node for workload in self._workloads.values() if workload.node}
 
-    def has_record_before(self, node: str, time: float) -> bool:
-        """Whether a pod on this node has a record that began before that time (epoch seconds)."""
-        return any(workload.node == node and self._began_at[uid] < time for uid, workload in self._workloads.items())
+    def oldest_record_times(self) -> dict[str, float]:
+        """Return when the oldest record of each of these nodes began (epoch seconds)."""
+        oldest: dict[str, float] = {}
+        for uid, workload in self._workloads.items():
+            began_at = self._began_at[uid]
+            oldest[workload.node] = min(began_at, oldest.get(workload.node, began_at))
+        return oldest
 
     def has_dependent_record(self, workload_uid: str) -> bool:
         return workload_uid in self._records

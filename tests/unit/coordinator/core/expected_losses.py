@@ -10,6 +10,7 @@ from cedana_sched.coordinator.core import Core, Event
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.orders import (
     FailWorkload,
+    FindSnapshot,
     Order,
     RestoreSnapshot,
     RestoreSucceeded,
@@ -66,7 +67,7 @@ class ExpectedLosses:
             self.applied += 1
             if restore.identity not in self.lost and restore.identity not in self.unclear:
                 return f"12: {restore.uid} is refused for a loss that there was not: {order.why}"
-        if isinstance(order, Stage | RestoreSnapshot):
+        if isinstance(order, FindSnapshot | Stage | RestoreSnapshot):
             restore = core.registry.restores[order.restore_uid]
             lost = self.lost.get(restore.identity)
             is_refused = restore.policy.on_node_loss is not OnNodeLoss.RESTORE and restore.requested_snapshot is None

@@ -264,31 +264,8 @@ def forgets_the_loss_of_a_node(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(restore_steps, "inherited_loss", lambda registry, restore, saved: restore.loss)
 
 
-def forgets_a_loss_when_it_has_a_successor(patch: pytest.MonkeyPatch) -> None:
-    """A core that drops the record of a loss although no successor has run."""
-    patch.setattr(restore_steps, "is_loss_of_latest", lambda registry, restore: False)
-
-
-def takes_whom_it_saved_for_lost(patch: pytest.MonkeyPatch) -> None:
-    """A core that ends each loss only with the next run, whoever that is."""
-    patch.setattr(
-        restore_steps,
-        "inherited_loss",
-        lambda registry, restore, saved: next(
-            (
-                f"{one.uid} was lost"
-                for one in registry.restores_of_identity(restore.identity, restore.workload)
-                if one.lost_with_node
-            ),
-            None,
-        ),
-    )
-
-
 CASES = [
     pytest.param("12", forgets_the_loss_of_a_node, id="12 a loss is not inherited"),
-    pytest.param("12", forgets_a_loss_when_it_has_a_successor, id="12 a loss expires before a successor has run"),
-    pytest.param("12", takes_whom_it_saved_for_lost, id="12 a loss outlives the next run"),
     pytest.param("11", starts_beside_its_predecessor, id="11 a workload starts beside one that is cut off"),
     pytest.param("1", claims_twice, id="1 a snapshot is claimed twice"),
     pytest.param("1", restores_twice, id="1 two processes run from one snapshot"),
