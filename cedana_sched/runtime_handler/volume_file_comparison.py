@@ -101,7 +101,7 @@ def volume_files_of(processes: Iterable[int], volumes: Collection[str], most_byt
                         raise ValueError(f"what they hold in volumes takes more than {most_bytes} bytes to write down")
                     found.append(_stat_volume_file(pid, place, entry))
         except (FileNotFoundError, ProcessLookupError):
-            if not _has_ended(process):  # a file system may return that for an open file
+            if not has_ended(process):  # a file system may return that for an open file
                 raise
     return VolumeFiles(tuple(volumes), tuple(found))
 
@@ -163,14 +163,14 @@ def objection_to_files(held: VolumeFiles | None, processes: Mapping[int, int], g
             "the snapshot does not say which files of volumes its processes held: it is of an earlier version, or they "
             f"were more than {MOST_FILES} (start it from its beginning)"
         )
-    entries: dict[int, _ProcEntries] = {}
+    entries: dict[int, ProcEntries] = {}
     for one in held.files:
         process = processes.get(one.pid)
         now = None
         if process is not None:
             with suppress(FileNotFoundError, ProcessLookupError):
                 if process not in entries:
-                    entries[process] = _ProcEntries(process)
+                    entries[process] = ProcEntries(process)
                 now = _stat_volume_file(one.pid, one.place, entries[process].entry_path(one.place))
         if (differs := _describe_difference(one, now, groups)) is not None:
             return (
@@ -216,19 +216,20 @@ def _held_places(process: int) -> Iterator[tuple[int, str, str]]:
     Raises:
         FileNotFoundError, ProcessLookupError: the process has ended.
     """
-    pid, entries = pid_in_namespace(process), _ProcEntries(process)
+    pid, entries = pid_in_namespace(process), ProcEntries(process)
     descriptors = (f"{_DESCRIPTORS}{number}" for number in os.listdir(f"/proc/{process}/fd"))
     for place in (*_SINGLE, *descriptors, *entries.mapping_places()):
         yield pid, place, entries.entry_path(place)
 
 
-def _has_ended(process: int) -> bool:
+def has_ended(process: int) -> bool:
+    """Return whether a process has ended, or is only to be reaped."""
     with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{process}/stat", "rb") as stat:
         return stat.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
     return True
 
 
-class _ProcEntries:
+class ProcEntries:
     """A process's entries in /proc. Two mappings may have been merged by the restore: they are found by an address."""
 
     def __init__(self, process: int) -> None:
@@ -245,6 +246,7 @@ class _ProcEntries:
         self._areas.sort()
 
     def mapping_places(self) -> Iterator[str]:
+        """Yield the places of all mapped files."""
         for begin, _, _ in self._areas:
             yield f"{_MAPPINGS}{begin:x}"
 

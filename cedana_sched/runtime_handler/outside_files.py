@@ -1,0 +1,234 @@
+"""Record of the files outside a snapshot that its processes had open: how far they were when it was taken.
+
+A snapshot has the memory of processes, and their positions in files, but not the files of volumes that outlive it. A
+workload that runs on after its snapshot writes to such files, which are then ahead of the snapshot: restored from it,
+the workload would write the same data a second time. CRIU records the size of open files, but not of append-only ones,
+and no times. So this is recorded of frozen processes, of each regular file outside that one of them has open, or maps
+shared and writable:
+
+    OUTSIDE_FILES   {"version": 1, "problem": TEXT,
+                     "files": [[PATH, DEVICE, INODE, SIZE, MTIME_NS, [[PID, PLACE, FLAGS], …]], …]}
+
+The time of the last status change (ctime) is not recorded, because the kubelet changes the group of files when it
+mounts a volume. Deleted files are in the snapshot. A snapshot of an earlier version has no record: nothing is known of
+its files, and they are not touched. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from cedana_sched.runtime_handler.held_processes import pid_in_namespace
+from cedana_sched.runtime_handler.volume_file_comparison import ProcEntries, has_ended
+
+OUTSIDE_FILES = "outside-files.json"
+"""Beside CRIU's images of a container or job."""
+VERSION = 1
+MOST_FILES = 1 << 15
+MOST_PLACES = 1 << 18
+"""Descriptors and mappings inspected for that."""
+MOST_BYTES = 16 << 20
+"""Bytes of the records of all containers of a pod."""
+_BYTES_BESIDE_PATH = 128
+_BYTES_OF_HOLDER = 64
+
+_O_PATH = 0o10000000
+_DESCRIPTORS, _MAPPINGS = "fd/", "map_files/"
+_PLACE = re.compile(rf"{_DESCRIPTORS}[0-9]{{1,10}}|{_MAPPINGS}[0-9a-f]{{1,16}}")
+_DELETED = " (deleted)"
+
+
+class Holder(NamedTuple):
+    """One place where a process holds a file."""
+
+    pid: int
+    """In the process's own PID namespace."""
+    place: str
+    """Below /proc/PID: `fd/3`, or `map_files/` and the first address of a mapping."""
+    flags: int
+    """Flags of open(2); O_RDWR for a shared writable mapping."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the process can write through this place."""
+        return is_writable(self.flags)
+
+
+class OutsideFile(NamedTuple):
+    """One file, as it was at the dump."""
+
+    path: str
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    holders: tuple[Holder, ...]
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the processes could write to it."""
+        return any(holder.is_writable for holder in self.holders)
+
+    @property
+    def is_appended(self) -> bool:
+        """Whether the processes could write to its end only."""
+        writable = [holder for holder in self.holders if holder.is_writable]
+        return bool(writable) and all(holder.flags & os.O_APPEND for holder in writable)
+
+
+class OutsideFiles(NamedTuple):
+    """Files outside one snapshot."""
+
+    files: tuple[OutsideFile, ...] = ()
+    problem: str = ""
+    """Why the files are unknown; empty if they are known."""
+
+
+def is_writable(flags: int) -> bool:
+    """Return whether flags of open(2) permit to write; O_PATH opens nothing."""
+    return flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR) and not flags & _O_PATH
+
+
+def outside_files_of(
+    processes: Iterable[int], is_outside: Callable[[str], bool], most_bytes: int = MOST_BYTES
+) -> OutsideFiles:
+    """Return the outside files of frozen processes; those that have ended have none.
+
+    Args:
+        processes: as this process sees them.
+        is_outside: whether the file of a path, as the processes see it, is outside of the snapshot.
+        most_bytes: bound of the result's `encode`.
+
+    Raises:
+        OSError: the state of a file or process cannot be read.
+        ValueError: the processes have more than can be recorded.
+    """
+    found: dict[tuple[int, int], OutsideFile] = {}
+    looked = written = 0
+    for process in processes:
+        try:
+            pid, entries = pid_in_namespace(process), ProcEntries(process)
+            for place in _places_of(process):
+                looked += 1
+                if looked > MOST_PLACES:
+                    raise ValueError(f"they have more than {MOST_PLACES} descriptors and mappings")
+                entry = entries.entry_path(place)
+                path = os.readlink(entry)
+                if not path.startswith("/") or path.endswith(_DELETED) or not is_outside(path):
+                    continue
+                seen, flags = os.stat(entry), _flags_of(process, place)
+                if not stat.S_ISREG(seen.st_mode) or flags & _O_PATH:
+                    continue
+                key = (seen.st_dev, seen.st_ino)
+                if key not in found:
+                    found[key] = OutsideFile(path, *key, seen.st_size, seen.st_mtime_ns, ())
+                    written += len(json.dumps(path)) + _BYTES_BESIDE_PATH
+                found[key] = found[key]._replace(holders=(*found[key].holders, Holder(pid, place, flags)))
+                written += _BYTES_OF_HOLDER
+                if len(found) > MOST_FILES or written > most_bytes:
+                    raise ValueError(f"they have more than {MOST_FILES} files, or {most_bytes} bytes of their names")
+        except (FileNotFoundError, ProcessLookupError):
+            if not has_ended(process):  # a file system may return that for an open file
+                raise
+    return OutsideFiles(tuple(found.values()))
+
+
+def encode(files: OutsideFiles) -> str:
+    """Encode for `read_outside_files`. Names that are not valid text are preserved."""
+    return json.dumps({"version": VERSION, **files._asdict()})
+
+
+def read_outside_files(images: str) -> OutsideFiles | None:
+    """Read the record beside these images; None if there is none: nothing is known of the files.
+
+    Raises:
+        OSError: the record cannot be read now.
+        ValueError: the record's format is unknown.
+    """
+    try:
+        with open(f"{images}/{OUTSIDE_FILES}", encoding="utf-8") as file:
+            content = json.load(file)
+    except FileNotFoundError:
+        return None
+    except RecursionError as error:
+        raise ValueError("the record of the files outside the snapshot is nested too deep") from error
+    try:
+        if content["version"] != VERSION:
+            raise ValueError(f"the record of the files outside the snapshot is of version {content['version']!r:.20}")
+        return OutsideFiles(
+            tuple(map(_decode_file, _require_list(content["files"]))), _require_text(content["problem"])
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is no record of files outside the snapshot: {error!r:.200}") from error
+
+
+def _decode_file(written: Any) -> OutsideFile:
+    path, device, inode, size, mtime_ns, holders = _require_list(written, 6)
+    return OutsideFile(
+        _require_text(path),
+        _require_number(device),
+        _require_number(inode),
+        _require_number(size),
+        _require_number(mtime_ns),
+        tuple(map(_decode_holder, _require_list(holders))),
+    )
+
+
+def _decode_holder(written: Any) -> Holder:
+    pid, place, flags = _require_list(written, 3)
+    if not _PLACE.fullmatch(_require_text(place)):
+        raise TypeError(f"{place!r:.100} is no place where a process holds a file")
+    return Holder(_require_number(pid), place, _require_number(flags))
+
+
+def _require_list(written: Any, length: int | None = None) -> list[Any]:
+    if not isinstance(written, list) or (length is not None and len(written) != length):
+        raise TypeError(f"{written!r:.100} is no list of {length or 'anything'}")
+    return written
+
+
+def _require_text(written: Any) -> str:
+    if not isinstance(written, str):
+        raise TypeError(f"{written!r:.100} is no text")
+    return written
+
+
+def _require_number(written: Any) -> int:
+    if type(written) is not int:
+        raise TypeError(f"{written!r:.100} is no number")
+    return written
+
+
+def _places_of(process: int) -> Iterator[str]:
+    """Yield the descriptors and shared writable mappings of a process.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: the process has ended.
+    """
+    for number in os.listdir(f"/proc/{process}/fd"):
+        yield f"{_DESCRIPTORS}{number}"
+    with open(f"/proc/{process}/maps", "rb") as maps:
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if fields[1][1:2] == b"w" and fields[1][3:4] == b"s" and fields[4] != b"0":
+                yield f"{_MAPPINGS}{int(fields[0].split(b'-')[0], 16):x}"
+
+
+def _flags_of(process: int, place: str) -> int:
+    """Return the flags with which a process has a file open.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: the process has ended.
+    """
+    if not place.startswith(_DESCRIPTORS):
+        return os.O_RDWR
+    with open(f"/proc/{process}/fdinfo/{place.removeprefix(_DESCRIPTORS)}", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith("flags:"):
+                return int(line.split()[1], 8)
+    return 0
