@@ -1,18 +1,22 @@
-"""Comparison of the volume files that processes had open at the dump with those that CRIU has opened for them.
+"""Comparison of the files that processes held at the dump with those that CRIU has opened for them.
 
-CRIU reopens files by their names, as root. A tenant that can write to a volume may meanwhile have replaced a file, or
-put a link on its path, to a file that only root may open. So the agent records, of frozen containers, each file that a
-process has open, maps, executes or has as a directory, and the handler compares that with the restored processes before
-their first instruction:
+CRIU reopens files by their names, as root. A tenant that can write to a volume, or the user of a job in a folder of the
+host, may meanwhile have replaced a file, or put a link on its path, to a file that only root may open. So the agent
+records, of frozen processes, each file outside of the snapshot that one has open, maps, executes or has as a directory.
+Before their first instruction that is compared with what the restored processes hold:
 
-    path        in the container: differs if a link was on the way
+    path        in their mount namespace: differs if a link was on the way
     mode        with the type of the file
     user        its owner
     group       the same, or one of the container's own: the kubelet gives volumes to the pod's `fsGroup`
 
 Neither inodes nor contents are compared: volumes are copied, and others write to them.
 
-    VOLUME_FILES    {"version": 1, "volumes": [PATH, …], "files": [[PID, PLACE, PATH, MODE, USER, GROUP], …]}
+    VOLUME_FILES    {"version": 1, "volumes": [PATH, …], "saved": [PATH, …],
+                     "files": [[PID, PLACE, PATH, MODE, USER, GROUP], …]}
+
+A container's volumes are its mounts from outside; those of a job are the host's whole file system, without the mounts
+that are its own.
 
 Standard library only.
 """
@@ -39,6 +43,7 @@ MOST_PLACES = 1 << 18
 MOST_BYTES = 16 << 20
 """Bytes of the records of all containers of a pod: a path may have 4 KiB."""
 _BYTES_BESIDE_PATH = 64
+REMEDY = "put back the file that was there, with its owner and mode"
 
 _DELETED = " (deleted)"
 _DELETED_BY_CRIU = (".cr_link", ".ghost")
@@ -62,26 +67,35 @@ class VolumeFile(NamedTuple):
 
 
 class VolumeFiles(NamedTuple):
-    """Volume files of one container."""
+    """Volume files of one container or job."""
 
     volumes: tuple[str, ...]
     """Their mount points, resolved like `path`."""
     files: tuple[VolumeFile, ...]
+    saved: tuple[str, ...] = ()
+    """Mount points below those whose files the snapshot contains, or which only the kernel fills."""
 
 
-def is_within(path: str, volumes: Iterable[str]) -> bool:
-    """Return whether a file is in one of these volumes, or is itself a mount point."""
+def is_within(path: str, volumes: Iterable[str], saved: Iterable[str] = ()) -> bool:
+    """Return whether a file is in one of these volumes, or is itself a mount point, and in no saved mount."""
     name = path.removesuffix(_DELETED)
-    return any(name == volume or name.startswith(f"{volume.rstrip('/')}/") for volume in volumes)
+    return _is_below(name, volumes) and not _is_below(name, saved)
 
 
-def volume_files_of(processes: Iterable[int], volumes: Collection[str], most_bytes: int = MOST_BYTES) -> VolumeFiles:
+def _is_below(name: str, folders: Iterable[str]) -> bool:
+    return any(name == folder or name.startswith(f"{folder.rstrip('/')}/") for folder in folders)
+
+
+def volume_files_of(
+    processes: Collection[int], volumes: Collection[str], most_bytes: int = MOST_BYTES, saved: Collection[str] = ()
+) -> VolumeFiles:
     """Return the volume files of frozen processes; those that have ended have none.
 
     Args:
         processes: as this process sees them.
         volumes: their mount points.
         most_bytes: bound of the result's `encode`.
+        saved: mount points below those, whose files the snapshot contains.
 
     Raises:
         OSError: the state of a file or process cannot be read.
@@ -89,13 +103,15 @@ def volume_files_of(processes: Iterable[int], volumes: Collection[str], most_byt
     """
     found: list[VolumeFile] = []
     looked = written = 0
+    mounts = _MountsOf(processes)
     for process in processes:
         try:
             for pid, place, entry in _held_places(process):
                 looked += 1
                 if looked > MOST_PLACES or len(found) == MOST_FILES:
                     raise ValueError(f"they hold more than {MOST_FILES} files of volumes, or {MOST_PLACES} of any kind")
-                if is_within(path := os.readlink(entry), volumes):
+                path = os.readlink(entry)
+                if is_within(path, volumes, saved) and (not path.endswith(_DELETED) or mounts.contain(entry)):
                     written += len(json.dumps(path)) + _BYTES_BESIDE_PATH
                     if written > most_bytes:
                         raise ValueError(f"what they hold in volumes takes more than {most_bytes} bytes to write down")
@@ -103,7 +119,7 @@ def volume_files_of(processes: Iterable[int], volumes: Collection[str], most_byt
         except (FileNotFoundError, ProcessLookupError):
             if not has_ended(process):  # a file system may return that for an open file
                 raise
-    return VolumeFiles(tuple(volumes), tuple(found))
+    return VolumeFiles(tuple(volumes), tuple(found), tuple(saved))
 
 
 def encode(files: VolumeFiles) -> str:
@@ -128,7 +144,11 @@ def read_record(images: str) -> VolumeFiles | None:
     try:
         if content["version"] != VERSION:
             raise ValueError(f"files of volumes are written down in version {content['version']}")
-        return VolumeFiles(tuple(map(_require_text, content["volumes"])), tuple(map(_decode_file, content["files"])))
+        return VolumeFiles(
+            tuple(map(_require_text, content["volumes"])),
+            tuple(map(_decode_file, content["files"])),
+            tuple(map(_require_text, content.get("saved", ()))),
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"this does not say which files of volumes were open: {error!r}") from error
 
@@ -148,21 +168,31 @@ def _decode_file(written: Iterable[object]) -> VolumeFile:
 
 
 def objection_to_files(held: VolumeFiles | None, processes: Mapping[int, int], groups: Collection[int]) -> str | None:
-    """Return why restored processes must not run with the files that CRIU opened, with a remedy; None if they may.
+    """Return why restored processes of a pod must not run with the files that CRIU opened, with a remedy.
 
-    Args:
-        held: at the dump; None for a snapshot of an earlier version, without a record.
-        processes: by their PIDs in their own namespace.
-        groups: of their new container.
-
-    Raises:
-        OSError: the state of a file or process cannot be read.
+    None if they may; see `find_changed_file`.
     """
     if held is None:
         return (
             "the snapshot does not say which files of volumes its processes held: it is of an earlier version, or they "
             f"were more than {MOST_FILES} (start it from its beginning)"
         )
+    if (changed := find_changed_file(held, processes, groups)) is not None:
+        return f"{changed} ({REMEDY}, or start the pod without the snapshot)"
+    return None
+
+
+def find_changed_file(held: VolumeFiles, processes: Mapping[int, int], groups: Collection[int] = ()) -> str | None:
+    """Return, as a sentence, which file of restored processes is another one than at the dump; None if none is.
+
+    Args:
+        held: at the dump.
+        processes: by their PIDs in their own namespace.
+        groups: which files may belong to instead.
+
+    Raises:
+        OSError: the state of a file or process cannot be read.
+    """
     entries: dict[int, ProcEntries] = {}
     for one in held.files:
         process = processes.get(one.pid)
@@ -175,8 +205,7 @@ def objection_to_files(held: VolumeFiles | None, processes: Mapping[int, int], g
         if (differs := _describe_difference(one, now, groups)) is not None:
             return (
                 f"{one.path}, which process {one.pid} holds as its {_place_text(one.place)}, is another file than when "
-                f"the snapshot was taken: {differs} (put back the file that was there, with its owner and mode, or "
-                "start the pod without the snapshot)"
+                f"the snapshot was taken: {differs}"
             )
     return None
 
@@ -258,6 +287,40 @@ class ProcEntries:
         at = bisect_right(self._areas, address, key=lambda area: area[0]) - 1
         name = self._areas[at][2] if at >= 0 and address < self._areas[at][1] else f"{address:x}"
         return f"/proc/{self._process}/{_MAPPINGS}{name}"
+
+
+class _MountsOf:
+    """The mounts of processes. Memory files (memfd, shared anonymous mappings) have a path, but are on none of them."""
+
+    def __init__(self, processes: Iterable[int]) -> None:
+        self._processes = processes
+        self._numbers: set[bytes] | None = None
+
+    def contain(self, entry: str) -> bool:
+        """Return whether the file of a link in /proc is on a mount.
+
+        Raises:
+            OSError: it cannot be inspected.
+        """
+        if self._numbers is None:
+            self._numbers = {number for process in self._processes for number in _mount_numbers_of(process)}
+        seen = os.open(entry, os.O_PATH | os.O_CLOEXEC)
+        try:
+            with open(f"/proc/self/fdinfo/{seen}", "rb") as info:
+                mounts = [line.split()[1] for line in info if line.startswith(b"mnt_id:")]
+        finally:
+            os.close(seen)
+        return mounts[0] in self._numbers
+
+
+def _mount_numbers_of(process: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{process}/mountinfo", "rb") as table:
+            return [line.split(b" ", 1)[0] for line in table]
+    except OSError:  # EINVAL of one that has ended
+        if not has_ended(process):
+            raise
+        return []
 
 
 def _stat_volume_file(pid: int, place: str, entry: str) -> VolumeFile:

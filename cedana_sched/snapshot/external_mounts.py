@@ -24,6 +24,7 @@ An external mount's key is its mount point, so dump and restore have the same op
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -54,11 +55,9 @@ def host_externals(mountinfo: str | None = None) -> Externals:
         mountinfo: text in the form of /proc/PID/mountinfo; this process's own by default.
     """
     if mountinfo is None:
-        mountinfo = Path("/proc/self/mountinfo").read_bytes().decode(errors="surrogateescape")
+        mountinfo = _read_text(Path("/proc/self/mountinfo"))
     found: dict[str, None] = {"/dev": None}
-    for line in filter(None, mountinfo.split("\n")):  # the kernel ends lines with nothing else
-        before, _, after = line.partition(" - ")
-        path, fstype = _unescape(before.split(" ")[4]), after.split(" ")[0]
+    for path, fstype in _parse_mounts(mountinfo):
         if (
             path != "/"
             and fstype not in _PSEUDO
@@ -67,6 +66,26 @@ def host_externals(mountinfo: str | None = None) -> Externals:
         ):
             found[path] = None
     return Externals(tuple(sorted(found)))
+
+
+def mount_points(mountinfo: Path) -> set[str]:
+    """Return the mount points of a process.
+
+    Raises:
+        OSError: the process has ended, or the file cannot be read.
+    """
+    return {path for path, _ in _parse_mounts(_read_text(mountinfo))}
+
+
+def _read_text(mountinfo: Path) -> str:
+    return mountinfo.read_bytes().decode(errors="surrogateescape")
+
+
+def _parse_mounts(mountinfo: str) -> Iterator[tuple[str, str]]:
+    """Yield mount points and types of file systems."""
+    for line in filter(None, mountinfo.split("\n")):  # the kernel ends lines with nothing else
+        before, _, after = line.partition(" - ")
+        yield _unescape(before.split(" ")[4]), after.split(" ")[0]
 
 
 def _is_below(path: str, roots: tuple[str, ...]) -> bool:

@@ -21,12 +21,14 @@ import msgspec
 
 from cedana_sched.model.errors import RestoreError, RetryableError
 from cedana_sched.runtime_handler.held_processes import (
+    HeldProcesses,
     RestoredProcessesError,
     restored_processes,
     write_action_script,
 )
 from cedana_sched.runtime_handler.posix_lock_restore import PosixLock, retake_process_locks
 from cedana_sched.runtime_handler.progress_signs import STALL_SECONDS
+from cedana_sched.runtime_handler.volume_file_comparison import REMEDY, VolumeFiles, find_changed_file, read_record
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.explain import explain_criu_exit, last_lines
@@ -46,7 +48,8 @@ class RestoreRequest(msgspec.Struct, frozen=True):
     """Parameters of a restore."""
 
     images: Path
-    """The directory of the images, each under the name of its stream in the dump."""
+    """The directory of the images, each under the name of its stream in the dump. If the record of the files that the
+    processes held is there (`volume_file_comparison`), the restored ones must hold the same."""
     workdir: Path
     """A directory for this restore only: CRIU's log stays there."""
     mount_point: Path | None = None
@@ -89,8 +92,10 @@ def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
     pidfile.unlink(missing_ok=True)
     log, stderr = request.workdir / LOG_NAME, request.workdir / "criu.stderr"
     log.unlink(missing_ok=True)
+    files = _read_files(request)
+    is_held = files is not None or bool(request.locks) or request.has_terminal
     try:
-        status = _run_criu(toolchain, request, pidfile, stderr)
+        status = _run_criu(toolchain, request, pidfile, stderr, is_held=is_held)
     except RestoreError:
         _clean_up(request, log)
         raise
@@ -100,28 +105,46 @@ def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
         kind = RestoreInterruptedError if status < 0 else RestoreError
         raise kind(found.message, remedy=found.remedy, evidence=found.evidence)
     root_pid = int(pidfile.read_text())
-    terminal = _complete_held_processes(request, root_pid, log) if _must_hold(request) else None
+    terminal = _complete_held_processes(request, root_pid, files, log) if is_held else None
     return RestoreResult(root_pid, time.monotonic() - began, log, terminal)
 
 
-def _must_hold(request: RestoreRequest) -> bool:
-    """Return whether something must precede the processes' first instruction."""
-    return bool(request.locks) or request.has_terminal
+def _read_files(request: RestoreRequest) -> VolumeFiles | None:
+    """Return the record of the files that the processes held; None if there is none."""
+    try:
+        return read_record(str(request.images))
+    except (ValueError, OSError) as error:
+        raise RestoreError(str(error), remedy="start it without the snapshot, or from an earlier one") from error
 
 
-def _complete_held_processes(request: RestoreRequest, root_pid: int, log: Path) -> int | None:
-    """Give the held processes their locks, and return the master of their terminal: they may end at any time later."""
+def _complete_held_processes(
+    request: RestoreRequest, root_pid: int, files: VolumeFiles | None, log: Path
+) -> int | None:
+    """Verify the files of the held processes, and give these their locks; return the master of their terminal.
+
+    They may end at any time later.
+    """
     try:
         with restored_processes(str(request.workdir)) as processes:
+            if files is not None:
+                _require_same_files(processes, files)
             terminal = duplicate_master(root_pid) if request.has_terminal else None
             retake_process_locks(processes, request.locks)
             return terminal
+    except RestoreError:
+        _clean_up(request, log)
+        raise
     except (RestoredProcessesError, OSError) as error:
         _clean_up(request, log)
         raise RestoreError(str(error), remedy="if a file is locked, end what has locked it; then try again") from error
 
 
-def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stderr: Path) -> int:
+def _require_same_files(processes: HeldProcesses, files: VolumeFiles) -> None:
+    if (changed := find_changed_file(files, processes.by_namespace_pid())) is not None:
+        raise RestoreError(changed, remedy=f"{REMEDY}, or start it without the snapshot")
+
+
+def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stderr: Path, *, is_held: bool) -> int:
     task = RestorerPlacement(
         mount_point=str(request.mount_point) if request.mount_point else None,
         cgroups=tuple(map(str, request.cgroups)),
@@ -130,7 +153,7 @@ def _run_criu(toolchain: Toolchain, request: RestoreRequest, pidfile: Path, stde
     with stderr.open("wb") as output:
         try:
             criu = subprocess.Popen(
-                [toolchain.criu, *_criu_arguments(request, pidfile)],
+                [toolchain.criu, *_criu_arguments(request, pidfile, is_held=is_held)],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
                 preexec_fn=partial(_prepare_criu_process, task),  # noqa: PLW1509  # the caller has no threads
             )  # fmt: skip
@@ -189,13 +212,13 @@ def _prepare_criu_process(task: RestorerPlacement) -> None:
         raise
 
 
-def _criu_arguments(request: RestoreRequest, pidfile: Path) -> list[str]:
+def _criu_arguments(request: RestoreRequest, pidfile: Path, *, is_held: bool) -> list[str]:
     arguments = ["restore", "--restore-detached", "--restore-sibling", "--pidfile", str(pidfile)]
     arguments += ["--images-dir", str(request.images), "--work-dir", str(request.workdir)]
     arguments += ["--log-file", LOG_NAME, "-v4", "--manage-cgroups=ignore"]
     if request.mount_point:
         arguments += ["--root", str(request.mount_point)]
-    if _must_hold(request):
+    if is_held:
         group = str(request.cgroups[0]) if request.cgroups else None
         arguments += ["--action-script", write_action_script(str(request.workdir), group)]
     arguments += ["--tcp-established", "--file-locks", "--link-remap"]

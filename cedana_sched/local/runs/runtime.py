@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
 from cedana_sched.local.runs.cgroup_site import CgroupSite
+from cedana_sched.local.runs.held_files import HeldFilesRecorder
 from cedana_sched.local.runs.launch_spec import (
     LaunchSpec,
     RestoreTask,
@@ -95,6 +96,7 @@ class LocalRuntime:
         self._runs: dict[str, SupervisedRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: asyncio.Queue[RunChange] = asyncio.Queue()
+        self._held_files = HeldFilesRecorder()
 
     async def adopt_previous_runs(self) -> tuple[str, ...]:
         """Adopt the runs of a previous engine; return the uids of runs whose supervisor is alive.
@@ -136,6 +138,8 @@ class LocalRuntime:
             externals=Externals(run.spec.mounts).criu_external_values(),
             is_restored=run.spec.is_restore,
         )
+        if freezer.is_frozen(tree.freezer):
+            tree = replace(tree, notes=await self._held_files.make_note(run.uid, tree, run.spec.mounts))
         return RunningWorkload(
             (tree,),
             restore_facts={"mounts": list(run.spec.mounts), _TERMINAL: run.spec.terminal_output is not None},
@@ -154,9 +158,8 @@ class LocalRuntime:
         Raises:
             FreezerError: some process did not end in time.
         """
-        if running := await self.find_running(workload):
-            for cgroup in running.freezer_cgroups:
-                await asyncio.to_thread(freezer.kill, cgroup)
+        if (run := self._runs.get(workload.uid)) is not None and run.has_started and not run.ended.is_set():
+            await asyncio.to_thread(freezer.kill, run.group.freezer_directory)
         return True
 
     async def undo_kill(self, checkpoint_uid: str, workload: WorkloadRef) -> None:
@@ -253,6 +256,7 @@ class LocalRuntime:
     async def discard_run(self, uid: str) -> None:
         """Remove the directory of a run whose end is persisted. The run's output is kept."""
         run = self._runs.pop(uid, None)
+        self._held_files.forget_run(uid)
         if run is not None:
             await run.ended.wait()
             await asyncio.to_thread(shutil.rmtree, run.directory.path)

@@ -49,8 +49,41 @@ def test_a_file_is_in_the_volume_below_which_it_is(path: str, is_in: bool) -> No
     assert is_within(path, ["/data", "/dev/shm"]) == is_in
 
 
+@pytest.mark.parametrize(
+    ("path", "is_in"),
+    [
+        ("/", True),
+        ("/data/a (deleted)", True),
+        ("/dev/null", True),
+        ("/dev/shm", False),
+        ("/dev/shm/a", False),
+        ("/dev/shmem", True),
+        ("pipe:[17]", False),
+    ],
+)
+def test_a_file_of_a_mount_that_is_saved_is_in_no_volume(path: str, is_in: bool) -> None:
+    assert is_within(path, ["/"], ["/dev/shm", "/proc"]) == is_in
+
+
+def test_memory_that_has_a_name_is_no_file(tmp_path: Path) -> None:
+    """A deleted file of the host is one: the snapshot contains it, but CRIU makes it in the folder where it was."""
+    opens = (
+        "import mmap, os, sys; memory = os.memfd_create('x'); shared = mmap.mmap(-1, 4096); "
+        "deleted = open(sys.argv[1]); os.unlink(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    )
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-c", opens, str(tmp_path / "file")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        files = volume_files_of([process.pid], ["/"], saved=["/proc"])
+        process.communicate()
+    assert [one.path for one in files.files if one.path.endswith("(deleted)")] == [f"{tmp_path}/file (deleted)"]
+    assert files.saved == ("/proc",)
+
+
 def test_what_is_written_down_is_read_also_where_names_are_no_text(tmp_path: Path) -> None:
-    files = VolumeFiles(("/data", "/dev/shm"), (HELD, HELD._replace(path=os.fsdecode(b"/data/\xff"))))
+    files = VolumeFiles(("/data", "/dev/shm"), (HELD, HELD._replace(path=os.fsdecode(b"/data/\xff"))), ("/data/own",))
     (tmp_path / VOLUME_FILES).write_text(encode(files))
     assert read_record(str(tmp_path)) == files
 
@@ -158,7 +191,7 @@ PLACES = st.sampled_from(["fd/0", "fd/x", "fd/../../1/root", "root/../etc", "map
 FILES = st.lists(st.tuples(st.just(os.getpid()) | DEEP, PLACES, st.just("/x") | DEEP, DEEP, DEEP, DEEP), max_size=4)
 WRITTEN = (
     st.fixed_dictionaries(
-        {"version": st.just(1), "volumes": st.lists(st.text(max_size=4)) | DEEP, "files": FILES | DEEP}
+        {"version": st.just(1), "volumes": st.lists(st.text(max_size=4)) | DEEP, "files": FILES | DEEP, "saved": DEEP}
     )
     | DEEP
 ).map(json.dumps) | st.sampled_from(

@@ -104,6 +104,8 @@ class Lab:
         running = await self.runtime.find_running(workload)
         assert running is not None
         await asyncio.to_thread(freezer.freeze, running.containers[0].freezer)
+        running = await self.runtime.find_running(workload)
+        assert running is not None
         images = self.state / "images" / workload.uid
         request = DumpRequest(
             root_pid=running.containers[0].root_pid,
@@ -112,6 +114,8 @@ class Lab:
             externals=running.containers[0].externals,
         )
         await asyncio.to_thread(Dump(self.toolchain, request, FolderSink(images)).run)
+        for name, text in running.containers[0].notes.items():
+            (images / name).write_text(text)
         return images, running.restore_facts
 
     async def next_generation(self, workload: WorkloadRef, uid: str) -> WorkloadRef:
