@@ -1,8 +1,10 @@
 """Truncation of files that grew after the snapshot to the length that the processes expect.
 
 After a checkpoint that left the job running, its files have grown. CRIU refuses such a file (`bad size`), rightly: the
-restored processes would write the same data a second time. A file that is open for writing and has grown is truncated
-to its recorded length. One that has become shorter, or is gone, cannot be repaired.
+restored processes would write the same data a second time. So `remove_sizes` takes the sizes of files that are open for
+writing out of the images, and CRIU opens them. Before the first instruction of the restored processes, and after all
+else has succeeded, `truncate_grown_files` truncates what they hold to these sizes: through their own descriptors,
+because a name may lead to a file of root's by now. A file that has become shorter cannot be repaired.
 
 CRIU records no length for append-only files (logs), since other processes may append to them as well. The caller names
 the job's own output files, which are truncated to the end of the job's last write.
@@ -14,26 +16,34 @@ needs a snapshot that stops it (or a database's own recovery).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
 
 from cedana_sched.model.errors import RestoreError
+from cedana_sched.runtime_handler.held_processes import HeldProcesses
+from cedana_sched.runtime_handler.outside_files import OutsideFile, outside_files_of
+from cedana_sched.runtime_handler.safe_open import open_regular_file
+from cedana_sched.runtime_handler.volume_file_comparison import ProcEntries
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.images import Entry, Images, folder_reader
+
+FILE_NAME = "recorded-sizes.json"
+"""Has the removed sizes beside the images, for further attempts of the restore."""
+_IMAGE = "files.img"
 
 
 class TruncatedFile(msgspec.Struct, frozen=True):
     """One truncated file."""
 
-    path: Path
+    path: str
     was_bytes: int
     is_bytes: int
 
 
-def truncate_grown_files(toolchain: Toolchain, images: Path, outputs: Collection[Path] = ()) -> list[TruncatedFile]:
-    """Truncate files that have grown since the snapshot in `images`.
+def remove_sizes(toolchain: Toolchain, images: Path, outputs: Collection[Path] = ()) -> dict[str, int]:
+    """Remove the sizes of files that are open for writing from staged images; return these, by path.
 
     Args:
         toolchain: for decoding the images.
@@ -41,36 +51,84 @@ def truncate_grown_files(toolchain: Toolchain, images: Path, outputs: Collection
         outputs: the job's own output files, which only the job writes.
 
     Raises:
-        RestoreError: a file is shorter than it was; nothing has been changed.
+        SnapshotError: an image cannot be decoded.
     """
-    wanted = _recorded_lengths(Images(toolchain, folder_reader(images)), {str(path) for path in outputs})
-    actual = {path: path.stat().st_size for path in wanted if path.is_file()}
-    for path, size in actual.items():
-        if size < wanted[path]:
-            raise RestoreError(
-                f"{path} has {size} bytes now, and had {wanted[path]} when the snapshot was taken",
-                remedy="put the file back as it was, or restore an earlier snapshot",
-            )
-    grown = [TruncatedFile(path, size, wanted[path]) for path, size in actual.items() if size > wanted[path]]
-    for file in grown:
-        os.truncate(file.path, file.is_bytes)
-    return grown
+    decoded = Images(toolchain, folder_reader(images))
+    content = decoded.read_image(_IMAGE)
+    if content is None:
+        return {}
+    remapped = {entry["orig_id"] for entry in decoded.read_entries("remap-fpath.img")}  # deleted: not found by path
+    files = [entry["reg"] for entry in content["entries"] if "reg" in entry and entry["id"] not in remapped]
+    written = [file for file in files if _is_open_for_writing(file)]
+    sizes = _keep_sizes(images / FILE_NAME, _sizes_of(written, {str(path) for path in outputs}))
+    for file in files:
+        if file["name"] in sizes:  # also where it is mapped, or open for reading only
+            file.pop("size", None)
+    decoded.replace(images / _IMAGE, content)
+    return sizes
 
 
-def _recorded_lengths(images: Images, outputs: set[str]) -> dict[Path, int]:
-    remapped = {entry["orig_id"] for entry in images.read_entries("remap-fpath.img")}  # deleted: not found by path
-    lengths: dict[Path, int] = {}
-    for entry in images.read_entries("files.img"):
-        file = entry.get("reg")
-        if not file or file["id"] in remapped or not _is_open_for_writing(file):
-            continue
-        path = Path(file["name"])
+def _keep_sizes(kept: Path, sizes: dict[str, int]) -> dict[str, int]:
+    """Return the sizes that the first attempt has kept, or keep these."""
+    if kept.exists():
+        return msgspec.json.decode(kept.read_bytes(), type=dict[str, int])
+    temporary = kept.with_suffix(".new")
+    temporary.write_bytes(msgspec.json.encode(sizes))
+    temporary.replace(kept)
+    return sizes
+
+
+def _sizes_of(files: Iterable[Entry], outputs: set[str]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for file in files:
+        name = file["name"]
         if "size" in file:
-            lengths[path] = max(lengths.get(path, 0), file["size"])
-        elif file["name"] in outputs and file["pos"]:  # 0: the job had not written by this descriptor yet
-            lengths[path] = max(lengths.get(path, 0), file["pos"])
-    return lengths
+            sizes[name] = max(sizes.get(name, 0), file["size"])
+        elif name in outputs and file["pos"]:  # 0: the job had not written by this descriptor yet
+            sizes[name] = max(sizes.get(name, 0), file["pos"])
+    return sizes
 
 
 def _is_open_for_writing(file: Entry) -> bool:
     return bool(file["flags"] & os.O_ACCMODE)  # O_RDONLY is 0
+
+
+def truncate_grown_files(held: HeldProcesses, sizes: dict[str, int]) -> list[TruncatedFile]:
+    """Truncate the files of held processes that are longer than these sizes.
+
+    Raises:
+        RestoreError: a file is shorter; nothing has been changed.
+        OSError, ValueError: the files cannot be inspected or truncated.
+    """
+    if not sizes:
+        return []
+    files = [file for file in outside_files_of(held.processes, sizes.__contains__).files if file.is_written]
+    for file in files:
+        if file.size < sizes[file.path]:
+            raise RestoreError(
+                f"{file.path} has {file.size} bytes now, and had {sizes[file.path]} when the snapshot was taken",
+                remedy="put the file back as it was, or restore an earlier snapshot",
+            )
+    grown = [file for file in files if file.size > sizes[file.path]]
+    processes = held.by_namespace_pid()
+    for file in grown:
+        _truncate(file, processes, sizes[file.path])
+    return [TruncatedFile(file.path, file.size, sizes[file.path]) for file in grown]
+
+
+def _truncate(file: OutsideFile, processes: dict[int, int], size: int) -> None:
+    """Truncate by a descriptor of a process that can write to the file; no name is followed."""
+    holder = next(one for one in file.holders if one.is_writable)
+    entry = ProcEntries(processes[holder.pid]).entry_path(holder.place)
+    seen = os.open(entry, os.O_PATH | os.O_CLOEXEC)
+    try:
+        state = os.fstat(seen)
+        if (state.st_dev, state.st_ino) != (file.device, file.inode):
+            raise RestoreError(f"{file.path} is not open any more", remedy="restore it again")
+        descriptor = open_regular_file(seen, os.O_WRONLY)
+    finally:
+        os.close(seen)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)

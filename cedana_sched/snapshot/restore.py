@@ -32,6 +32,7 @@ from cedana_sched.runtime_handler.volume_file_comparison import REMEDY, VolumeFi
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.explain import explain_criu_exit, last_lines
+from cedana_sched.snapshot.grown_file_truncation import TruncatedFile, truncate_grown_files
 from cedana_sched.snapshot.job_terminal import duplicate_master
 from cedana_sched.snapshot.launch import RestorerPlacement, interpreter_environment, prepare_restorer_process
 from cedana_sched.snapshot.stall_detection import StallDetector
@@ -61,6 +62,8 @@ class RestoreRequest(msgspec.Struct, frozen=True):
     locks: tuple[PosixLock, ...] = ()
     """Locks that `remove_posix_locks` removed from the images: the processes acquire them before their first
     instruction."""
+    sizes: dict[str, int] = {}
+    """Sizes that `remove_sizes` removed from the images, by path: files that are longer now are truncated."""
     has_terminal: bool = False
     """Whether the tree is a job with a terminal (see `job_terminal`)."""
     timeout_seconds: float = 600.0
@@ -77,6 +80,8 @@ class RestoreResult(msgspec.Struct, frozen=True):
     log: Path
     terminal: int | None = None
     """The master of its terminal, which the caller closes; None if it has no terminal."""
+    truncated: tuple[TruncatedFile, ...] = ()
+    """Files that had grown since the snapshot."""
 
 
 def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
@@ -93,7 +98,7 @@ def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
     log, stderr = request.workdir / LOG_NAME, request.workdir / "criu.stderr"
     log.unlink(missing_ok=True)
     files = _read_files(request)
-    is_held = files is not None or bool(request.locks) or request.has_terminal
+    is_held = files is not None or bool(request.locks or request.sizes) or request.has_terminal
     try:
         status = _run_criu(toolchain, request, pidfile, stderr, is_held=is_held)
     except RestoreError:
@@ -105,8 +110,8 @@ def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
         kind = RestoreInterruptedError if status < 0 else RestoreError
         raise kind(found.message, remedy=found.remedy, evidence=found.evidence)
     root_pid = int(pidfile.read_text())
-    terminal = _complete_held_processes(request, root_pid, files, log) if is_held else None
-    return RestoreResult(root_pid, time.monotonic() - began, log, terminal)
+    terminal, truncated = _complete_held_processes(request, root_pid, files, log) if is_held else (None, ())
+    return RestoreResult(root_pid, time.monotonic() - began, log, terminal, truncated)
 
 
 def _read_files(request: RestoreRequest) -> VolumeFiles | None:
@@ -119,10 +124,11 @@ def _read_files(request: RestoreRequest) -> VolumeFiles | None:
 
 def _complete_held_processes(
     request: RestoreRequest, root_pid: int, files: VolumeFiles | None, log: Path
-) -> int | None:
-    """Verify the files of the held processes, and give these their locks; return the master of their terminal.
+) -> tuple[int | None, tuple[TruncatedFile, ...]]:
+    """Verify the files of the held processes, give these their locks, and truncate what has grown: it cannot be undone.
 
-    They may end at any time later.
+    Returns:
+        The master of their terminal, and the truncated files. The processes may end at any time later.
     """
     try:
         with restored_processes(str(request.workdir)) as processes:
@@ -130,11 +136,11 @@ def _complete_held_processes(
                 _require_same_files(processes, files)
             terminal = duplicate_master(root_pid) if request.has_terminal else None
             retake_process_locks(processes, request.locks)
-            return terminal
+            return terminal, tuple(truncate_grown_files(processes, request.sizes))
     except RestoreError:
         _clean_up(request, log)
         raise
-    except (RestoredProcessesError, OSError) as error:
+    except (RestoredProcessesError, OSError, ValueError) as error:
         _clean_up(request, log)
         raise RestoreError(str(error), remedy="if a file is locked, end what has locked it; then try again") from error
 

@@ -1,4 +1,4 @@
-"""Preparation of a restore by CRIU: mounts, timers and files of the processes.
+"""Preparation of a restore by CRIU: mounts, timers, locks and files of the processes.
 
 Functions that decode images block, and are meant for threads.
 """
@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-import structlog
+from msgspec.structs import replace
 
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.runtime_handler.posix_lock_restore import PosixLock
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.external_mounts import Externals, host_externals
-from cedana_sched.snapshot.grown_file_truncation import truncate_grown_files
+from cedana_sched.snapshot.grown_file_truncation import remove_sizes
 from cedana_sched.snapshot.images import Images, folder_reader
 from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
 from cedana_sched.snapshot.pty_output_reversal import undo_output_processing
+from cedana_sched.snapshot.restore import RestoreRequest
 from cedana_sched.snapshot.timerfd_rearming import rearm_expired_timers
-
-log = structlog.get_logger(__name__)
 
 
 def require_mounts(wanted: Collection[str]) -> Externals:
@@ -37,20 +35,20 @@ def require_mounts(wanted: Collection[str]) -> Externals:
     return Externals(tuple(wanted))
 
 
-def prepare_images(toolchain: Toolchain, images: Path, run: str, outputs: Collection[Path]) -> tuple[PosixLock, ...]:
-    """Make images and files consistent; return the locks that the processes must take themselves.
+def prepare_images(toolchain: Toolchain, request: RestoreRequest, outputs: Collection[Path]) -> RestoreRequest:
+    """Make images consistent; return the request with what the processes must be given before they run.
 
     `outputs` are the job's own output files, without other writers.
 
     Raises:
-        SnapshotError: an image cannot be decoded, or a file is shorter than at the dump.
-        OSError: a file cannot be changed.
+        SnapshotError: an image cannot be decoded.
+        OSError: an image cannot be changed.
     """
+    images = request.images
     rearm_expired_timers(toolchain, images)
     undo_output_processing(toolchain, images)
-    for file in truncate_grown_files(toolchain, images, outputs):
-        log.info("file rewound", run=run, path=str(file.path), was=file.was_bytes, now=file.is_bytes)
-    return remove_posix_locks(toolchain, images)
+    sizes = remove_sizes(toolchain, images, outputs)
+    return replace(request, sizes=sizes, locks=remove_posix_locks(toolchain, images))
 
 
 def preload_image_decoder(toolchain: Toolchain) -> None:

@@ -102,6 +102,8 @@ def _start_or_restore(spec: RunSpec, group: Cgroup) -> tuple[int, int | None, li
     if isinstance(spec.task, RestoreTask):
         request = replace(spec.task.request, cgroups=group.unique_directories)
         result = restore(spec.task.toolchain, request)
+        for file in result.truncated:
+            _print_to_log(f"{file.path} had grown to {file.was_bytes} bytes, and is truncated to {file.is_bytes}")
         # after the restore: CRIU runs in the job's groups too, and must be neither throttled nor short of memory
         return result.root_pid, result.terminal, group.apply_limits(spec.limits)
     if spec.task is None:

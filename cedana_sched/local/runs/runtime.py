@@ -298,8 +298,7 @@ class LocalRuntime:
         )
         job = await self._job_of(workload)
         outputs = {job.stdout, job.stderr}
-        locks = await asyncio.to_thread(prepare_images, self._toolchain, images, workload.uid, outputs)
-        request = replace(request, locks=locks)
+        request = await asyncio.to_thread(prepare_images, self._toolchain, request, outputs)
         spec = self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts)
         create_output_directories(job)
         return await self._begin(replace(spec, terminal_output=job.stdout if request.has_terminal else None))

@@ -15,6 +15,7 @@ from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.dump import Dump, DumpRequest, DumpResult
 from cedana_sched.snapshot.external_mounts import host_externals
+from cedana_sched.snapshot.grown_file_truncation import TruncatedFile
 from cedana_sched.snapshot.image_stream_receiver import ImageSink
 from cedana_sched.snapshot.launch import Job, start
 from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
@@ -43,6 +44,7 @@ class Laboratory:
         self.externals = host_externals()
         self.pid = 0
         self.generation = 0
+        self.truncated: tuple[TruncatedFile, ...] = ()
         self._hierarchy = hierarchy
         self._cgroups: list[Path] = []
         self.cgroup = self.new_cgroup()
@@ -107,6 +109,7 @@ class Laboratory:
         request = RestoreRequest(**(settings | changes))  # type: ignore[arg-type]
         result = single_threaded.call(restore, self.toolchain, request)
         self.pid = result.root_pid
+        self.truncated = result.truncated
         return result.seconds
 
     def next_generation(self) -> None:

@@ -13,6 +13,7 @@ from cedana_sched.cluster.node.restoring.criu_images import prepare_images as re
 from cedana_sched.local.runs.restore_preparation import prepare_images as ready_for_a_job
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.images import Images, folder_reader
+from cedana_sched.snapshot.restore import RestoreRequest
 
 _MASTER, _SLAVE = 1, 0
 _COOKED, _RAW = 5, 0
@@ -24,7 +25,7 @@ Ready = Callable[[Toolchain, Path], object]
 def ready(request: pytest.FixtureRequest) -> Ready:
     if request.param == "pod":
         return ready_for_a_pod
-    return lambda toolchain, images: ready_for_a_job(toolchain, images, "run", [])
+    return lambda toolchain, images: ready_for_a_job(toolchain, RestoreRequest(images, images), [])
 
 
 def _lay(images: Images, folder: Path, waiting: bytes, mode: int) -> None:

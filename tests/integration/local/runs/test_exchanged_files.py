@@ -130,6 +130,28 @@ async def test_the_user_of_a_job_gets_no_file_of_roots(home: Home, how: str, exc
     assert (home.hidden / "own").read_text() == SECRET
 
 
+@pytest.mark.parametrize("how", ["descriptor", "mapping"])
+@pytest.mark.parametrize("exchange", [link_folder, link_files])
+async def test_no_file_of_roots_is_truncated(home: Home, how: str, exchange: Callable[[Home], None]) -> None:
+    _, restore = await home.save(how)
+    exchange(home)
+    (home.hidden / "own").write_text(3 * SECRET)
+
+    with pytest.raises(RestoreError, match="is another file than when the snapshot was taken: it leads to"):
+        await restore()
+
+    assert (home.hidden / "own").read_text() == 3 * SECRET
+
+
+@pytest.mark.parametrize("how", ["descriptor", "mapping"])
+async def test_a_file_that_has_grown_is_truncated_before_the_job_continues(home: Home, how: str) -> None:
+    _, restore = await home.save(how)
+    with (home.kept / "own").open("a") as file:
+        file.write("ahead")
+    await restore()
+    assert (home.kept / "own").read_text() == OWN
+
+
 @pytest.mark.parametrize("how", OPENED)
 async def test_files_that_were_copied_are_the_same(home: Home, how: str) -> None:
     """As from a backup: other inodes, and the owner and mode that they had."""
