@@ -20,8 +20,9 @@ from cedana_sched.snapshot.external_mounts import mount_points
 
 log = structlog.get_logger(__name__)
 
-_HOST = ("/",)
-_OWN = frozenset({"/proc", "/sys", "/dev/pts", "/dev/shm", "/dev/mqueue"})  # noqa: S108
+HOST = ("/",)
+OWN_MOUNTS = frozenset({"/proc", "/sys", "/dev/pts", "/dev/shm", "/dev/mqueue"})  # noqa: S108
+"""Mounts that a job has of its own, if it has them."""
 _MOST_SECONDS = 10.0
 """A file system whose server is gone never answers."""
 
@@ -57,5 +58,5 @@ class HeldFilesRecorder:
 
 
 def _make_note(root_pid: int, group: Path, externals: Collection[str]) -> dict[str, str]:
-    saved = sorted(_OWN.intersection(mount_points(Path(f"/proc/{root_pid}/mountinfo"))).difference(externals))
-    return {VOLUME_FILES: encode(volume_files_of(freezer.pids_in_cgroup(group), _HOST, saved=saved))}
+    saved = sorted(OWN_MOUNTS.intersection(mount_points(Path(f"/proc/{root_pid}/mountinfo"))).difference(externals))
+    return {VOLUME_FILES: encode(volume_files_of(freezer.pids_in_cgroup(group), HOST, saved=saved))}

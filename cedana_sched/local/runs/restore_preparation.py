@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from cedana_sched.local.runs.name_verification import require_names_of_roots
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.external_mounts import Externals, host_externals
@@ -41,10 +42,12 @@ def prepare_images(toolchain: Toolchain, request: RestoreRequest, outputs: Colle
     `outputs` are the job's own output files, without other writers.
 
     Raises:
+        RestoreError: a user may have redirected a name in them.
         SnapshotError: an image cannot be decoded.
         OSError: an image cannot be changed.
     """
     images = request.images
+    require_names_of_roots(toolchain, images)
     rearm_expired_timers(toolchain, images)
     undo_output_processing(toolchain, images)
     sizes = remove_sizes(toolchain, images, outputs)

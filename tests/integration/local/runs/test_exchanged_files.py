@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cedana_sched.local.runs import restore_preparation
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.runtime_handler.volume_file_comparison import read_record
+from cedana_sched.runtime_handler.volume_file_comparison import VOLUME_FILES, read_record
 
 if TYPE_CHECKING:
     from tests.integration.local.runs.conftest import Lab
@@ -27,7 +28,7 @@ PROGRAM = Path("/usr/bin/python3").resolve()
 OWN, SECRET = "what is mine\n", "root's alone\n"
 
 HOLDING = """
-import mmap, os, time
+import array, mmap, os, socket, time
 os.chdir("{home}")
 {opened}
 print("holds", flush=True)
@@ -46,6 +47,16 @@ OPENED = {
 }
 """How a process holds what it can use later; each use prints 4."""
 FOLDERS = ("folder", "directory")
+SOCKET, DELETED, SENT = "socket", "deleted file", "sent descriptor"
+CREATED = {
+    SOCKET: ('server = socket.socket(socket.AF_UNIX); server.bind("{home}/kept/socket")', '"used"'),
+    DELETED: ('file = open("kept/own"); os.unlink("kept/own")', '"used"'),
+}
+"""What CRIU creates or removes by a name."""
+SEND = """\
+one, other = socket.socketpair()
+with open("kept/own") as file: other.sendmsg([b"x"], [(1, 1, array.array("i", [file.fileno()]))])
+"""
 
 
 class Home:
@@ -54,6 +65,7 @@ class Home:
     def __init__(self, folder: Path, lab: Lab) -> None:
         self.folder = folder
         self.lab = lab
+        self.images = folder
         self.kept, self.hidden = folder / "kept", folder / "hidden"
         for path, user, text in ((self.kept, NOBODY.pw_uid, OWN), (self.hidden, 0, SECRET)):
             path.mkdir()
@@ -66,15 +78,16 @@ class Home:
         os.chown(folder, NOBODY.pw_uid, NOBODY.pw_gid)
         folder.chmod(0o755)
 
-    async def save(self, how: str) -> tuple[WorkloadRef, Callable[[], Awaitable[None]]]:
+    async def save(self, how: str, user: str = "nobody") -> tuple[WorkloadRef, Callable[[], Awaitable[None]]]:
         """Start a job that holds files so, and make a snapshot of it; return what restores it."""
-        opened, used = OPENED[how]
+        opened, used = (OPENED | CREATED | {SENT: (SEND, '"used"')})[how]
         program = str(self.kept / "program" if how == "program" else PROGRAM)
-        script = HOLDING.format(home=self.folder, opened=opened, used=used)
-        run = self.lab.job("held-0", program, "-c", script, user="nobody")
+        script = HOLDING.format(home=self.folder, opened=opened.format(home=self.folder), used=used)
+        run = self.lab.job("held-0", program, "-c", script, user=user)
         await self.lab.runtime.start_cold(run, None)
         await self.lab.printed(run.uid, 1)
-        images, facts = await self.lab.dump(run)
+        self.images, facts = await self.lab.dump(run)
+        images = self.images
         await self.lab.runtime.kill(run.uid)
         successor = self.lab.again("held-1", run)
         return successor, lambda: self.lab.runtime.restore_from_images(successor, images, facts)
@@ -115,7 +128,11 @@ EXCHANGES = [(how, link_folder) for how in OPENED] + [
 
 
 @pytest.mark.parametrize(("how", "exchange"), EXCHANGES, ids=lambda one: getattr(one, "__name__", one))
-async def test_the_user_of_a_job_gets_no_file_of_roots(home: Home, how: str, exchange: Callable[[Home], None]) -> None:
+async def test_the_user_of_a_job_gets_no_file_of_roots(
+    home: Home, how: str, exchange: Callable[[Home], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it were exchanged after its name was examined."""
+    monkeypatch.setattr(restore_preparation, "require_names_of_roots", lambda *_: None)
     successor, restore = await home.save(how)
     exchange(home)
 
@@ -128,6 +145,52 @@ async def test_the_user_of_a_job_gets_no_file_of_roots(home: Home, how: str, exc
     assert "put back the file that was there" in caught.value.remedy
     assert await home.lab.runtime.find_running(successor) is None
     assert (home.hidden / "own").read_text() == SECRET
+
+
+@pytest.mark.parametrize("how", ["descriptor", *CREATED])
+async def test_nothing_of_roots_is_opened_or_removed_by_a_link(home: Home, how: str) -> None:
+    successor, restore = await home.save(how)
+    link_folder(home)
+    before = sorted(path.name for path in home.hidden.iterdir())
+
+    with pytest.raises(RestoreError) as caught:
+        await restore()
+
+    assert f"{home.kept}/" in caught.value.message
+    assert f"it leads to {home.hidden}/" in caught.value.message
+    assert f"by the link {home.kept}" in caught.value.message
+    assert sorted(path.name for path in home.hidden.iterdir()) == before
+    assert await home.lab.runtime.find_running(successor) is None
+
+
+async def test_a_file_on_its_way_between_processes_cannot_be_verified(home: Home) -> None:
+    _, restore = await home.save(SENT)
+    with pytest.raises(RestoreError, match="kept/own was on its way from one process to another"):
+        await restore()
+
+
+@pytest.mark.parametrize("how", CREATED)
+async def test_sockets_and_deleted_files_in_folders_of_the_user_are_restored(home: Home, how: str) -> None:
+    successor, restore = await home.save(how)
+    await restore()
+    (home.folder / "go").touch()
+    await home.lab.printed(successor.uid, 2)
+
+
+async def test_a_snapshot_without_a_record_is_refused_if_a_user_could_replace_a_file(home: Home) -> None:
+    _, restore = await home.save("descriptor")
+    (home.images / VOLUME_FILES).unlink()
+    with pytest.raises(RestoreError, match="does not record which files the job held") as caught:
+        await restore()
+    assert f"may have replaced {home.folder}" in caught.value.message
+
+
+async def test_a_snapshot_without_a_record_is_restored_if_its_processes_are_roots(home: Home) -> None:
+    successor, restore = await home.save("descriptor", user="root")
+    (home.images / VOLUME_FILES).unlink()
+    await restore()
+    (home.folder / "go").touch()
+    await home.lab.printed(successor.uid, 2)
 
 
 @pytest.mark.parametrize("how", ["descriptor", "mapping"])
