@@ -29,14 +29,14 @@ MOST_NAME = 200
 
 
 class OnChange(enum.StrEnum):
-    """What follows if a workload's files have changed since its snapshot."""
+    """What follows if a workload's files have changed since its snapshot: values as in a policy."""
 
     NONE = ""
     """The workload did not run on after the snapshot, or that is unknown: others may have changed its files, which are
     not touched."""
-    REWIND = "rewind"
-    COLD = "cold"
-    FAIL = "fail"
+    REWIND = "Rewind"
+    COLD = "ColdStart"
+    FAIL = "Fail"
 
 
 class Action(enum.Enum):

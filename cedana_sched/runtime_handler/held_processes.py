@@ -58,6 +58,10 @@ class HeldProcesses:
         """As this process sees them."""
         self.is_kept = False
 
+    def current_processes(self) -> list[int]:
+        """Return the processes that are in the control group now."""
+        return _pids_in_cgroup(self._group)
+
     def by_namespace_pid(self) -> dict[int, int]:
         """Return the processes by their own PIDs in their namespace."""
         return {pid_in_namespace(process): process for process in self.processes}

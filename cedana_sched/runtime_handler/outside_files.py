@@ -32,7 +32,7 @@ VERSION = 1
 MOST_FILES = 1 << 15
 MOST_PLACES = 1 << 18
 """Descriptors and mappings inspected for that."""
-MOST_BYTES = 16 << 20
+MOST_BYTES = 4 << 20
 """Bytes of the records of all containers of a pod."""
 _BYTES_BESIDE_PATH = 128
 _BYTES_OF_HOLDER = 64
@@ -121,7 +121,7 @@ def outside_files_of(
                 path = os.readlink(entry)
                 if not path.startswith("/") or path.endswith(_DELETED) or not is_outside(path):
                     continue
-                seen, flags = os.stat(entry), _flags_of(process, place)
+                seen, flags = os.stat(entry), flags_of(process, place)
                 if not stat.S_ISREG(seen.st_mode) or flags & _O_PATH:
                     continue
                 key = (seen.st_dev, seen.st_ino)
@@ -219,7 +219,7 @@ def _places_of(process: int) -> Iterator[str]:
                 yield f"{_MAPPINGS}{int(fields[0].split(b'-')[0], 16):x}"
 
 
-def _flags_of(process: int, place: str) -> int:
+def flags_of(process: int, place: str) -> int:
     """Return the flags with which a process has a file open.
 
     Raises:

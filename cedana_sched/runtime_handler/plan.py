@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from cedana_sched.runtime_handler import privilege_record
 from cedana_sched.runtime_handler.atomic_write import write_atomically
+from cedana_sched.runtime_handler.file_change_rules import OnChange
 from cedana_sched.runtime_handler.posix_lock_restore import PosixLock
 from cedana_sched.runtime_handler.privilege_comparison import Privileges
 from cedana_sched.runtime_handler.progress_signs import STALL_SECONDS
@@ -71,6 +72,14 @@ class Plan(NamedTuple):
     """Containers that had succeeded before the snapshot; they do nothing this time."""
     sandbox: str = ""
     """The pod's sandbox for which the plan was made: another one needs a new plan. Empty: any."""
+    on_change: OnChange = OnChange.NONE
+    """What follows if files outside the snapshot have changed since."""
+
+    def may_start_cold(self, *, files_changed: bool) -> bool:
+        """Return whether a container that was not restored starts cold, unless it would be beside restored ones."""
+        if files_changed:
+            return self.on_change is OnChange.COLD
+        return self.fallback == COLD
 
 
 class ContainerResult(NamedTuple):
@@ -86,6 +95,10 @@ class ContainerResult(NamedTuple):
     """CRIU's last lines; without a log, the traceback of our own program."""
     id: str = ""
     """The runtime's id of the restored container or, before its `start`, of the one being restored."""
+    notes: tuple[str, ...] = ()
+    """Files outside the snapshot that have changed since, and what was done about them."""
+    files_changed: bool = False
+    """Whether it was not restored because of such a file, so that the policy for these decides."""
 
 
 def pod_folder(state: str, uid: str) -> str:
@@ -127,6 +140,7 @@ def read_plan(folder: str) -> Plan | None:
             containers=containers,
             skip=tuple(map(str, content.get("skip", ()))),
             sandbox=str(content.get("sandbox", "")),
+            on_change=_decode_on_change(content.get("on_change")),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
@@ -195,7 +209,14 @@ def _read_result(path: str) -> ContainerResult | None:
         log=content.get("log"),
         tail=tuple(map(str, content.get("tail", ()))),
         id=str(content.get("id", "")),
+        notes=tuple(map(str, content.get("notes", ()))),
+        files_changed=bool(content.get("files_changed")),
     )
+
+
+def _decode_on_change(value: object) -> OnChange:
+    """Return what follows if files have changed; an unknown value touches no file."""
+    return next((one for one in OnChange if one == value), OnChange.NONE)
 
 
 def _encode_container(container: ContainerPlan) -> dict[str, Any]:

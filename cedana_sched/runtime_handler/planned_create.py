@@ -23,12 +23,15 @@ from cedana_sched.runtime_handler.finished_container import replace_process
 from cedana_sched.runtime_handler.handler_exit_codes import FAILED, PASS
 from cedana_sched.runtime_handler.kernel import die_with_parent
 from cedana_sched.runtime_handler.oci_confinement import confinement_of
+from cedana_sched.runtime_handler.outside_file_rewind import ChangePolicy, written_keys
+from cedana_sched.runtime_handler.outside_files import read_outside_files
 from cedana_sched.runtime_handler.plan import (
     COLD,
     RESTORE,
     ContainerResult,
     Plan,
     lost_containers_of,
+    read_create_record,
     read_plan,
     read_result,
     remove_create_record,
@@ -197,23 +200,31 @@ def _is_restore_unblocked(folder: str) -> bool:
 def _restore(
     plan: Plan, name: str, deadline: float, call: CreateCall, spec: dict[str, Any], runc: str, folder: str
 ) -> int:
-    may_begin_anew = plan.fallback == COLD and not _has_restored_sibling(plan, name, folder)
+    is_first = not _has_restored_sibling(plan, name, folder)
+
+    def may_begin_anew(result: ContainerResult) -> bool:
+        return is_first and plan.may_start_cold(files_changed=result.files_changed)
+
     container = plan.containers[name]
     if (why := restore_objection_to(container.privileges, confinement_of(spec))) is not None:
-        return _publish_not_restored(name, ContainerResult(restored=False, why=why, cold=may_begin_anew), call, folder)
+        result = ContainerResult(restored=False, why=why)
+        return _publish_not_restored(name, result._replace(cold=may_begin_anew(result)), call, folder)
     write_create_record(folder, name, ContainerResult(restored=False, id=call.id))
+    changes = ChangePolicy(plan.on_change, _files_of_restored_siblings(plan, name, folder))
     try:
-        result = restore_with_runc(runc, call, container, spec, deadline=deadline, clean_after_failure=may_begin_anew)
+        result = restore_with_runc(
+            runc, call, container, spec, deadline=deadline, clean_after_failure=may_begin_anew, changes=changes
+        )
     except Exception as error:
         if is_shortage(error) and not may_have_resumed_processes(container):
             raise  # the next attempt finds the record, and ends the container first
         trace = traceback.format_exc().splitlines()
         result = ContainerResult(restored=False, why=f"the runtime handler failed: {error!r}", tail=tuple(trace[-20:]))
-        if may_begin_anew:
+        if may_begin_anew(result):
             remove_container(runc, call, call.id)
     if result.restored:
         return _hand_over_restored(name, result, call, runc, folder, container.work)
-    return _publish_not_restored(name, result._replace(cold=may_begin_anew), call, folder)
+    return _publish_not_restored(name, result._replace(cold=may_begin_anew(result)), call, folder)
 
 
 def _publish_not_restored(name: str, result: ContainerResult, call: CreateCall, folder: str) -> int:
@@ -247,17 +258,34 @@ def _hand_over_restored(name: str, result: ContainerResult, call: CreateCall, ru
 def _fail_beside_failed(plan: Plan, name: str, folder: str) -> None:
     """Publish a container's failure before its attempt, if another container of the pod has failed."""
     results = [read_result(folder, other) for other in plan.containers if other != name]
-    if plan.decision == RESTORE and any(result is not None and not result.restored for result in results):
+    failed = [result for result in results if result is not None and not result.restored]
+    if plan.decision == RESTORE and failed:
         why = "another container of the pod was not restored"
-        may_begin_anew = plan.fallback == COLD and not _has_restored_sibling(plan, name, folder)
+        changed = any(result.files_changed for result in failed)
+        cold = plan.may_start_cold(files_changed=changed) and not _has_restored_sibling(plan, name, folder)
         if read_result(folder, name) is None:
-            write_result(folder, name, ContainerResult(restored=False, why=why, cold=may_begin_anew))
+            result = ContainerResult(restored=False, why=why, cold=cold, files_changed=changed)
+            write_result(folder, name, result)
 
 
 def _has_restored_sibling(plan: Plan, name: str, folder: str) -> bool:
     """Return whether another container of the pod was restored: beside it, this one must not start cold."""
     results = (read_result(folder, other) for other in plan.containers if other != name)
     return any(result is not None and result.restored for result in results)
+
+
+def _files_of_restored_siblings(plan: Plan, name: str, folder: str) -> frozenset[tuple[int, int]]:
+    """Return the files that restored containers of the pod write to: they were judged when these were restored.
+
+    Raises:
+        OSError: a record cannot be read now.
+    """
+    found: set[tuple[int, int]] = set()
+    for other, container in plan.containers.items():
+        result = None if other == name else read_result(folder, other) or read_create_record(folder, other)
+        if result is not None and result.restored:
+            found.update(written_keys(read_outside_files(container.images)))
+    return frozenset(found)
 
 
 def _log_error(call: CreateCall, why: str) -> None:

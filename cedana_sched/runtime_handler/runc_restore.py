@@ -12,10 +12,12 @@ import re
 import select
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from cedana_sched.runtime_handler.held_processes import (
+    HeldProcesses,
     RestoredProcessesError,
     frozen_group,
     restored_processes,
@@ -23,13 +25,19 @@ from cedana_sched.runtime_handler.held_processes import (
 )
 from cedana_sched.runtime_handler.kernel import detach_mounts_below, die_with_parent, unmount_lazily
 from cedana_sched.runtime_handler.layer import LayerError
+from cedana_sched.runtime_handler.outside_file_rewind import (
+    ChangePolicy,
+    FilesRanAheadError,
+    compare_with_record,
+    rewind_files,
+)
 from cedana_sched.runtime_handler.plan import ContainerPlan, ContainerResult
 from cedana_sched.runtime_handler.posix_lock_restore import retake_process_locks
 from cedana_sched.runtime_handler.progress_signs import LOOKS, ProgressSigns
 from cedana_sched.runtime_handler.restore_verification import check_before_first_instruction
 from cedana_sched.runtime_handler.rootfs import Rootfs
 from cedana_sched.runtime_handler.shim_command_line import CreateCall
-from cedana_sched.runtime_handler.shortage_retries import is_shortage
+from cedana_sched.runtime_handler.shortage_retries import is_shortage, retry_through_shortage
 
 RESTORED = "cedana-restored"
 """A file among runc's state of a restored container, with the path of its result: the `start` that follows only
@@ -39,6 +47,8 @@ TOO_LONG = 124
 """Exit status of a program that was ended at its timeout, as in timeout(1)."""
 STALLED = 123
 """Exit status of a program that was ended for lack of progress."""
+COMPARISON_SECONDS = 10.0
+"""How long the comparison of files is retried: an error of their file system says nothing about the snapshot."""
 LEAST_SECONDS = 0.01
 """Seconds for a restore whose time is already spent; 0 would mean no bound."""
 
@@ -57,7 +67,8 @@ def restore_with_runc(
     spec: dict[str, Any],
     *,
     deadline: float,
-    clean_after_failure: bool,
+    clean_after_failure: Callable[[ContainerResult], bool],
+    changes: ChangePolicy,
 ) -> ContainerResult:
     """Restore a container instead of creating it; one retry if CRIU made no progress, within the deadline.
 
@@ -67,19 +78,20 @@ def restore_with_runc(
         plan: has the paths of images and files.
         spec: the bundle's config.json, which is rewritten.
         deadline: by the monotonic clock.
-        clean_after_failure: after a failure, reset the bundle to the state that `create` expects.
+        clean_after_failure: whether to reset the bundle, after this failure, to the state that `create` expects.
+        changes: what applies to changed files outside the snapshot.
 
     Raises:
         OSError: the node has a shortage; see `shortage_retries`. Or it is not ready, which does not indict the
         snapshot.
     """
     rootfs = Rootfs(_rootfs_path(call, spec))
-    status, result = _attempt_restore(runc, call, plan, spec, rootfs, deadline)
+    status, result = _attempt_restore(runc, call, plan, spec, rootfs, deadline, changes)
     if status == STALLED and deadline - time.monotonic() > plan.stall_seconds and not may_have_resumed_processes(plan):
         remove_container(runc, call, call.id)
         _clean_rootfs(rootfs)
-        status, result = _attempt_restore(runc, call, plan, spec, rootfs, deadline)
-    if result.restored or not clean_after_failure:
+        status, result = _attempt_restore(runc, call, plan, spec, rootfs, deadline, changes)
+    if result.restored or not clean_after_failure(result):
         return result
     remove_container(runc, call, call.id)
     return result._replace(why=result.why + _clean_rootfs(rootfs))
@@ -92,7 +104,13 @@ def may_have_resumed_processes(plan: ContainerPlan) -> bool:
 
 
 def _attempt_restore(
-    runc: str, call: CreateCall, plan: ContainerPlan, spec: dict[str, Any], rootfs: Rootfs, deadline: float
+    runc: str,
+    call: CreateCall,
+    plan: ContainerPlan,
+    spec: dict[str, Any],
+    rootfs: Rootfs,
+    deadline: float,
+    changes: ChangePolicy,
 ) -> tuple[int, ContainerResult]:
     """Run `runc restore` once; return its status, and the container's result."""
     os.makedirs(plan.work, mode=0o700, exist_ok=True)
@@ -113,16 +131,15 @@ def _attempt_restore(
     watch = (log, plan.stall_seconds)
     seconds = max(LEAST_SECONDS, deadline - time.monotonic())
     status = run_program(runc, _restore_arguments(call, plan), seconds=seconds, watch=watch)
+    files_changed = False
     if status == 0:
         try:
             with restored_processes(plan.work) as processes:
-                check_before_first_instruction(processes, plan, spec)
-                retake_process_locks(processes, plan.locks)
-                processes.keep_frozen()  # until `start`, because a created container must not run before
+                notes = _check_and_keep_frozen(processes, plan, spec, changes)
         except (RestoredProcessesError, OSError) as error:
-            why = str(error)
+            why, files_changed = str(error), isinstance(error, FilesRanAheadError)
         else:
-            return status, ContainerResult(restored=True, log=log, id=call.id)
+            return status, ContainerResult(restored=True, log=log, id=call.id, notes=notes)
     elif status == TOO_LONG:
         why = f"the restore did not end within {plan.seconds:g} s"
     elif status == STALLED:
@@ -132,7 +149,22 @@ def _attempt_restore(
     if status in (TOO_LONG, STALLED):
         detach_mounts_below(plan.work)
     tail = _criu_log_excerpt(log) if status not in (0, TOO_LONG, STALLED) else ()  # the cause is not in CRIU's log
-    return status, ContainerResult(restored=False, why=why, log=log if _file_size(log) else None, tail=tail)
+    kept = log if _file_size(log) else None
+    return status, ContainerResult(restored=False, why=why, log=kept, tail=tail, files_changed=files_changed)
+
+
+def _check_and_keep_frozen(
+    processes: HeldProcesses, plan: ContainerPlan, spec: dict[str, Any], changes: ChangePolicy
+) -> tuple[str, ...]:
+    """Do all that precedes the first instruction; files are truncated last. Return notes on changed files."""
+    check_before_first_instruction(processes, plan, spec)
+    comparison = retry_through_shortage(
+        lambda: compare_with_record(processes, plan.images, changes), COMPARISON_SECONDS
+    )
+    retake_process_locks(processes, plan.locks)
+    notes = rewind_files(processes, comparison)
+    processes.keep_frozen()  # until `start`, because a created container must not run before
+    return notes
 
 
 def mark_restored(call: CreateCall, result: str, work: str) -> None:

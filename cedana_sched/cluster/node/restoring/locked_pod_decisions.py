@@ -22,7 +22,7 @@ from cedana_sched.cluster.node.containers.criu_dump_options import freezer_of
 from cedana_sched.cluster.node.restoring.container_results import complete_results, is_any_restored, results_of
 from cedana_sched.runtime_handler import plan as plans
 from cedana_sched.runtime_handler.containerd_lost_containers import pod_create_lock
-from cedana_sched.runtime_handler.plan import COLD, FORGO, RESTORE, ContainerResult, Plan
+from cedana_sched.runtime_handler.plan import FORGO, RESTORE, ContainerResult, Plan
 from cedana_sched.snapshot import freezer
 
 log = structlog.get_logger(__name__)
@@ -86,10 +86,12 @@ class LockedPodDecisions:
         if failed is None or not (is_any_restored(folder, plan) or self._restored_containers(pod_uid, plan.containers)):
             return
         why = f"container {failed}, which the snapshot has as well, was not restored"
+        changed = any(result is not None and result.files_changed for result in results.values())
+        cold = plan.may_start_cold(files_changed=changed)
         log.warning("restored containers are ended", pod=pod_uid, reason=why)
         for name, result in results.items():
             known = result if result is not None and not result.restored else ContainerResult(restored=False, why=why)
-            plans.write_result(folder, name, known._replace(cold=plan.fallback == COLD))
+            plans.write_result(folder, name, known._replace(cold=cold, files_changed=changed))
             plans.remove_create_record(folder, name)
         self._kill_running(pod_uid, self._restored_containers(pod_uid, plan.containers))
 

@@ -1,0 +1,261 @@
+"""Comparison of files outside a snapshot with their record, through descriptors of held processes; and their rewind.
+
+A path may lead elsewhere by now, so files are compared and truncated only through what the restored processes have open
+themselves (`/proc/PID/fd`). All files are compared first; they are truncated last, when nothing else of the container
+can fail. A file that another process of the node has open for writing is not truncated: its end may be another's work.
+What other nodes write cannot be seen from here.
+
+Containers of a pod are restored one after another, and may share files. The first that could write to a file judges it:
+once it runs, the file changes. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from cedana_sched.runtime_handler.file_change_rules import Action, FileState, Judgement, OnChange, judge_file
+from cedana_sched.runtime_handler.held_processes import HeldProcesses, RestoredProcessesError
+from cedana_sched.runtime_handler.outside_files import (
+    Holder,
+    OutsideFile,
+    OutsideFiles,
+    flags_of,
+    is_writable,
+    read_outside_files,
+)
+from cedana_sched.runtime_handler.safe_open import open_regular_file
+from cedana_sched.runtime_handler.volume_file_comparison import ProcEntries
+
+MOST_NOTES = 8
+"""Files named in a result; more are counted."""
+_TOGETHER = 64
+"""Files that are open at a time."""
+_REMEDY = "put the file back as it was at the snapshot, or start without the snapshot"
+
+FileKey = tuple[int, int]
+"""Device and inode."""
+
+
+class FilesRanAheadError(RestoredProcessesError):
+    """Files changed, and the policy for changed files decides what follows."""
+
+
+class ChangePolicy(NamedTuple):
+    """What applies to the files of one container."""
+
+    on_change: OnChange = OnChange.NONE
+    judged: frozenset[FileKey] = frozenset()
+    """Files, by their state at the dump, that a restored container of the pod had open for writing."""
+
+
+class _Rewind(NamedTuple):
+    process: int
+    holder: Holder
+    file: OutsideFile
+    key: FileKey
+    """The file now."""
+    text: str
+
+
+class Comparison(NamedTuple):
+    """What is to be done; nothing has been changed."""
+
+    notes: tuple[str, ...] = ()
+    rewinds: tuple[_Rewind, ...] = ()
+
+
+def compare_with_record(held: HeldProcesses, images: str, policy: ChangePolicy) -> Comparison:
+    """Compare held processes with the record beside their images; see `compare_outside_files`.
+
+    Raises:
+        RestoredProcessesError: also if the record's format is unknown.
+        OSError: a file or process cannot be read.
+    """
+    try:
+        files = read_outside_files(images)
+    except ValueError as error:
+        raise RestoredProcessesError(f"{error} (start without the snapshot)") from error
+    return compare_outside_files(held, files, policy)
+
+
+def compare_outside_files(held: HeldProcesses, files: OutsideFiles | None, policy: ChangePolicy) -> Comparison:
+    """Compare the files that held processes have open with their record.
+
+    Args:
+        held: all processes of the container or job.
+        files: the record; None: nothing is known, and nothing is compared.
+        policy: what applies to changed files.
+
+    Raises:
+        FilesRanAheadError: the policy for changed files decides what follows.
+        RestoredProcessesError: the processes must not run with these files, whatever the policy is.
+        OSError: a file or process cannot be read.
+    """
+    if files is None:
+        return Comparison()
+    if files.problem:
+        if policy.on_change in (OnChange.COLD, OnChange.FAIL):
+            raise FilesRanAheadError(f"it is unknown whether its files have changed: {files.problem}")
+        return Comparison((f"it is unknown whether its files have changed: {files.problem}",))
+    by_namespace_pid = held.by_namespace_pid()
+    entries: dict[int, ProcEntries] = {}
+    notes: list[str] = []
+    rewinds: list[_Rewind] = []
+    for file in files.files:
+        if (file.device, file.inode) in policy.judged:
+            continue
+        holder = next((one for one in file.holders if one.is_writable), next(iter(file.holders), None))
+        process = by_namespace_pid.get(holder.pid) if holder is not None else None
+        if holder is None or process is None:
+            continue  # `volume_file_comparison` has looked for all that was open
+        if process not in entries:
+            entries[process] = ProcEntries(process)
+        key, now = _state_of(entries[process].entry_path(holder.place))
+        judgement = judge_file(file, now, policy.on_change)
+        if judgement.action is Action.REWIND:
+            rewinds.append(_Rewind(process, holder, file, key, judgement.text))
+        else:
+            notes += _notes_of(judgement, policy.on_change)
+    kept, busy = _split_busy(rewinds, held.processes)
+    for rewind in busy:
+        judgement = judge_file(rewind.file, FileState(rewind.key[1], rewind.file.size + 1, 0), OnChange.NONE)
+        text = f"{rewind.text}, and another process of the node has it open for writing"
+        notes += _notes_of(Judgement(judgement.action, text), policy.on_change)
+    return Comparison(tuple(notes), tuple(kept))
+
+
+def rewind_files(held: HeldProcesses, comparison: Comparison) -> tuple[str, ...]:
+    """Truncate the files that ran ahead; return notes on all changed files, of bounded number.
+
+    Raises:
+        RestoredProcessesError: a file is not the compared one any more; earlier ones are truncated.
+        OSError: a file cannot be truncated.
+    """
+    for start in range(0, len(comparison.rewinds), _TOGETHER):
+        _truncate_together(held, comparison.rewinds[start : start + _TOGETHER])
+    notes = [*(f"{rewind.text}: truncated to its size at the snapshot" for rewind in comparison.rewinds)]
+    notes += comparison.notes
+    more = len(notes) - MOST_NOTES
+    return tuple(notes[:MOST_NOTES]) + ((f"{more} more files have changed",) if more > 0 else ())
+
+
+def written_keys(files: OutsideFiles | None) -> Iterator[FileKey]:
+    """Yield the files that the processes of a record could write to."""
+    for file in files.files if files is not None else ():
+        if file.is_written:
+            yield file.device, file.inode
+
+
+def _notes_of(judgement: Judgement, on_change: OnChange) -> tuple[str, ...]:
+    """Return the note of a file that is left; raise if it is a reason to refuse."""
+    if judgement.action is Action.DECIDE:
+        raise FilesRanAheadError(
+            f"{judgement.text}, and the policy has onVolumeChange: {on_change} ({_REMEDY}; "
+            f"onVolumeChange: {OnChange.REWIND} truncates files that have grown)"
+        )
+    if judgement.action is Action.REFUSE:
+        raise RestoredProcessesError(f"{judgement.text} ({_REMEDY})")
+    return (f"{judgement.text}: left as it is",) if judgement.action is Action.NOTE else ()
+
+
+def _state_of(entry: str) -> tuple[FileKey, FileState]:
+    seen = os.stat(entry)
+    if not stat.S_ISREG(seen.st_mode):
+        raise RestoredProcessesError(f"{os.readlink(entry)!r:.200} is no regular file any more ({_REMEDY})")
+    return (seen.st_dev, seen.st_ino), FileState(seen.st_ino, seen.st_size, seen.st_mtime_ns)
+
+
+def _split_busy(rewinds: Sequence[_Rewind], held: Collection[int]) -> tuple[list[_Rewind], list[_Rewind]]:
+    """Return the files that only the held processes have open for writing, and the others."""
+    wanted = {rewind.key for rewind in rewinds}
+    busy = set(_written_by_others(wanted, frozenset(held))) if wanted else set()
+    return [one for one in rewinds if one.key not in busy], [one for one in rewinds if one.key in busy]
+
+
+def _written_by_others(wanted: Collection[FileKey], held: Collection[int]) -> Iterator[FileKey]:
+    """Yield those files that other processes of the node have open for writing: one pass over all descriptors.
+
+    A descriptor's file is inspected only if its inode number fits: the file system of another file may hang.
+    """
+    inodes = {inode for _, inode in wanted}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in held:
+            continue
+        for descriptor in _descriptors_of(name):
+            flags, inode = _open_file_facts(f"/proc/{name}/fdinfo/{descriptor}")
+            if is_writable(flags) and (inode is None or inode in inodes):
+                try:
+                    seen = os.stat(f"/proc/{name}/fd/{descriptor}")
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+                if (key := (seen.st_dev, seen.st_ino)) in wanted:
+                    yield key
+
+
+def _descriptors_of(process: str) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{process}/fdinfo")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []  # it has ended, or is one that root may not inspect, as the first process of some machines
+
+
+def _open_file_facts(fdinfo: str) -> tuple[int, int | None]:
+    """Return flags and inode number of a descriptor; before Linux 5.14 there is no number, and no file if it is closed.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    flags, inode = 0, None
+    try:
+        with open(fdinfo, "rb") as file:
+            for line in file:
+                if line.startswith(b"flags:"):
+                    flags = int(line.split()[1], 8)
+                elif line.startswith(b"ino:"):
+                    inode = int(line.split()[1])
+                    break
+    except (FileNotFoundError, ProcessLookupError):
+        return 0, None
+    return flags, inode
+
+
+def _truncate_together(held: HeldProcesses, rewinds: Sequence[_Rewind]) -> None:
+    """Open some files, check what was opened, and truncate them.
+
+    A process that was killed meanwhile may have left its PID to another one, whose file must not be truncated: after
+    its descriptor is open here, the process must still be one of the held group.
+    """
+    opened: list[int] = []
+    try:
+        opened.extend(map(_open_held_file, rewinds))  # what was opened before an error is in the list
+        living = frozenset(held.current_processes())
+        for rewind in rewinds:
+            if rewind.process not in living:
+                raise RestoredProcessesError(f"process {rewind.holder.pid} ended before its files were rewound")
+        for rewind, descriptor in zip(rewinds, opened, strict=True):
+            os.ftruncate(descriptor, rewind.file.size)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _open_held_file(rewind: _Rewind) -> int:
+    """Open for writing what a held process has open for writing."""
+    entry = ProcEntries(rewind.process).entry_path(rewind.holder.place)
+    seen = os.open(entry, os.O_PATH | os.O_CLOEXEC)
+    try:
+        state = os.fstat(seen)
+        is_same = (state.st_dev, state.st_ino) == rewind.key and os.readlink(entry) == rewind.file.path
+        if not is_same or not is_writable(flags_of(rewind.process, rewind.holder.place)):
+            raise RestoredProcessesError(f"{rewind.text}, and is not open for writing in its place any more")
+        return open_regular_file(seen, os.O_WRONLY)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise RestoredProcessesError(f"{rewind.text}, and is no regular file any more") from error
+        raise
+    finally:
+        os.close(seen)
