@@ -51,6 +51,15 @@ class OnNodeLoss(StrEnum):
     FAIL = "Fail"
 
 
+class OnVolumeChange(StrEnum):
+    """What happens to a workload whose files in volumes ran ahead of its snapshot."""
+
+    REWIND = "Rewind"
+    """Truncate files that have grown to their size at the snapshot, and restore; what was changed in place stays."""
+    COLD_START = "ColdStart"
+    FAIL = "Fail"
+
+
 class Compression(StrEnum):
     """Compression of chunks. AUTO adapts to the store's throughput."""
 
@@ -91,6 +100,9 @@ class CheckpointPolicy(BaseModel):
     on_restore_failure: Annotated[OnRestoreFailure, Field(alias="onRestoreFailure")] = OnRestoreFailure.COLD_START
     on_final_deletion: Annotated[OnFinalDeletion, Field(alias="onFinalDeletion")] = OnFinalDeletion.DISCARD
     on_node_loss: Annotated[OnNodeLoss, Field(alias="onNodeLoss")] = OnNodeLoss.RESTORE
+    on_volume_change: Annotated[OnVolumeChange, Field(alias="onVolumeChange")] = OnVolumeChange.REWIND
+    """What happens if the workload ran on after its snapshot, and a file of a volume that it had open for writing has
+    changed since."""
     quick_failure_threshold: Annotated[int, Field(ge=1, le=100, alias="quickFailureThreshold")] = 2
     """How many times a program may fail soon after a restore from one snapshot; after that an older snapshot is
     restored, or `on_restore_failure` applies if there is none."""

@@ -32,6 +32,7 @@ BAD: Final[dict[str, list[Any]]] = {
     "onRestoreFailure": ["Retry", "coldstart", None],
     "onFinalDeletion": ["Keep", "save", True, None],
     "onNodeLoss": ["Rewind", "restore", 1, None],
+    "onVolumeChange": ["Restore", "rewind", 1, None],
     "quickFailureThreshold": [0, 101, 1.5, "two", None],
     "quickFailureSeconds": NO_SECONDS,
     "imageMayChange": NO_SWITCH,
