@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 import structlog
+from msgspec import structs
 
 from cedana_sched.agent.cancelled_snapshots import CancelledSnapshots
 from cedana_sched.agent.capture_messages import CaptureCommitted, CaptureFailed, CaptureProgress, CaptureRequest
@@ -28,7 +29,7 @@ from cedana_sched.agent.restore_orders import RestoreOrders, ShowStaging
 from cedana_sched.agent.staging import Reserve, Staging
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.agent.workload_preflight import FindPeer, Inspection, Preflight
-from cedana_sched.agent.workload_runtime import RunningWorkload, WorkloadRestorer, WorkloadRuntime
+from cedana_sched.agent.workload_runtime import RUNS_ON, RunningWorkload, WorkloadRestorer, WorkloadRuntime
 from cedana_sched.model import orders
 from cedana_sched.model.errors import CedanaSchedError, NotFoundError
 from cedana_sched.model.path_segment_validation import validate_segment
@@ -293,7 +294,7 @@ class NodeAgent:
         return CaptureRequest(
             checkpoint_uid=order.checkpoint_uid,
             identity=order.identity,
-            workload=running,
+            workload=structs.replace(running, restore_facts=running.restore_facts | {RUNS_ON: order.runs_on}),
             store=self._storage.dump_with_secrets(),
             toolchain=self._toolchain,
             cache_directory=str(self._cache_directory),

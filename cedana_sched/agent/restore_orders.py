@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable, Collection
 
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
-from cedana_sched.agent.workload_runtime import WorkloadRestorer, WorkloadRuntime
+from cedana_sched.agent.workload_runtime import RUNS_ON, SnapshotOrigin, WorkloadRestorer, WorkloadRuntime
 from cedana_sched.model import orders
 from cedana_sched.model.errors import (
     CedanaSchedError,
+    FilesChangedError,
     IntegrityError,
     RefusedError,
     RetryableError,
@@ -162,17 +163,21 @@ class RestoreOrders:
                         self._staging.stage, self._store, uid, order.snapshot, None, order.manifest_digest
                     )
                     facts = await asyncio.to_thread(self._staging.restore_facts, uid)
-                await self._restorer.restore(uid, order.workload, self._staging.images_folder(uid), facts or {})
+                facts = facts or {}
+                ran_on = order.ran_on or facts.get(RUNS_ON) is True
+                origin = SnapshotOrigin(ran_on, order.is_same_identity)
+                await self._restorer.restore(uid, order.workload, self._staging.images_folder(uid), facts, origin)
             except RetryableError:
                 raise
             except CedanaSchedError as error:
                 if self._is_read_retryable(uid, error):
                     raise StoreUnavailableError(str(error), remedy="it is read again") from error
                 await asyncio.to_thread(self._staging.remove, uid)
-                return orders.RestoreFailed(uid, "; ".join((str(error), *error.evidence[-3:])))
+                why = "; ".join((str(error), *error.evidence[-3:]))
+                return orders.RestoreFailed(uid, why, isinstance(error, FilesChangedError))
         self._on_restored(order.snapshot)
         await asyncio.to_thread(self._staging.remove, uid)
-        return orders.RestoreSucceeded(uid)
+        return orders.RestoreSucceeded(uid, await self._restorer.describe_changed_files(order.workload))
 
     async def start_cold(self, order: orders.StartCold) -> orders.Outcome:
         await self._restorer.start_cold(order.restore_uid, order.workload, order.why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -82,6 +82,20 @@ class WorkloadRuntime(Protocol):
         ...
 
 
+class SnapshotOrigin(msgspec.Struct, frozen=True):
+    """What is known of the workload that a snapshot was taken of. A file outside may have run ahead of the snapshot."""
+
+    ran_on: bool = False
+    """Whether it is known to have run on after the snapshot, so that its files may have run ahead."""
+    is_same_identity: bool = False
+    """Whether it had the identity of the workload that is restored, which alone may rewind its files."""
+
+
+UNKNOWN_ORIGIN: Final = SnapshotOrigin()
+RUNS_ON: Final = "runs_on"
+"""Key of `RunningWorkload.restore_facts`: whether the workload was to run on after the commit."""
+
+
 class WorkloadRestorer(Protocol):
     """Starts workloads, from snapshots or cold. Every call is idempotent.
 
@@ -89,7 +103,13 @@ class WorkloadRestorer(Protocol):
     """
 
     async def restore(
-        self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
+        self,
+        restore_uid: str,
+        workload: WorkloadRef,
+        images: Path,
+        restore_facts: dict[str, Any],
+        origin: SnapshotOrigin = UNKNOWN_ORIGIN,
+        /,
     ) -> None:
         """Restore the processes in `images` as this workload.
 
@@ -98,8 +118,13 @@ class WorkloadRestorer(Protocol):
 
         Raises:
             RetryableError: it was interrupted, and the same call may succeed later; none of the processes runs.
+            FilesChangedError: they were not restored because of files that have changed since the snapshot.
             RestoreError: they were not restored; none of them runs.
         """
+        ...
+
+    async def describe_changed_files(self, workload: WorkloadRef, /) -> tuple[str, ...]:
+        """Return notes on files that had changed since the snapshot of a restored workload: bounded texts."""
         ...
 
     async def start_cold(self, restore_uid: str, workload: WorkloadRef, why: str | None) -> None:

@@ -90,6 +90,10 @@ class RestoreError(SnapshotError):
     """The processes could not be restored; none of them is left running."""
 
 
+class FilesChangedError(RestoreError):
+    """Files outside the snapshot have changed since, and the policy for these decides what follows."""
+
+
 class StoreError(CedanaSchedError):
     """The store refused, lost or damaged data."""
 

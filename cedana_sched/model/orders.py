@@ -120,6 +120,8 @@ class RestoreSnapshot(msgspec.Struct, frozen=True, tag=True):
     ran_on: bool | None = None
     """Whether the program has executed after the snapshot, so that files may be ahead of it. None: unknown, or from an
     older coordinator."""
+    is_same_identity: bool = False
+    """Whether the snapshot is of the workload's own identity. An older coordinator does not set it."""
 
 
 class StartCold(msgspec.Struct, frozen=True, tag=True):
@@ -274,6 +276,8 @@ class StageFailed(msgspec.Struct, frozen=True, tag=True):
 
 class RestoreSucceeded(msgspec.Struct, frozen=True, tag=True):
     restore_uid: str
+    changed_files: tuple[str, ...] = ()
+    """Notes on files outside the snapshot that had changed since."""
 
 
 class RestoreFailed(msgspec.Struct, frozen=True, tag=True):
@@ -281,6 +285,8 @@ class RestoreFailed(msgspec.Struct, frozen=True, tag=True):
 
     restore_uid: str
     why: str
+    files_changed: bool = False
+    """Whether files outside the snapshot have changed since, so that `on_volume_change` decides."""
 
 
 class StartedCold(msgspec.Struct, frozen=True, tag=True):

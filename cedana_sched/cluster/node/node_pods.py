@@ -21,7 +21,7 @@ from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import HasMetadata, Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import parse_stored_object
-from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure
+from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure, OnVolumeChange
 from cedana_sched.model.preemption import CONFIRMATION_SECONDS, WorkloadRef
 from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
 
@@ -121,6 +121,10 @@ class NodePods:
     def restore_failure_policy(self, workload: WorkloadRef) -> OnRestoreFailure:
         """Return `on_restore_failure` of the policy of a pod's Restore; the default policy's if the pod has none."""
         return self._restore_policy_of(workload).on_restore_failure
+
+    def volume_change_policy(self, workload: WorkloadRef) -> OnVolumeChange:
+        """Return `on_volume_change` of the policy of a pod's Restore; the default policy's if the pod has none."""
+        return self._restore_policy_of(workload).on_volume_change
 
     def image_may_change(self, workload: WorkloadRef) -> bool:
         """Return whether the policy of a pod's Restore permits to restore it into containers of other images."""

@@ -17,7 +17,7 @@ from cedana_sched.cluster.node.containers.bundles import Bundles, Container
 from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.cluster.node.containers.criu_dump_options import describe, freezer_of
 from cedana_sched.cluster.node.containers.ephemeral_volumes import volumes_of
-from cedana_sched.cluster.node.containers.open_volume_files import volume_files_note
+from cedana_sched.cluster.node.containers.open_volume_files import outside_files_note, volume_files_note
 from cedana_sched.cluster.node.containers.privileges import (
     IMAGES,
     PRIVILEGES,
@@ -26,6 +26,7 @@ from cedana_sched.cluster.node.containers.privileges import (
 )
 from cedana_sched.cluster.node.pending_kills import PendingKills
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.runtime_handler.outside_files import MOST_BYTES as MOST_OUTSIDE_BYTES
 from cedana_sched.runtime_handler.privilege_record import encode
 from cedana_sched.runtime_handler.volume_file_comparison import MOST_BYTES
 from cedana_sched.snapshot import freezer
@@ -115,7 +116,7 @@ class PodRuntime:
         facts: dict[str, Any] = {"containers": [tree.name for tree in containers], "volumes": sorted(volumes)}
         if all(freezer.is_frozen(tree.freezer) for tree in containers):
             facts |= self._restore_facts_of(pod_uid, found)
-            containers = tuple(self._with_volume_files(described))
+            containers = tuple(self._with_volume_files(pod_uid, described))
         return RunningWorkload(containers, volumes, facts, restored, beside)
 
     def _restore_facts_of(self, pod_uid: str, containers: Iterable[Container]) -> dict[str, Any]:
@@ -129,18 +130,22 @@ class PodRuntime:
         account = self._specs.service_account(pod_uid)
         return {PRIVILEGES: privileges, IMAGES: self._specs.images(pod_uid), SERVICE_ACCOUNT: account}
 
-    def _with_volume_files(self, described: Iterable[tuple[Container, RunningContainer]]) -> Iterator[RunningContainer]:
-        """Add notes of the volume files to frozen containers; a container without the note is not restored."""
-        left = MOST_BYTES
+    def _with_volume_files(
+        self, pod_uid: str, described: Iterable[tuple[Container, RunningContainer]]
+    ) -> Iterator[RunningContainer]:
+        """Add notes of the volume files to frozen containers; a container without the first note is not restored."""
+        left, outside_left = MOST_BYTES, MOST_OUTSIDE_BYTES
         for container, tree in described:
             try:
                 note = volume_files_note(container, self._paths, left)
+                outside = outside_files_note(container, pod_uid, self._paths, outside_left)
             except (OSError, ValueError) as error:
                 log.warning("files of volumes not recorded", container=container.name, error=str(error))
                 yield tree
             else:
                 left -= sum(map(len, note.values()))
-                yield structs.replace(tree, notes=tree.notes | note)
+                outside_left -= sum(map(len, outside.values()))
+                yield structs.replace(tree, notes=tree.notes | note | outside)
 
     def _describe_if_running(self, container: Container) -> RunningContainer | None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from cedana_sched.agent.workload_runtime import UNKNOWN_ORIGIN, SnapshotOrigin
 from cedana_sched.local.runs.runtime import LocalRuntime
 from cedana_sched.model.preemption import WorkloadRef
 
@@ -15,9 +16,20 @@ class JobRestorer:
     def __init__(self, runtime: LocalRuntime) -> None:
         self._runtime = runtime
 
-    async def restore(self, _: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+    async def restore(
+        self,
+        _: str,
+        workload: WorkloadRef,
+        images: Path,
+        restore_facts: dict[str, Any],
+        _origin: SnapshotOrigin = UNKNOWN_ORIGIN,
+    ) -> None:
         """See `LocalRuntime.restore_from_images`."""
         await self._runtime.restore_from_images(workload, images, restore_facts)
+
+    async def describe_changed_files(self, _: WorkloadRef) -> tuple[str, ...]:
+        """Return none: what was truncated is in the engine's log."""
+        return ()
 
     async def start_cold(self, _: str, workload: WorkloadRef, why: str | None) -> None:
         """See `LocalRuntime.start_cold`."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cedana_sched.agent.node_agent import NodeAgent
-from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
+from cedana_sched.agent.workload_runtime import UNKNOWN_ORIGIN, RunningContainer, RunningWorkload, SnapshotOrigin
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.store.storage_config import StorageConfig
 
@@ -24,6 +24,8 @@ class FakeRuntime:
         self.restored = False
         self.continuing: list[Exception] = []
         self.continued: list[dict[str, Any]] = []
+        self.origins: list[SnapshotOrigin] = []
+        self.changed_files: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -39,11 +41,22 @@ class FakeRuntime:
 
     async def undo_kill(self, checkpoint_uid: str, workload: WorkloadRef) -> None: ...
 
-    async def restore(self, _: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+    async def restore(
+        self,
+        _: str,
+        workload: WorkloadRef,
+        images: Path,
+        restore_facts: dict[str, Any],
+        origin: SnapshotOrigin = UNKNOWN_ORIGIN,
+    ) -> None:
+        self.origins.append(origin)
         if self.continuing:
             raise self.continuing.pop(0)
         self.continued.append(restore_facts)
         self.runs = True
+
+    async def describe_changed_files(self, workload: WorkloadRef) -> tuple[str, ...]:
+        return self.changed_files
 
     async def start_cold(self, _: str, workload: WorkloadRef, why: str | None) -> None:
         self.runs = True

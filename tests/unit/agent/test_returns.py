@@ -17,10 +17,12 @@ from cedana_sched.agent.dump_prefetching import DumpPrefetching
 from cedana_sched.agent.restore_orders import DAMAGED_TIMES, RestoreOrders
 from cedana_sched.agent.staging import Staging
 from cedana_sched.agent.store_threads import StoreThreads
+from cedana_sched.agent.workload_runtime import RUNS_ON, SnapshotOrigin
 from cedana_sched.coordinator.core import Timing
 from cedana_sched.model import orders
 from cedana_sched.model.errors import (
     CedanaSchedError,
+    FilesChangedError,
     NewerFormatError,
     RestoreError,
     SealedError,
@@ -298,6 +300,28 @@ async def test_a_restore_that_cannot_be_says_why_and_frees_the_disk(bench: Bench
     failed = await bench.returns.restore_snapshot(CONTINUE)
     assert failed == orders.RestoreFailed("r1", "the program changed; a line of CRIU's")
     assert not bench.staging.images_folder("r1").exists()
+
+
+async def test_files_that_have_changed_are_reported(bench: Bench) -> None:
+    bench.commit()
+    await bench.returns.stage(STAGE)
+    bench.runtime.continuing = [FilesChangedError("/data/log has grown")]
+    failed = await bench.returns.restore_snapshot(CONTINUE)
+    assert failed == orders.RestoreFailed("r1", "/data/log has grown", files_changed=True)
+    await bench.returns.stage(STAGE)
+    bench.runtime.changed_files = ("/data/log has grown: truncated",)
+    assert await bench.returns.restore_snapshot(CONTINUE) == orders.RestoreSucceeded("r1", bench.runtime.changed_files)
+
+
+@pytest.mark.parametrize("ran_on", [True, False])
+async def test_a_snapshot_says_itself_whether_its_workload_ran_on(bench: Bench, ran_on: bool) -> None:
+    """The record of its checkpoint may have expired."""
+    bench.commit()
+    await bench.returns.stage(STAGE)
+    facts = bench.staging.images_folder("r1").parent / "r1.facts"
+    facts.write_bytes(msgspec.json.encode(FACTS | {RUNS_ON: ran_on}))
+    await bench.returns.restore_snapshot(CONTINUE)
+    assert bench.runtime.origins == [SnapshotOrigin(ran_on=ran_on)]
 
 
 async def test_what_runs_already_because_it_was_restored_is_said_to_be_continued(bench: Bench) -> None:

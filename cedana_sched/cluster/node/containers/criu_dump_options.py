@@ -70,6 +70,16 @@ def bind_mounts(container: Container, proc: Path = Path("/proc")) -> tuple[str, 
     return _bind_points(container, _living_task_folder(proc / str(container.pid)))
 
 
+def mount_points_of(container: Container, proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Return all mount points of a container, also those that its processes have made.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: it ended meanwhile.
+    """
+    process = _living_task_folder(proc / str(container.pid))
+    return tuple(mount_points((process / "mountinfo").read_bytes().decode(errors="surrogateescape")))
+
+
 def _bind_points(container: Container, process: Path) -> tuple[str, ...]:
     root = process / "root"
     return tuple(resolve_inside(root, mount.destination) for mount in _bind_mounts(container))

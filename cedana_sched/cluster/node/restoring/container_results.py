@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from cedana_sched.cluster.node.restoring.file_waits import wait_for_result
-from cedana_sched.model.errors import RestoreError
+from cedana_sched.model.errors import FilesChangedError, RestoreError
 from cedana_sched.runtime_handler import plan as plans
+from cedana_sched.runtime_handler.outside_file_rewind import MOST_NOTES
 from cedana_sched.runtime_handler.plan import ContainerResult, Plan
 from cedana_sched.snapshot.explain import explain_lines
 
@@ -27,6 +28,13 @@ def is_any_restored(folder: str, plan: Plan) -> bool:
     """Return whether a container has been restored, started or not. One that containerd has lost does not count."""
     back = (plans.read_result(folder, name) or plans.read_create_record(folder, name) for name in plan.containers)
     return any(result is not None and result.restored for result in back)
+
+
+def changed_file_notes(folder: str, plan: Plan) -> tuple[str, ...]:
+    """Return the notes of all containers on changed files, of bounded number."""
+    notes = [note for result in results_of(folder, plan).values() if result is not None for note in result.notes]
+    more = len(notes) - MOST_NOTES
+    return (*notes[:MOST_NOTES], *((f"{more} more files have changed",) if more > 0 else ()))
 
 
 async def wait_while_restoring(folder: str, plan: Plan) -> None:
@@ -56,6 +64,8 @@ async def wait_complete_or_lost(folder: str, plan: Plan) -> tuple[dict[str, Cont
 
 def error_of(name: str, result: ContainerResult) -> RestoreError:
     """Return the error of a container that was not restored."""
+    if result.files_changed:
+        return FilesChangedError(f"container {name}: {result.why}")
     if not result.log or not result.tail:  # CRIU has logged nothing
         remedy = f"see {result.log}" if result.log else ""
         return RestoreError(f"container {name}: {result.why}", remedy=remedy, evidence=result.tail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from cedana_sched.kube.builtin_kinds import Pod
-from cedana_sched.model.policy import OnRestoreFailure
+from cedana_sched.model.policy import OnRestoreFailure, OnVolumeChange
 from cedana_sched.model.preemption import WorkloadRef
 
 
@@ -22,6 +22,10 @@ class NodePodLookup(Protocol):
 
     def restore_failure_policy(self, workload: WorkloadRef) -> OnRestoreFailure:
         """Return the policy for a pod that cannot be restored."""
+        ...
+
+    def volume_change_policy(self, workload: WorkloadRef) -> OnVolumeChange:
+        """Return the policy for a pod whose files ran ahead of its snapshot."""
         ...
 
     def image_may_change(self, workload: WorkloadRef) -> bool:

@@ -24,9 +24,11 @@ from typing import Any
 
 import structlog
 
+from cedana_sched.agent.workload_runtime import UNKNOWN_ORIGIN, SnapshotOrigin
 from cedana_sched.cluster.node.containers.bundles import Bundles
 from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.cluster.node.restoring.container_results import (
+    changed_file_notes,
     complete_results,
     error_of,
     results_of,
@@ -110,7 +112,12 @@ class PodRestorer:
         return restored
 
     async def restore(
-        self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
+        self,
+        restore_uid: str,
+        workload: WorkloadRef,
+        images: Path,
+        restore_facts: dict[str, Any],
+        origin: SnapshotOrigin = UNKNOWN_ORIGIN,
     ) -> None:
         """Restore a pod; returns when every container of the snapshot runs.
 
@@ -119,9 +126,17 @@ class PodRestorer:
 
         Raises:
             IncarnationEndedError: this Restore has served an incarnation of the pod that has ended.
+            FilesChangedError: a container was not restored, because files have changed since the snapshot.
             RestoreError: a container was not restored, or the pod ended before; `evidence` has CRIU's log lines.
         """
-        await self._orders.run(workload.uid, self._restore_pod(restore_uid, workload, images, restore_facts))
+        await self._orders.run(workload.uid, self._restore_pod(restore_uid, workload, images, restore_facts, origin))
+
+    async def describe_changed_files(self, workload: WorkloadRef) -> tuple[str, ...]:
+        """Return notes on files that had changed since the snapshot of a restored pod."""
+        plan = await asyncio.to_thread(self._kept.current_plan_of, workload.uid)
+        if plan is None:
+            return ()
+        return await asyncio.to_thread(changed_file_notes, self._kept.folder(workload.uid), plan)
 
     async def start_cold(self, restore_uid: str, workload: WorkloadRef, why: str | None) -> None:
         """Start a pod cold; `why` is in its restore container's log.
@@ -161,7 +176,12 @@ class PodRestorer:
     # --- internals
 
     async def _restore_pod(
-        self, restore_uid: str, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]
+        self,
+        restore_uid: str,
+        workload: WorkloadRef,
+        images: Path,
+        restore_facts: dict[str, Any],
+        origin: SnapshotOrigin,
     ) -> None:
         folder = self._kept.folder(workload.uid)
         container = RestoreContainerMessages(workload.uid, self._paths)
@@ -170,7 +190,7 @@ class PodRestorer:
         if plan is None or (plan.decision == FAIL and not any(results_of(folder, plan).values())):
             await asyncio.to_thread(self._kept.clear, workload.uid)
             await container.wait_until_running()
-            plan = await self._preparation.fill_volumes_and_plan(workload, images, restore_facts)
+            plan = await self._preparation.fill_volumes_and_plan(workload, images, restore_facts, origin)
             await asyncio.to_thread(plans.write_plan, folder, plan)
             if (pod := self._pods.pod(workload.uid)) is not None and pod.metadata.deletion_timestamp is not None:
                 await self.cancel_restore(workload.uid)
@@ -188,7 +208,7 @@ class PodRestorer:
         running = await asyncio.to_thread(self._bundles.workload_containers, workload.uid)
         results = await asyncio.to_thread(fail_overprivileged, folder, plan, results, running, self._paths)
         await asyncio.to_thread(self._connections.release, workload.uid, plan.containers)
-        for name, result in results.items():
+        for name, result in sorted(results.items(), key=lambda item: not item[1].files_changed):  # that decides
             if not result.restored:
                 await self._turns.kill_partly_restored(workload.uid, folder, plan)
                 await asyncio.to_thread(self._connections.unlock_network, workload.uid)

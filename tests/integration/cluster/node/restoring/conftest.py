@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import pytest
 
+from cedana_sched.agent.workload_runtime import UNKNOWN_ORIGIN
 from cedana_sched.cluster.node.installation.programs import Programs
 from cedana_sched.cluster.node.restoring.pod_restorer import PodRestorer
 from cedana_sched.kube.builtin_kinds import Container as KubeContainer
@@ -21,7 +22,7 @@ from cedana_sched.kube.builtin_kinds import Metadata, PodSpec
 from cedana_sched.kube.builtin_kinds import Pod as KubePod
 from cedana_sched.local.runs.child_subreaper import become_child_subreaper
 from cedana_sched.model.objects.names import RESTORE_CONTAINER, RESTORE_IDENTITY
-from cedana_sched.model.policy import OnRestoreFailure
+from cedana_sched.model.policy import OnRestoreFailure, OnVolumeChange
 from cedana_sched.model.preemption import WorkloadRef
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.criu_toolchain import Toolchain
@@ -36,6 +37,7 @@ class Watched:
 
     pods: dict[str, KubePod] = field(default_factory=dict)
     policy: OnRestoreFailure = OnRestoreFailure.COLD_START
+    volume_changes: OnVolumeChange = OnVolumeChange.REWIND
     other_images: bool = False
 
     def pod(self, uid: str) -> KubePod | None:
@@ -46,6 +48,9 @@ class Watched:
 
     def restore_failure_policy(self, workload: WorkloadRef) -> OnRestoreFailure:
         return self.policy
+
+    def volume_change_policy(self, workload: WorkloadRef) -> OnVolumeChange:
+        return self.volume_changes
 
     def image_may_change(self, workload: WorkloadRef) -> bool:
         return self.other_images
@@ -77,6 +82,7 @@ class Site(Laboratory):
         self.watched = Watched()
         self.template: Change = lambda _: None
         """What is different in the containers of pods that come back."""
+        self.origin = UNKNOWN_ORIGIN
         self.has_input = False
         """Whether these have `stdin: true`."""
         self.returns = PodRestorer(self.node.places, self.state, folder / "data", toolchain, self.watched, 20.0)
@@ -142,7 +148,7 @@ class Site(Laboratory):
         """The agent continues a pod while the kubelet starts its containers; returns what the agent was told."""
         with ThreadPoolExecutor() as pool:
             agent = pool.submit(
-                asyncio.run, self.returns.restore(self.return_of(pod), self.ref(pod), images, self.facts)
+                asyncio.run, self.returns.restore(self.return_of(pod), self.ref(pod), images, self.facts, self.origin)
             )
             try:
                 said = self.let_start(pod, *start)
