@@ -53,6 +53,9 @@ from cedana_sched.model.records import Transfer
 from cedana_sched.model.texts import truncate_text
 
 S = TypeVar("S", bound=msgspec.Struct)
+_MOST_NOTES = 10
+_LONGEST_NOTE = 400
+"""Notes on changed files: as many as an agent writes, with paths of the length that it permits."""
 
 _ANSWERS: dict[type, tuple[type, ...]] = {
     Freeze: (Frozen, CheckpointFailed),
@@ -125,9 +128,13 @@ def is_possible_transfer(transfer: Transfer) -> bool:
 def truncate_outcome_texts(outcome: S) -> S:
     """Truncate each text to what a record keeps: an agent may send any length, and records persist."""
     texts = ((name, getattr(outcome, name)) for name in outcome.__struct_fields__)
-    return msgspec.structs.replace(
+    short = msgspec.structs.replace(
         outcome, **{name: truncate_text(text) for name, text in texts if isinstance(text, str)}
     )
+    if isinstance(short, RestoreSucceeded) and short.changed_files:
+        notes = tuple(truncate_text(note, _LONGEST_NOTE) for note in short.changed_files[:_MOST_NOTES])
+        return msgspec.structs.replace(short, changed_files=notes)
+    return short
 
 
 def failure_outcome_for(order: Order, text: str) -> Outcome | None:

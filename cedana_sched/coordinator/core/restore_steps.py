@@ -22,7 +22,7 @@ from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import FailWorkload, FindSnapshot, Order, RestoreSnapshot, Stage, StartCold
-from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, OnNodeLoss, OnRestoreFailure
+from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, OnNodeLoss, OnRestoreFailure, OnVolumeChange
 from cedana_sched.model.preemption import AfterCommit, Verdict
 from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
 
@@ -48,7 +48,14 @@ def order_of(restore: Restore) -> Order | None:
     if restore.step is RestoreStep.STAGING and restore.snapshot is not None:
         return Stage(uid, workload, restore.snapshot, restore.manifest_digest)
     if restore.step is RestoreStep.RESTORING and restore.snapshot is not None:
-        return RestoreSnapshot(uid, workload, restore.snapshot, restore.manifest_digest, restore.ran_on)
+        return RestoreSnapshot(
+            uid,
+            workload,
+            restore.snapshot,
+            restore.manifest_digest,
+            ran_on=restore.ran_on,
+            is_same_identity=restore.snapshot.identity == restore.identity,
+        )
     if restore.step is RestoreStep.STARTING_COLD or (is_unconfirmed(restore) and restore.cold):
         return StartCold(uid, workload, restore.failure)
     if restore.step is RestoreStep.FAILING_WORKLOAD or is_unconfirmed(restore):
@@ -169,6 +176,15 @@ class RestoreSteps:
     def inherited_loss(self, restore: Restore) -> str | None:
         """Return the loss that the policy's `on_node_loss` is about; None if there is none."""
         return inherited_loss(self._registry, restore, self.transient[restore.uid].saved)
+
+    def apply_change_policy(self, restore: Restore, why: str) -> None:
+        """Start cold or fail because files ran ahead of the snapshot, as the policy's `on_volume_change` requires."""
+        if restore.policy.on_volume_change is OnVolumeChange.COLD_START:
+            self.take_transition(restore, Cause.START_COLD, cold=True, failure=why, snapshot=None)
+        elif restore.policy.on_volume_change is OnVolumeChange.FAIL:
+            self.take_transition(restore, Cause.GIVE_UP, failure=why, snapshot=None)
+        else:
+            self.apply_failure_policy(restore, why)
 
     def apply_loss_policy(self, restore: Restore, loss: str) -> None:
         """Start cold or fail after the loss of a node, as the policy's `on_node_loss` requires."""

@@ -305,17 +305,23 @@ class Restores:
         if moved is not None:
             mark_resumed(self._registry, moved)
 
-    def _on_restore_succeeded(self, restore: Restore, _: RestoreSucceeded) -> None:
-        self._steps.take_transition(
+    def _on_restore_succeeded(self, restore: Restore, succeeded: RestoreSucceeded) -> None:
+        moved = self._steps.take_transition(
             restore, Cause.RESTORE_SUCCEEDED, cold=False, failure=None, running_at=self._turn.now
         )
+        if moved is not None and moved.step is RestoreStep.RUNNING and succeeded.changed_files:
+            self._turn.publish(user_events.files_changed_event(moved, succeeded.changed_files))
 
     def _on_started_cold(self, restore: Restore, _: StartedCold) -> None:
         self._steps.take_transition(restore, Cause.STARTED_COLD, running_at=self._turn.now)
 
     def _on_restore_failed(self, restore: Restore, failed: RestoreFailed) -> None:
         if restore.step is RestoreStep.RESTORING:
-            self._steps.apply_failure_policy(restore, f"{restore.snapshot} could not be continued: {failed.why}")
+            why = f"{restore.snapshot} could not be continued: {failed.why}"
+            if failed.files_changed:
+                self._steps.apply_change_policy(restore, why)
+            else:
+                self._steps.apply_failure_policy(restore, why)
         else:
             self._steps.take_transition(restore, Cause.RESTORE_FAILED)
 

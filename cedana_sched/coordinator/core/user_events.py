@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cedana_sched.coordinator.core.instructions import PublishEvent, Severity
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.model.identity import Identity, SnapshotRef
@@ -189,6 +191,12 @@ def restore_delayed_event(restore: Restore, why: str, now: float) -> PublishEven
     left = format_seconds(max(restore.deadline - now, 0.0))
     text = f"{restore.workload.name} waits for its snapshot, and is tried again for {left}: {why}"
     return _event_of_record(restore, "RestoreDelayed", text, Severity.WARNING)
+
+
+def files_changed_event(restore: Restore, notes: Sequence[str]) -> PublishEvent:
+    """Return the Event that files outside the snapshot had changed since, and what was done about them."""
+    text = f"Files of {restore.workload.name} have changed since its snapshot: {'; '.join(notes)}"
+    return _event_of_record(restore, "FilesChanged", text, Severity.WARNING)
 
 
 def predecessor_runs_event(restore: Restore, why: str) -> PublishEvent:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cedana_sched.cluster.coordinator.answer_validation import first_objection_to
+from cedana_sched.cluster.coordinator.answer_validation import first_objection_to, truncate_outcome_texts
 from cedana_sched.cluster.coordinator.checkpoint_finalizer import _is_removed
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsBySnapshot
 from cedana_sched.cluster.coordinator.orders_to_agents import AnswerRejectedError, ObjectAgents
@@ -215,6 +215,12 @@ def test_nothing_is_removed_before_it_is_ordered() -> None:
 
 def test_what_is_said_of_answers_is_short() -> None:
     assert len(first_objection_to(Frozen("x" * 10_000), Freeze(UID, WORKLOAD)) or "") < 200
+
+
+def test_notes_on_changed_files_are_few_and_short() -> None:
+    kept = truncate_outcome_texts(RestoreSucceeded("r1", ("x" * 10_000,) * 1000)).changed_files
+    assert {len(note) for note in kept} == {400}
+    assert len(kept) == 10
 
 
 def test_the_digest_of_a_manifest_is_known_when_its_record_is_forgotten() -> None:
