@@ -168,9 +168,14 @@ FAILURES = (
         "run the program without it",
     ),
     _compile_failure(
+        r"Too many external terminals",  # criu/tty.c, ETTY_INDEX_MAX
+        "the programs have /dev/tty open more than 64 times, which is the most that CRIU saves",
+        "let them open it less often: use the standard streams, or close it when it is not needed",
+    ),
+    _compile_failure(
         r"ctty inheritance detected",
-        "a program has /dev/tty open, which CRIU cannot save",
-        "close it before the snapshot, or use the standard streams",
+        "a program has a device like /dev/tty open that is not the one of the workload's /dev",
+        "open /dev/tty itself, or use the standard streams",
     ),
     _compile_failure(
         r"Found dangling tty|tty: .*(?:master|peer).*(?:not found|outside)|Unable to find a master for|"

@@ -29,7 +29,7 @@ import msgspec
 
 from cedana_sched.model.errors import DumpError, RetryableError, SnapshotError
 from cedana_sched.runtime_handler.progress_signs import STALL_SECONDS
-from cedana_sched.snapshot import link_remap_check, stored_gzip_install
+from cedana_sched.snapshot import current_terminals, link_remap_check, stored_gzip_install
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.explain import explain_criu_exit
 from cedana_sched.snapshot.freezer import pids_in_cgroup, request_freeze, thaw
@@ -46,6 +46,8 @@ _SOCKETS = Path("/run/cedana-sched/streams")
 _ORDERLY_SECONDS = 3.0
 _GHOST_BYTES = 64 << 20
 """Deleted files that are still open are part of the snapshot up to this size each."""
+_KEPT = link_remap_check.IMAGES | current_terminals.IMAGES
+"""Images that are checked when the dump has succeeded."""
 
 
 class DumpInterruptedError(DumpError, RetryableError):
@@ -100,7 +102,7 @@ class Dump:
         self._images = _socket_directory()
         self._why_stopped = ""
         self._stall: Stall | None = None
-        self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop, keep=link_remap_check.IMAGES)
+        self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop, keep=_KEPT)
 
     def __del__(self) -> None:
         os.close(self._stop)
@@ -147,6 +149,7 @@ class Dump:
             link_remap_check.require_restorable_remaps(
                 self._toolchain, self._receiver.kept, saves_shared_memory=self._request.saves_shared_memory
             )
+            current_terminals.require_known_terminals(self._toolchain, self._receiver.kept)
         except SnapshotError:
             self._clean_up(status)
             raise
@@ -208,7 +211,7 @@ class Dump:
             arguments.append("--shell-job")
         if can_skip_pending_connections(request.root_pid):
             arguments.append("--skip-in-flight")
-        for item in request.externals:
+        for item in (*request.externals, *current_terminals.list_external_terminals(request.root_pid)):
             arguments += ["--external", item]
         return arguments
 

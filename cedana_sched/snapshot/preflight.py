@@ -15,12 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from cedana_sched.model.errors import SnapshotError
 from cedana_sched.snapshot.criu_failures import IO_URING_REMEDY
+from cedana_sched.snapshot.open_terminals import CURRENT_TERMINAL, NAMELESS, REMEDY, OpenTerminals
 
 LOOK_SECONDS = 5.0
 LOOK_PROCESSES = 4096
@@ -105,7 +107,9 @@ def find_obstacles(
     Raises:
         CutShortError: nothing was found, and not everything was checked.
     """
-    return _find(pids, _obstacles_of, _CheckBudget(seconds, processes))
+    terminals = OpenTerminals()
+    found = _find(pids, partial(_obstacles_of, terminals), _CheckBudget(seconds, processes))
+    return found or [_terminal_obstacle(pid) for pid in terminals.nameless_holders()]
 
 
 def find_tracers(pids: Iterable[int]) -> list[Obstacle]:
@@ -157,7 +161,12 @@ def _command_name_of(folder: Path) -> str:
         return "ended"
 
 
-def _obstacles_of(pid: int, look: _CheckBudget) -> Iterator[Obstacle]:
+def _terminal_obstacle(pid: int) -> Obstacle:
+    problem = f"has {CURRENT_TERMINAL} open, and {NAMELESS}"
+    return Obstacle(pid, _command_name_of(Path(f"/proc/{pid}")), problem, REMEDY, "HoldsNamelessTerminal")
+
+
+def _obstacles_of(terminals: OpenTerminals, pid: int, look: _CheckBudget) -> Iterator[Obstacle]:
     folder = Path(f"/proc/{pid}")
     command = _command_name_of(folder)
     yield from _tracer_obstacles_of(pid, look)
@@ -167,6 +176,7 @@ def _obstacles_of(pid: int, look: _CheckBudget) -> Iterator[Obstacle]:
             target = str(path.readlink())
             if target.startswith("/"):  # a file, of whatever kind
                 leases |= _leased_files(folder / "fdinfo" / path.name)
+                terminals.add_descriptor(folder, target)
         except (FileNotFoundError, ProcessLookupError):
             continue  # closed meanwhile
         for pattern, reason, problem, remedy in _DESCRIPTORS:

@@ -13,12 +13,14 @@ from msgspec.structs import replace
 from cedana_sched.local.runs.name_verification import require_names_of_roots
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.snapshot.current_terminals import reopen_by_name
 from cedana_sched.snapshot.external_mounts import Externals, host_externals
 from cedana_sched.snapshot.grown_file_truncation import remove_sizes
 from cedana_sched.snapshot.images import Images, folder_reader
 from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
 from cedana_sched.snapshot.pty_output_reversal import undo_output_processing
 from cedana_sched.snapshot.restore import RestoreRequest
+from cedana_sched.snapshot.terminal_file_links import separate_terminal_files
 from cedana_sched.snapshot.timerfd_rearming import rearm_expired_timers
 
 
@@ -50,6 +52,9 @@ def prepare_images(toolchain: Toolchain, request: RestoreRequest, outputs: Colle
     require_names_of_roots(toolchain, images)
     rearm_expired_timers(toolchain, images)
     undo_output_processing(toolchain, images)
+    decoded = Images(toolchain, folder_reader(images))
+    reopen_by_name(decoded, images)
+    separate_terminal_files(decoded, images)
     sizes = remove_sizes(toolchain, images, outputs)
     return replace(request, sizes=sizes, locks=remove_posix_locks(toolchain, images))
 

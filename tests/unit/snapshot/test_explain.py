@@ -83,6 +83,8 @@ CTTY = (
     "(00.052000) Error (criu/tty.c:2271): tty: ctty inheritance detected sid/pgrp 12, no PTY peer with sid/pgrp needed"
 )
 
+MANY_TTYS = "(00.052000) Error (criu/tty.c:201): tty: Too many external terminals"
+
 SECOND_TERMINAL = "(00.052000) Error (criu/tty.c:421): tty: Only one slave external peer is allowed (index 1)"
 
 TCP = "(00.052000) Error (criu/sk-inet.c:188): inet: Connected TCP socket, consider using --tcp-established option."
@@ -108,7 +110,8 @@ TCP = "(00.052000) Error (criu/sk-inet.c:188): inet: Connected TCP socket, consi
         pytest.param(GHOST, "/var/tmp/spool, 734003200 bytes", "raise the limit", id="large deleted file"),
         pytest.param(LOCKS, "hold file locks", "dump with file locks", id="file locks"),
         pytest.param(THREADS, "ended its first thread", "wait for the others", id="threads without the first one"),
-        pytest.param(CTTY, "/dev/tty open", "close it", id="/dev/tty"),
+        pytest.param(CTTY, "not the one of the workload's /dev", "open /dev/tty itself", id="another /dev/tty"),
+        pytest.param(MANY_TTYS, "/dev/tty open more than 64 times", "standard streams", id="/dev/tty"),
         pytest.param(SECOND_TERMINAL, "terminal belongs to a process outside", "of its own", id="two terminals"),
         pytest.param(TCP, "established TCP", "dump with established", id="TCP switched off"),
     ],

@@ -13,10 +13,12 @@ from cedana_sched.runtime_handler.outside_files import read_outside_files
 from cedana_sched.runtime_handler.posix_lock_restore import PosixLock
 from cedana_sched.runtime_handler.volume_file_comparison import is_within, read_record
 from cedana_sched.snapshot.criu_toolchain import Toolchain
+from cedana_sched.snapshot.current_terminals import reopen_by_name
 from cedana_sched.snapshot.images import Entry, Images, folder_reader
 from cedana_sched.snapshot.outside_stop_signals import drop_outside_stops
 from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
 from cedana_sched.snapshot.pty_output_reversal import undo_output_processing
+from cedana_sched.snapshot.terminal_file_links import separate_terminal_files
 from cedana_sched.snapshot.timerfd_rearming import rearm_expired_timers
 
 _LISTENING = 10  # linux tcp_states.h
@@ -48,6 +50,8 @@ def prepare_images(toolchain: Toolchain, images: Path) -> RestoreAdditions:
     _drop_recorded_sizes(decoded, images)
     rearm_expired_timers(toolchain, images)
     undo_output_processing(toolchain, images)
+    reopen_by_name(decoded, images)
+    separate_terminal_files(decoded, images)
     rebind_console(decoded, images)
     drop_outside_stops(toolchain, images)
     connections = [entry["isk"] for entry in decoded.read_entries("files.img") if _is_open_tcp(entry.get("isk"))]
