@@ -45,6 +45,7 @@ MOST_BYTES = 16 << 20
 _BYTES_BESIDE_PATH = 64
 REMEDY = "put back the file that was there, with its owner and mode"
 
+_CURRENT_TERMINAL, _CURRENT_TERMINAL_DEVICE = "/dev/tty", os.makedev(5, 0)
 _DELETED = " (deleted)"
 _DELETED_BY_CRIU = (".cr_link", ".ghost")
 """Suffixes of names under which CRIU opens files that were deleted before the dump, if the old name is taken."""
@@ -111,6 +112,8 @@ def volume_files_of(
                 if looked > MOST_PLACES or len(found) == MOST_FILES:
                     raise ValueError(f"they hold more than {MOST_FILES} files of volumes, or {MOST_PLACES} of any kind")
                 path = os.readlink(entry)
+                if path == _CURRENT_TERMINAL and os.stat(entry).st_rdev == _CURRENT_TERMINAL_DEVICE:
+                    continue  # restored as the terminal that it stands for
                 if is_within(path, volumes, saved) and (not path.endswith(_DELETED) or mounts.contain(entry)):
                     written += len(json.dumps(path)) + _BYTES_BESIDE_PATH
                     if written > most_bytes:

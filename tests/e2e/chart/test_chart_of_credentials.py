@@ -112,7 +112,10 @@ async def test_it_is_off_unless_somebody_turns_it_on(helm: Binaries) -> None:
         ({"s3": {"bucket": "lab", "scopedCredentials": {"enabled": True}}}, "needs storage.s3.existingSecret"),
         ({"s3": {**BUCKET, "scopedCredentials": {"enabled": True, "durationSeconds": 60}}}, "durationSeconds"),
         ({"s3": {**BUCKET, "scopedCredentials": {"enabled": True, "roleArn": "role"}}}, "roleArn"),
-        ({"s3": {**BUCKET, "scopedCredentials": {"enabled": True, "stsEndpoint": "http://sts"}}}, "stsEndpoint: http://sts does not begin"),
+        (
+            {"s3": {**BUCKET, "scopedCredentials": {"enabled": True, "stsEndpoint": "http://sts"}}},
+            "stsEndpoint: http://sts does not begin",
+        ),
     ],
 )
 async def test_what_cannot_be_meant_is_refused(helm: Binaries, storage: dict[str, Any], word: str) -> None:
