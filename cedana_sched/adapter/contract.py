@@ -37,6 +37,7 @@ class LastSaved(msgspec.Struct, frozen=True, tag=True):
     """A workload that was saved."""
 
     workload_uid: str
+    """Its `WorkloadRef.uid`."""
     began_at: float
     """When its checkpoint began (epoch seconds)."""
 
