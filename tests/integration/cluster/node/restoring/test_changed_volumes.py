@@ -146,7 +146,11 @@ def test_what_cannot_be_rewound_is_left_with_a_note(
     assert [note is not None and note in one for one in claim.notes] == ([True] if note else [])
 
 
-@pytest.mark.parametrize(("origin", "change"), [(RAN_ON, shorten), (UNKNOWN_ORIGIN, grow), (OF_ANOTHER, grow)], ids=str)
+@pytest.mark.parametrize(
+    ("origin", "change"),
+    [(RAN_ON, shorten), (UNKNOWN_ORIGIN, grow), (OF_ANOTHER, grow)],
+    ids=["shorter", "of unknown origin", "of another id"],
+)
 def test_a_file_that_must_not_be_rewound_is_a_failure_of_the_restore(
     claim: Claim, origin: SnapshotOrigin, change: Callable[[Claim], None]
 ) -> None:
@@ -164,7 +168,7 @@ def test_a_file_that_must_not_be_rewound_is_a_failure_of_the_restore(
     assert claim.result() == (False, True, False)
 
 
-@pytest.mark.parametrize("origin", [UNKNOWN_ORIGIN, OF_ANOTHER], ids=str)
+@pytest.mark.parametrize("origin", [UNKNOWN_ORIGIN, OF_ANOTHER], ids=["of unknown origin", "of another id"])
 def test_a_log_that_grew_by_others_is_not_truncated(claim: Claim, origin: SnapshotOrigin) -> None:
     images = claim.save(APPEND)
     grow(claim)
