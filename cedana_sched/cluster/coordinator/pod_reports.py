@@ -157,7 +157,7 @@ class PodReports:
 
     def _reports_of_change(self, before: Pod | None, now: Pod | None) -> list[Report]:
         if now is None:
-            if before is not None:
+            if before is not None and not before.finished:  # then it was reported, with whether its node was lost
                 self._ends.enqueue_check(workload_of(before))
             return []
         if now.finished:

@@ -227,6 +227,21 @@ async def test_a_pod_that_kubernetes_failed_because_its_node_is_gone_is_lost_wit
     assert hidden.lost_with_node
 
 
+async def test_a_pod_that_was_lost_with_its_node_has_ended_once_though_kubernetes_deletes_it() -> None:
+    """A second report, that of its deletion, does not contain the loss any more."""
+    collected = _pod("a", "Failed")
+    disrupted = Condition(DISRUPTED, "True", reason=pod_end_confirmation.POD_GC)
+    collected = replace(collected, status=replace(collected.status, conditions=(disrupted,)))
+    cluster = Cluster(_pod("a"), records=(_of("a"),), nodes=filled())
+    async with cluster.reporting() as queue, asyncio.timeout(60):
+        assert isinstance(await queue.get(), Starting)
+        cluster.informer._put(collected)
+        assert (await queue.get()) == Ended("uid-of-a", "the pod has failed", lost_with_node=True)
+        cluster.server.remove(PODS, "a", "bio")
+        cluster.informer._drop(collected)
+        await _silence(queue)
+
+
 @pytest.mark.parametrize(
     ("hidden", "why"),
     [
