@@ -4,15 +4,17 @@ What the workload had open for writing, by its state now and at the dump:
 
                         plain                       append-only (all of its descriptors have O_APPEND)
     unchanged           left                        left
-    grew                REWIND: truncated           REWIND: truncated
-                        NONE: refused               NONE: left, with a note
+    grew                REWIND: truncated if it     left, with a note: others may have appended
+                        was written at its end
+                        otherwise: refused
     shorter             refused                     left, with a note (`copytruncate`)
     another file        refused, or left with a     left, with a note (rotated)
                         note if the size is equal
     same size           left, with a note           left, with a note
 
-Under COLD and FAIL each such change decides. A file that the workload only read is refused if it became shorter, as
-CRIU does, and left otherwise: it shows others' work.
+Under COLD and FAIL each such change decides. A plain file is truncated only if each writer was at its end: else it may
+have been changed before its end as well, and does not become what it was. A file that the workload only read is refused
+if it became shorter, or another one of another size, as CRIU does, and left otherwise: it shows others' work.
 
 Pure. Standard library only.
 """
@@ -73,14 +75,15 @@ def judge_file(held: OutsideFile, now: FileState, on_change: OnChange) -> Judgem
     if (now.size, now.mtime_ns) == (held.size, held.mtime_ns):
         return Judgement(Action.LEAVE)
     text = _describe_change(held, now)
+    is_same = now.inode == held.inode
     if not held.is_written:
-        return Judgement(Action.REFUSE, text) if now.size < held.size else Judgement(Action.LEAVE)
+        is_refused = now.size < held.size or (now.size != held.size and not is_same)
+        return Judgement(Action.REFUSE, text) if is_refused else Judgement(Action.LEAVE)
     if on_change in (OnChange.COLD, OnChange.FAIL):
         return Judgement(Action.DECIDE, text)
-    is_same = now.inode == held.inode
     if now.size == held.size:
         return Judgement(Action.NOTE, text)
-    if is_same and now.size > held.size and on_change is OnChange.REWIND:
+    if is_same and now.size > held.size and held.is_written_at_end and on_change is OnChange.REWIND:
         return Judgement(Action.REWIND, text)
     return Judgement(Action.NOTE if held.is_appended else Action.REFUSE, text)
 

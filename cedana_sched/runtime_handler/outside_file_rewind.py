@@ -2,8 +2,7 @@
 
 A path may lead elsewhere by now, so files are compared and truncated only through what the restored processes have open
 themselves (`/proc/PID/fd`). All files are compared first; they are truncated last, when nothing else of the container
-can fail. A file that another process of the node has open for writing is not truncated: its end may be another's work.
-What other nodes write cannot be seen from here.
+can fail.
 
 Containers of a pod are restored one after another, and may share files. The first that could write to a file judges it:
 once it runs, the file changes. Standard library only.
@@ -14,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cedana_sched.runtime_handler.file_change_rules import Action, FileState, Judgement, OnChange, judge_file
@@ -23,8 +22,8 @@ from cedana_sched.runtime_handler.outside_files import (
     Holder,
     OutsideFile,
     OutsideFiles,
-    flags_of,
     is_writable,
+    open_state_of,
     read_outside_files,
 )
 from cedana_sched.runtime_handler.safe_open import open_regular_file
@@ -120,12 +119,7 @@ def compare_outside_files(held: HeldProcesses, files: OutsideFiles | None, polic
             rewinds.append(_Rewind(process, holder, file, key, judgement.text))
         else:
             notes += _notes_of(judgement, policy.on_change)
-    kept, busy = _split_busy(rewinds, held.processes)
-    for rewind in busy:
-        judgement = judge_file(rewind.file, FileState(rewind.key[1], rewind.file.size + 1, 0), OnChange.NONE)
-        text = f"{rewind.text}, and another process of the node has it open for writing"
-        notes += _notes_of(Judgement(judgement.action, text), policy.on_change)
-    return Comparison(tuple(notes), tuple(kept))
+    return Comparison(tuple(notes), tuple(rewinds))
 
 
 def rewind_files(held: HeldProcesses, comparison: Comparison) -> tuple[str, ...]:
@@ -169,60 +163,6 @@ def _state_of(entry: str) -> tuple[FileKey, FileState]:
     return (seen.st_dev, seen.st_ino), FileState(seen.st_ino, seen.st_size, seen.st_mtime_ns)
 
 
-def _split_busy(rewinds: Sequence[_Rewind], held: Collection[int]) -> tuple[list[_Rewind], list[_Rewind]]:
-    """Return the files that only the held processes have open for writing, and the others."""
-    wanted = {rewind.key for rewind in rewinds}
-    busy = set(_written_by_others(wanted, frozenset(held))) if wanted else set()
-    return [one for one in rewinds if one.key not in busy], [one for one in rewinds if one.key in busy]
-
-
-def _written_by_others(wanted: Collection[FileKey], held: Collection[int]) -> Iterator[FileKey]:
-    """Yield those files that other processes of the node have open for writing: one pass over all descriptors.
-
-    A descriptor's file is inspected only if its inode number fits: the file system of another file may hang.
-    """
-    inodes = {inode for _, inode in wanted}
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) in held:
-            continue
-        for descriptor in _descriptors_of(name):
-            flags, inode = _open_file_facts(f"/proc/{name}/fdinfo/{descriptor}")
-            if is_writable(flags) and (inode is None or inode in inodes):
-                try:
-                    seen = os.stat(f"/proc/{name}/fd/{descriptor}")
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-                if (key := (seen.st_dev, seen.st_ino)) in wanted:
-                    yield key
-
-
-def _descriptors_of(process: str) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{process}/fdinfo")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return []  # it has ended, or is one that root may not inspect, as the first process of some machines
-
-
-def _open_file_facts(fdinfo: str) -> tuple[int, int | None]:
-    """Return flags and inode number of a descriptor; before Linux 5.14 there is no number, and no file if it is closed.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    flags, inode = 0, None
-    try:
-        with open(fdinfo, "rb") as file:
-            for line in file:
-                if line.startswith(b"flags:"):
-                    flags = int(line.split()[1], 8)
-                elif line.startswith(b"ino:"):
-                    inode = int(line.split()[1])
-                    break
-    except (FileNotFoundError, ProcessLookupError):
-        return 0, None
-    return flags, inode
-
-
 def _truncate_together(held: HeldProcesses, rewinds: Sequence[_Rewind]) -> None:
     """Open some files, check what was opened, and truncate them.
 
@@ -250,7 +190,7 @@ def _open_held_file(rewind: _Rewind) -> int:
     try:
         state = os.fstat(seen)
         is_same = (state.st_dev, state.st_ino) == rewind.key and os.readlink(entry) == rewind.file.path
-        if not is_same or not is_writable(flags_of(rewind.process, rewind.holder.place)):
+        if not is_same or not is_writable(open_state_of(rewind.process, rewind.holder.place)[0]):
             raise RestoredProcessesError(f"{rewind.text}, and is not open for writing in its place any more")
         return open_regular_file(seen, os.O_WRONLY)
     except OSError as error:

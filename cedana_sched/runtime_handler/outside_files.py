@@ -7,7 +7,7 @@ and no times. So this is recorded of frozen processes, of each regular file outs
 shared and writable:
 
     OUTSIDE_FILES   {"version": 1, "problem": TEXT,
-                     "files": [[PATH, DEVICE, INODE, SIZE, MTIME_NS, [[PID, PLACE, FLAGS], …]], …]}
+                     "files": [[PATH, DEVICE, INODE, SIZE, MTIME_NS, [[PID, PLACE, FLAGS, POSITION], …]], …]}
 
 The time of the last status change (ctime) is not recorded, because the kubelet changes the group of files when it
 mounts a volume. Deleted files are in the snapshot. A snapshot of an earlier version has no record: nothing is known of
@@ -52,6 +52,8 @@ class Holder(NamedTuple):
     """Below /proc/PID: `fd/3`, or `map_files/` and the first address of a mapping."""
     flags: int
     """Flags of open(2); O_RDWR for a shared writable mapping."""
+    position: int
+    """Offset in bytes of the next read or write; 0 for a mapping."""
 
     @property
     def is_writable(self) -> bool:
@@ -79,6 +81,15 @@ class OutsideFile(NamedTuple):
         """Whether the processes could write to its end only."""
         writable = [holder for holder in self.holders if holder.is_writable]
         return bool(writable) and all(holder.flags & os.O_APPEND for holder in writable)
+
+    @property
+    def is_written_at_end(self) -> bool:
+        """Whether the processes were writing it from its beginning to its end, and nothing else could write behind."""
+        writable = [holder for holder in self.holders if holder.is_writable]
+        return bool(writable) and all(
+            holder.place.startswith(_DESCRIPTORS) and not holder.flags & os.O_APPEND and holder.position == self.size
+            for holder in writable
+        )
 
 
 class OutsideFiles(NamedTuple):
@@ -108,7 +119,7 @@ def outside_files_of(
         OSError: the state of a file or process cannot be read.
         ValueError: the processes have more than can be recorded.
     """
-    found: dict[tuple[int, int], OutsideFile] = {}
+    found: dict[tuple[int, int, str], OutsideFile] = {}
     looked = written = 0
     for process in processes:
         try:
@@ -121,14 +132,15 @@ def outside_files_of(
                 path = os.readlink(entry)
                 if not path.startswith("/") or path.endswith(_DELETED) or not is_outside(path):
                     continue
-                seen, flags = os.stat(entry), flags_of(process, place)
+                seen = os.stat(entry)
+                flags, position = open_state_of(process, place)
                 if not stat.S_ISREG(seen.st_mode) or flags & _O_PATH:
                     continue
-                key = (seen.st_dev, seen.st_ino)
+                key = (seen.st_dev, seen.st_ino, path)  # CRIU opens, and compares, each name of a file
                 if key not in found:
-                    found[key] = OutsideFile(path, *key, seen.st_size, seen.st_mtime_ns, ())
+                    found[key] = OutsideFile(path, seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, ())
                     written += len(json.dumps(path)) + _BYTES_BESIDE_PATH
-                found[key] = found[key]._replace(holders=(*found[key].holders, Holder(pid, place, flags)))
+                found[key] = found[key]._replace(holders=(*found[key].holders, Holder(pid, place, flags, position)))
                 written += _BYTES_OF_HOLDER
                 if len(found) > MOST_FILES or written > most_bytes:
                     raise ValueError(f"they have more than {MOST_FILES} files, or {most_bytes} bytes of their names")
@@ -180,10 +192,10 @@ def _decode_file(written: Any) -> OutsideFile:
 
 
 def _decode_holder(written: Any) -> Holder:
-    pid, place, flags = _require_list(written, 3)
+    pid, place, flags, position = _require_list(written, 4)
     if not _PLACE.fullmatch(_require_text(place)):
         raise TypeError(f"{place!r:.100} is no place where a process holds a file")
-    return Holder(_require_number(pid), place, _require_number(flags))
+    return Holder(_require_number(pid), place, _require_number(flags), _require_number(position))
 
 
 def _require_list(written: Any, length: int | None = None) -> list[Any]:
@@ -219,16 +231,20 @@ def _places_of(process: int) -> Iterator[str]:
                 yield f"{_MAPPINGS}{int(fields[0].split(b'-')[0], 16):x}"
 
 
-def flags_of(process: int, place: str) -> int:
-    """Return the flags with which a process has a file open.
+def open_state_of(process: int, place: str) -> tuple[int, int]:
+    """Return the flags with which a process has a file open, and its position there.
 
     Raises:
         FileNotFoundError, ProcessLookupError: the process has ended.
     """
     if not place.startswith(_DESCRIPTORS):
-        return os.O_RDWR
+        return os.O_RDWR, 0
+    flags = position = 0
     with open(f"/proc/{process}/fdinfo/{place.removeprefix(_DESCRIPTORS)}", encoding="ascii", errors="replace") as file:
         for line in file:
-            if line.startswith("flags:"):
-                return int(line.split()[1], 8)
-    return 0
+            if line.startswith("pos:"):
+                position = int(line.split()[1])
+            elif line.startswith("flags:"):
+                flags = int(line.split()[1], 8)
+                break
+    return flags, position

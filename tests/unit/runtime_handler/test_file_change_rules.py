@@ -21,8 +21,9 @@ COPIED = FileState(8, 100, 1000)
 LEAVE, NOTE, REWIND, REFUSE, DECIDE = Action.LEAVE, Action.NOTE, Action.REWIND, Action.REFUSE, Action.DECIDE
 
 
-def held(*flags: int) -> OutsideFile:
-    return OutsideFile("/data/f", 1, 7, 100, 1000, tuple(Holder(5, f"fd/{n}", one) for n, one in enumerate(flags)))
+def held(*flags: int, position: int = 100) -> OutsideFile:
+    holders = tuple(Holder(5, f"fd/{number}", one, position) for number, one in enumerate(flags))
+    return OutsideFile("/data/f", 1, 7, 100, 1000, holders)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def held(*flags: int) -> OutsideFile:
         ((WRITE,), OTHER_SHORTER, REFUSE, REFUSE, DECIDE),
         ((WRITE,), OTHER_EQUAL, NOTE, NOTE, DECIDE),
         ((APPEND,), SAME, LEAVE, LEAVE, LEAVE),
-        ((APPEND,), GREW, REWIND, NOTE, DECIDE),
+        ((APPEND,), GREW, NOTE, NOTE, DECIDE),
         ((APPEND,), SHORTER, NOTE, NOTE, DECIDE),
         ((APPEND,), IN_PLACE, NOTE, NOTE, DECIDE),
         ((APPEND,), OTHER_GREW, NOTE, NOTE, DECIDE),
@@ -46,13 +47,15 @@ def held(*flags: int) -> OutsideFile:
         ((READ,), SAME, LEAVE, LEAVE, LEAVE),
         ((READ,), GREW, LEAVE, LEAVE, LEAVE),
         ((READ,), IN_PLACE, LEAVE, LEAVE, LEAVE),
-        ((READ,), OTHER_GREW, LEAVE, LEAVE, LEAVE),
+        ((READ,), OTHER_GREW, REFUSE, REFUSE, REFUSE),
+        ((READ,), OTHER_EQUAL, LEAVE, LEAVE, LEAVE),
         ((READ,), SHORTER, REFUSE, REFUSE, REFUSE),
         ((READ | os.O_APPEND,), GREW, LEAVE, LEAVE, LEAVE),
         ((READ, APPEND), SHORTER, NOTE, NOTE, DECIDE),
         ((WRITE, APPEND), SHORTER, REFUSE, REFUSE, DECIDE),
+        ((WRITE, APPEND), GREW, REFUSE, REFUSE, DECIDE),
         ((READ, WRITE), GREW, REWIND, REFUSE, DECIDE),
-        ((os.O_RDWR | os.O_APPEND,), GREW, REWIND, NOTE, DECIDE),
+        ((os.O_RDWR | os.O_APPEND,), GREW, NOTE, NOTE, DECIDE),
     ],
 )
 def test_what_is_done_about_a_file(
@@ -65,6 +68,16 @@ def test_what_is_done_about_a_file(
         OnChange.FAIL: on_others,
     }
     assert {on_change: judge_file(held(*flags), now, on_change).action for on_change in OnChange} == wanted
+
+
+@pytest.mark.parametrize("position", [0, 99, 101])
+def test_a_file_that_was_written_before_its_end_does_not_become_what_it_was_by_truncation(position: int) -> None:
+    assert judge_file(held(WRITE, position=position), GREW, OnChange.REWIND).action is REFUSE
+
+
+def test_a_file_that_is_mapped_for_writing_may_have_been_changed_anywhere() -> None:
+    mapped = held(WRITE)._replace(holders=(Holder(5, "map_files/7f00", os.O_RDWR, 0),))
+    assert judge_file(mapped, GREW, OnChange.REWIND).action is REFUSE
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ for number in range(3, 20):
 """
     with holding(tmp_path, steps) as process:
         (found,) = outside_files_of([process], below(tmp_path)).files
-    ((_, place, flags),) = found.holders
+    ((_, place, flags, _),) = found.holders
     assert place.startswith("map_files/")
     assert flags == os.O_RDWR
     assert not found.is_appended
@@ -119,8 +119,8 @@ def test_the_bytes_of_the_record_are_bounded_and_kept(tmp_path: Path) -> None:
 
 
 def test_the_record_is_read_also_where_names_are_no_text(tmp_path: Path) -> None:
-    holder = Holder(7, "fd/3", os.O_WRONLY)
-    one = OutsideFile("/data/log", 1, 2, 3, 4, (holder, Holder(8, "map_files/7f00", os.O_RDWR)))
+    holder = Holder(7, "fd/3", os.O_WRONLY, 3)
+    one = OutsideFile("/data/log", 1, 2, 3, 4, (holder, Holder(8, "map_files/7f00", os.O_RDWR, 0)))
     files = OutsideFiles((one, one._replace(path=os.fsdecode(b"/data/\xff"))), "")
     (tmp_path / OUTSIDE_FILES).write_text(encode(files))
     assert read_outside_files(str(tmp_path)) == files
@@ -132,7 +132,7 @@ def test_a_snapshot_of_an_earlier_version_has_no_record(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["fd/../../1/root", "cwd", "map_files/zz", "fd/1\0", "mem", "fd/"])
 def test_a_place_that_leads_elsewhere_is_refused(tmp_path: Path, place: str) -> None:
-    files = OutsideFiles((OutsideFile("/x", 1, 2, 3, 4, (Holder(1, place, 1),)),))
+    files = OutsideFiles((OutsideFile("/x", 1, 2, 3, 4, (Holder(1, place, 1, 0),)),))
     (tmp_path / OUTSIDE_FILES).write_text(encode(files))
     with pytest.raises(ValueError, match="no record of files outside"):
         read_outside_files(str(tmp_path))

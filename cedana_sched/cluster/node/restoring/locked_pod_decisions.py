@@ -86,11 +86,14 @@ class LockedPodDecisions:
         if failed is None or not (is_any_restored(folder, plan) or self._restored_containers(pod_uid, plan.containers)):
             return
         why = f"container {failed}, which the snapshot has as well, was not restored"
+        changed_files = [note for result in results.values() if result is not None for note in result.notes]
         changed = any(result is not None and result.files_changed for result in results.values())
         cold = plan.may_start_cold(files_changed=changed)
-        log.warning("restored containers are ended", pod=pod_uid, reason=why)
+        log.warning("restored containers are ended", pod=pod_uid, reason=why, changed_files=changed_files)
         for name, result in results.items():
             known = result if result is not None and not result.restored else ContainerResult(restored=False, why=why)
+            if name == failed and changed_files:
+                known = known._replace(why=f"{known.why}; files of the pod: {'; '.join(changed_files)}")
             plans.write_result(folder, name, known._replace(cold=cold, files_changed=changed))
             plans.remove_create_record(folder, name)
         self._kill_running(pod_uid, self._restored_containers(pod_uid, plan.containers))
