@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
@@ -20,7 +19,8 @@ from cedana_sched.adapter.contract import Ended
 from cedana_sched.adapter.protected_pods import workload_of
 from cedana_sched.cluster.coordinator.pod_fencing import PodFencing, has_node_gone
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
-from cedana_sched.kube.builtin_kinds import DISRUPTED, Node, Pod
+from cedana_sched.cluster.coordinator.seen_pod_ends import is_lost_with_node
+from cedana_sched.kube.builtin_kinds import Node, Pod
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
 from cedana_sched.kube.patch_preconditions import patch_same
@@ -36,8 +36,6 @@ log = structlog.get_logger(__name__)
 REASON = "ProtectionRestored"
 LOOK_AGAIN_SECONDS = 5.0
 """For a live pod that the cache does not contain: it may end before the cache has ever contained it."""
-POD_GC: Final = "DeletionByPodGC"
-"""Reason that Kubernetes' collector of pods writes, together with the phase Failed."""
 
 
 @dataclass(slots=True)
@@ -63,11 +61,6 @@ class _Absent:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-
-
-def is_lost_with_node(pod: Pod) -> bool:
-    """Whether Kubernetes has failed the pod because its node is gone or out of service: no kubelet has ended it."""
-    return any(one.type == DISRUPTED and one.reason == POD_GC for one in pod.status.conditions)
 
 
 class PodEndConfirmation:

@@ -86,7 +86,7 @@ class PodFencing:
     ) -> None:
         self._nodes = nodes
         self._now = now
-        self._ends = SeenPodEnds(pods, now)
+        self._ends = SeenPodEnds(pods, self.is_node_gone, now)
         self._of_identity = Index(find_identity, pods)
         self._checkpoints = checkpoints
         self._restores = Index(_identity_of_restore, restores)
@@ -225,7 +225,7 @@ class PodFencing:
         if not snapshot.has_pod_run_on or ref.uid == pod.metadata.uid:
             return Predecessor()
         name = f"the pod that was saved as {format_short_name(snapshot.snapshot or identity)}"
-        has_ended = snapshot.status.workload_ended or self._ends.has_ended_by_itself(identity.namespace, ref.uid)
+        has_ended = snapshot.status.workload_ended or self._ends.has_ended_on_node(identity.namespace, ref.uid)
         is_lost = has_node_gone(self._nodes.get(ref.node_name), snapshot.began_at) and not has_ended
         loss = f"node {ref.node_name} was lost with {name}" if is_lost else None
         if self._ends.is_shown(ref.uid):

@@ -15,9 +15,10 @@ from cedana_sched.adapter.protected_pods import identity_of, workload_of
 from cedana_sched.adapter.report_fanout import ReportFanout
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
 from cedana_sched.cluster.coordinator.incarnation_numbers import IncarnationNumbers
-from cedana_sched.cluster.coordinator.pod_end_confirmation import PodEndConfirmation, is_lost_with_node
+from cedana_sched.cluster.coordinator.pod_end_confirmation import PodEndConfirmation
 from cedana_sched.cluster.coordinator.pod_fencing import PodFencing, Predecessor
 from cedana_sched.cluster.coordinator.pod_node_dependencies import PodNodeDependencies
+from cedana_sched.cluster.coordinator.seen_pod_ends import is_lost_with_node
 from cedana_sched.kube.builtin_kinds import DISRUPTED, Pod
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, SnapshotRef

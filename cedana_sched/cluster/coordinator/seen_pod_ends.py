@@ -16,12 +16,19 @@ from cedana_sched.kube.builtin_kinds import DISRUPTED, Pod
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.policy import LONGEST_RECORD_SECONDS
 
+POD_GC: Final = "DeletionByPodGC"
+"""Reason that Kubernetes' collector of pods writes, together with the phase Failed."""
 DEFAULT_GRACE_SECONDS: Final = 30.0
 """The API server's."""
 MOST_REMEMBERED: Final = 50_000
 """Pods of all namespaces; of older ones, the latest time by which a kubelet has ended them is known."""
 MOST_NAMESPACES: Final = 5_000
 """Of so many namespaces that time is known for each; of others, for all of them."""
+
+
+def is_lost_with_node(pod: Pod) -> bool:
+    """Whether Kubernetes has failed the pod because its node is gone or out of service: no kubelet has ended it."""
+    return any(one.type == DISRUPTED and one.reason == POD_GC for one in pod.status.conditions)
 
 
 class Disappearance(msgspec.Struct, frozen=True):
@@ -41,13 +48,17 @@ class SeenPodEnds:
 
     Args:
         pods: protected ones of all namespaces.
+        is_node_gone: whether no kubelet of the node can end pods.
         now: seconds since the epoch, by the API server.
     """
 
-    def __init__(self, pods: Informer[Pod], now: Callable[[], float]) -> None:
+    def __init__(self, pods: Informer[Pod], is_node_gone: Callable[[str], bool], now: Callable[[], float]) -> None:
+        self._is_node_gone = is_node_gone
         self._now = now
         self._began_at = now()
-        self._finished: NamespaceShares[None] = NamespaceShares(MOST_REMEMBERED)
+        self._finished: NamespaceShares[bool] = NamespaceShares(MOST_REMEMBERED)
+        """Whether Kubernetes' collector of pods may have written the phase, as first seen: it names no reason for a
+        deleted pod of a node that is out of service."""
         self._ended_by_themselves: NamespaceShares[None] = NamespaceShares(MOST_REMEMBERED)
         """Those that no component has ended: their program did."""
         self._gone: NamespaceShares[Disappearance] = NamespaceShares(MOST_REMEMBERED)
@@ -69,9 +80,9 @@ class SeenPodEnds:
         """Whether the pod was seen with a terminal phase."""
         return self._finished.has(namespace, uid)
 
-    def has_ended_by_itself(self, namespace: str, uid: str) -> bool:
-        """Whether the pod was seen finished although no component had ended it."""
-        return self._ended_by_themselves.has(namespace, uid)
+    def has_ended_on_node(self, namespace: str, uid: str) -> bool:
+        """Whether the pod was seen finished by its program or its kubelet."""
+        return self._ended_by_themselves.has(namespace, uid) or self._finished.get(namespace, uid) is False
 
     def disappearance_of(self, namespace: str, uid: str, unknown_grace_seconds: float) -> Disappearance:
         """Return when the pod disappeared; the latest possible time if that is not remembered.
@@ -93,8 +104,9 @@ class SeenPodEnds:
             return
         metadata = now.metadata
         self._shown.add(metadata.uid)
-        if now.finished:
-            self._finished.put(metadata.namespace, metadata.uid, None)
+        if now.finished and not self._finished.has(metadata.namespace, metadata.uid):
+            may_be_collected = is_lost_with_node(now) or self._is_node_gone(now.spec.node_name)
+            self._finished.put(metadata.namespace, metadata.uid, may_be_collected)
         if now.ended_by_itself and not any(one.type == DISRUPTED for one in now.status.conditions):
             self._ended_by_themselves.put(metadata.namespace, metadata.uid, None)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Ended, Report, Starting
-from cedana_sched.cluster.coordinator import pod_end_confirmation, pod_fencing
+from cedana_sched.cluster.coordinator import pod_end_confirmation, pod_fencing, seen_pod_ends
 from cedana_sched.cluster.coordinator.lost_nodes import LostNodes
 from cedana_sched.cluster.coordinator.orders_to_agents import ObjectAgents
 from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
@@ -217,7 +217,7 @@ async def _first_ends(cluster: Cluster, count: int) -> AsyncIterator[str]:
 
 async def test_a_pod_that_kubernetes_failed_because_its_node_is_gone_is_lost_with_it() -> None:
     collected = _pod("a", "Failed")
-    disrupted = Condition(DISRUPTED, "True", reason=pod_end_confirmation.POD_GC)
+    disrupted = Condition(DISRUPTED, "True", reason=seen_pod_ends.POD_GC)
     collected = replace(collected, status=replace(collected.status, conditions=(disrupted,)))
     [shown] = await Cluster(collected, records=(_of("a"),)).reports(1)
     [hidden] = await Cluster(hidden=(collected,), records=(_of("a"),)).reports(1)
@@ -230,7 +230,7 @@ async def test_a_pod_that_kubernetes_failed_because_its_node_is_gone_is_lost_wit
 async def test_a_pod_that_was_lost_with_its_node_has_ended_once_though_kubernetes_deletes_it() -> None:
     """A second report, that of its deletion, does not contain the loss any more."""
     collected = _pod("a", "Failed")
-    disrupted = Condition(DISRUPTED, "True", reason=pod_end_confirmation.POD_GC)
+    disrupted = Condition(DISRUPTED, "True", reason=seen_pod_ends.POD_GC)
     collected = replace(collected, status=replace(collected.status, conditions=(disrupted,)))
     cluster = Cluster(_pod("a"), records=(_of("a"),), nodes=filled())
     async with cluster.reporting() as queue, asyncio.timeout(60):

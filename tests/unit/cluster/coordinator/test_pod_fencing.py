@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from cedana_sched.cluster.coordinator import seen_pod_ends
 from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
+from cedana_sched.cluster.coordinator.seen_pod_ends import POD_GC
 from cedana_sched.kube.builtin_kinds import (
+    DISRUPTED,
     OUT_OF_SERVICE,
     Condition,
     Metadata,
@@ -230,6 +232,30 @@ def test_nothing_is_lost_with_a_node_that_is_there_or_a_pod_that_stood_still_or_
     assert Field(NEW, pod(phase="Failed"), checkpoints=(snapshot(),)).loss() is None
     assert Field(NEW, checkpoints=(snapshot(ended=True),)).loss() is None, "a coordinator before has seen its end"
     assert Field(NEW).loss() is None
+
+
+def _loss_after_clean_end(deleted: Pod, ended: Pod, *nodes: Node) -> str | None:
+    """The loss that counts once the node of a pod that has ended is removed."""
+    field = Field(NEW, deleted, nodes=(node(),), checkpoints=(snapshot(),))
+    for one in nodes:
+        field.nodes._put(one)
+    field.pods._put(ended)
+    field.pods._drop(ended)
+    field.nodes._drop(node())
+    return field.loss()
+
+
+def test_a_pod_that_was_deleted_and_ended_by_its_kubelet_was_not_lost_with_the_node_that_is_removed_later() -> None:
+    for phase in ("Succeeded", "Failed"):
+        assert _loss_after_clean_end(pod(deleted=True), pod(deleted=True, phase=phase)) is None
+
+
+def test_a_deleted_pod_that_no_kubelet_has_ended_was_lost() -> None:
+    ended = pod(deleted=True, phase="Failed")
+    collected = replace(ended, status=PodStatus("Failed", conditions=(Condition(DISRUPTED, "True", reason=POD_GC),)))
+    assert _loss_after_clean_end(pod(deleted=True), collected) is not None
+    off = node(ready=False, taint=OUT_OF_SERVICE)
+    assert _loss_after_clean_end(pod(deleted=True), ended, off) is not None, "PodGC writes no condition for these"
 
 
 SAVED_BEFORE = snapshot(of="first", after="Stop")
