@@ -257,7 +257,13 @@ def _identity_of_restore(restore: OrderedObject) -> Identity | None:
 
 
 def _began_at(restore: OrderedObject) -> float:
-    return read_time(restore.status.start_time) or read_time(restore.metadata.creation_timestamp) or 0.0
+    """Return when the pod began to run; if it was lost while it was being restored, when that ended.
+
+    Such a pod may be older than the checkpoint for which it had waited.
+    """
+    status = restore.status
+    ended = status.completion_time if status.lost_with_node else None
+    return read_time(status.start_time or ended) or read_time(restore.metadata.creation_timestamp) or 0.0
 
 
 def _ran_after(restore: OrderedObject, snapshot: KnownCheckpoint | None) -> bool:

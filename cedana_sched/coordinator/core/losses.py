@@ -58,8 +58,11 @@ def clear_loss_of_saved(registry: RecordRegistry, workload_uid: str) -> None:
 
 
 def _has_run_since(one: Restore, saved: LastSaved | None, *, has_run: bool) -> bool:
-    """Whether a workload without a restore has run, and was saved, since this restore."""
+    """Whether a workload without a restore has run, and was saved, since this restore.
+
+    One that was lost while it was being restored ran after every checkpoint for which it had waited.
+    """
     if saved is None or saved.workload_uid == one.workload.uid:
         return False
-    began_at = one.running_at if has_run and one.running_at is not None else one.created_at
+    began_at = one.running_at or (one.finished_at if has_run else None) or one.created_at
     return saved.began_at > began_at

@@ -78,6 +78,7 @@ class OrderedStatus(PartialStruct, frozen=True):
     kill_pending: bool = False
     cold: bool = False
     start_time: str | None = None
+    completion_time: str | None = None
     lost_with_node: bool = False
     transfer: msgspec.Raw = _NOTHING
 

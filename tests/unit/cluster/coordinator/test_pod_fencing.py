@@ -81,12 +81,24 @@ def snapshot(
 
 
 def restored(
-    of: str = "old", *, step: str = "Running", lost: bool = False, since: str | None = NOON, node: str = "n1"
+    of: str = "old",
+    *,
+    step: str = "Running",
+    lost: bool = False,
+    since: str | None = NOON,
+    node: str = "n1",
+    created: str | None = None,
+    over: str | None = None,
 ) -> OrderedObject:
     pod_ref = {"nodeName": node, "uid": f"uid-of-{of}", "name": of}
     spec = {"uid": f"restore.{of}", "identity": {"id": "md"}, "podRef": pod_ref}
-    status = {"step": step, "startTime": since, "lostWithNode": lost}
-    metadata = {"name": f"restore-{of}", "namespace": "bio", "creationTimestamp": since, "resourceVersion": "1"}
+    status = {"step": step, "startTime": since, "completionTime": over, "lostWithNode": lost}
+    metadata = {
+        "name": f"restore-{of}",
+        "namespace": "bio",
+        "creationTimestamp": created or since,
+        "resourceVersion": "1",
+    }
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, OrderedObject)
 
 
@@ -272,6 +284,16 @@ def test_a_node_that_is_lost_after_the_pod_of_the_newest_snapshot_had_a_successo
     field = Field(NEW, checkpoints=(snapshot(of="first"),), restores=(restored(step="Ended", node="n2"),))
     assert field.loss() is None
     assert field.start() is None
+
+
+def test_a_pod_that_was_lost_while_it_was_restored_ran_after_the_snapshot_for_which_it_had_waited() -> None:
+    saved = snapshot(of="first", after="Stop")
+    lost = restored(step="Ended", lost=True, since=None, created="2026-05-01T08:00:00Z", over=NOON)
+    assert Field(NEW, checkpoints=(saved,), restores=(lost,)).loss() == "node n1 was lost with old"
+    first = restored("first", step="Ended", since="2026-05-01T08:30:00Z")
+    assert Field(NEW, checkpoints=(saved,), restores=(first, lost)).loss() == "node n1 was lost with old"
+    before = restored(step="Ended", lost=True, since=None, created="2026-05-01T08:00:00Z", over="2026-05-01T08:30:00Z")
+    assert Field(NEW, checkpoints=(saved,), restores=(before,)).loss() is None
 
 
 def test_a_later_pod_that_was_never_restored_decides() -> None:

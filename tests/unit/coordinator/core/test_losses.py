@@ -113,6 +113,15 @@ def test_a_snapshot_of_a_workload_without_a_restore_ends_it_if_it_ran_since() ->
     assert start(lost(), "w2", COLD, since).orders() == ["FindSnapshot restore.w2"]
 
 
+def test_a_snapshot_for_which_a_lost_restore_had_waited_is_no_run_since() -> None:
+    told = Told().report(Starting(workload("w1"), MD, POLICY)).after(60)
+    told.tell(SnapshotFound("restore.w1", ref(3)), Staged("restore.w1"), NodeLost("n1"))
+    awaited = LastSaved("other", 1_030.0)
+    assert start(told, "w2", COLD, awaited).orders() == ["StartCold restore.w2"]
+    since = LastSaved("other", 1_070.0)
+    assert start(told.ended("w2"), "w3", COLD, since).orders() == ["FindSnapshot restore.w3"]
+
+
 def test_a_reported_loss_is_inherited_unless_a_later_snapshot_shows_another_run() -> None:
     def reported() -> Told:
         told = Told().report(Starting(workload("w2", "n2"), MD, POLICY, loss="it was lost"))
