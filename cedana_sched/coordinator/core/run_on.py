@@ -33,10 +33,15 @@ def has_run_on(
     checkpoints = registry.checkpoints_of_identity(snapshot.identity, workload)
     made = [one for one in checkpoints if one.snapshot == snapshot]
     restores = registry.restores_naming(snapshot.identity, workload)
-    if any(one.resumed_snapshot == snapshot for one in restores):
+    if any(snapshot == (one.resumed_snapshot or _running_from(one)) for one in restores):
         return True
     stopped = [one for one in made if one.after_commit is AfterCommit.STOP]  # a checkpoint on request may share theirs
     return any(one.has_run_on for one in stopped or made) if made else None
+
+
+def _running_from(restore: Restore) -> SnapshotRef | None:
+    """Return the snapshot from which the workload runs, or ran; older coordinators recorded only its claim."""
+    return None if restore.cold or restore.running_at is None else restore.snapshot
 
 
 def mark_resumed(registry: RecordRegistry, restore: Restore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Ended, Starting
 from cedana_sched.coordinator.core import NodeLost
@@ -20,7 +21,7 @@ from cedana_sched.model.orders import (
 from cedana_sched.model.preemption import AfterCommit
 from cedana_sched.model.records import Checkpoint, Restore
 from tests.unit.coordinator.core.core_builders import MD, POLICY, Told, ref, workload
-from tests.unit.coordinator.core.restore_stories import restored, saved, start
+from tests.unit.coordinator.core.restore_stories import restore, restored, saved, start
 
 HOUR = 3600.0
 
@@ -90,6 +91,18 @@ def test_its_checkpoint_says_so_once_the_restore_has_expired() -> None:
     told = restored().ended("w2")
     told.core.registry.forget(told.core.registry.restores["restore.w2"])
     assert has_run_on(told.core.registry, ref(1), workload("w9"))
+
+
+def test_a_restore_of_an_older_coordinator_which_recorded_only_its_claim_says_so() -> None:
+    told = restored()
+    told.core.registry.update(replace(restore(told), resumed_snapshot=None))
+    told.core.registry.forget(told.core.registry.checkpoints["s1.w1.1"])
+    assert has_run_on(told.core.registry, ref(1), workload("w9"))
+    told.ended("w2")
+    assert has_run_on(told.core.registry, ref(1), workload("w9"))
+    fetching = staging()
+    fetching.core.registry.forget(fetching.core.registry.checkpoints["s1.w1.1"])
+    assert has_run_on(fetching.core.registry, ref(1), workload("w9")) is None
 
 
 def test_its_restore_says_so_once_the_checkpoint_was_deleted() -> None:
