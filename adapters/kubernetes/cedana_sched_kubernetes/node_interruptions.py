@@ -15,7 +15,7 @@ kubelet has not ended, run on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 MARGIN_SECONDS: Final = 3.0
 """How long before the node's end everything must be committed: clocks differ, and the end may come early."""
 READ_SECONDS: Final = 3.0
-"""How long a plan waits for measurements; without them it assumes."""
+"""How long a plan waits for measurements; for those that it lacks then, it assumes."""
 WITHDRAWN: Final = "the notice that the node ends was withdrawn"
 _REASONS: Final = {
     InterruptionKind.TERMINATION: "NodeTermination",
@@ -293,14 +293,14 @@ class NodeInterruptions:
     async def _estimate_saves(self, node: str, pods: Mapping[str, Pod]) -> dict[str, PodToSave]:
         """Return the pods' saves; pods and saves are by uid."""
         resources: tuple[PodResources, ...] = ()
-        measurements = SaveMeasurements()
+        measurements = SaveMeasurements(pods)
         try:
             async with asyncio.timeout(READ_SECONDS):
                 on_node = {"fieldSelector": f"spec.nodeName={node}"}
                 resources, _ = await self._cluster.api.list_all(PODS, query=on_node, into=PodResources)
-                measurements = await self._read_measurements(node, pods)
+                await self._read_measurements(node, measurements)
         except (ApiError, TimeoutError) as error:
-            log.warning("saves are planned without measurements", node=node, error=str(error))
+            log.warning("saves are planned without all measurements", node=node, error=str(error))
         now, rates = self._now().timestamp(), SaveRates.from_saves(measurements.saves)
         read = {one.metadata.uid: one for one in resources}
         return {
@@ -313,19 +313,17 @@ class NodeInterruptions:
             for uid, pod in pods.items()
         }
 
-    async def _read_measurements(self, node: str, pods: Collection[str]) -> SaveMeasurements:
-        """Return what is kept of the node's Checkpoints, which are read one after the other.
+    async def _read_measurements(self, node: str, measurements: SaveMeasurements) -> None:
+        """Add the node's Checkpoints, which are read one after the other; those read before a failure count.
 
         Raises:
             ApiError: they cannot be read.
         """
-        measurements = SaveMeasurements(pods)
 
         def add(body: msgspec.Raw) -> None:
             measurements.add(decoded("GET checkpoints", bytes(body), MeasuredCheckpoint))
 
         await self._cluster.api.list_each(CHECKPOINTS, None, {"labelSelector": f"{names.NODE}={node}"}, add)
-        return measurements
 
     def _build_signal(self, pod: Pod, notice: NodeNotice) -> Signal | None:
         victim = build_victim(pod, self._cluster.policies)

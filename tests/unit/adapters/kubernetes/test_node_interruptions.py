@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import re
@@ -19,7 +20,7 @@ from cedana_sched.adapter.contract import PreemptionCancelled
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.resources import CHECKPOINTS, NODES
+from cedana_sched.kube.resources import CHECKPOINTS, NODES, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.node_interruption import (
     InterruptionKind,
@@ -30,6 +31,7 @@ from cedana_sched.model.objects.node_interruption import (
     serialized_interruption,
 )
 from cedana_sched.model.preemption import Verdict
+from cedana_sched_kubernetes import node_interruptions
 from cedana_sched_kubernetes.deletions import DELETED
 from cedana_sched_kubernetes.node_interruptions import MARGIN_SECONDS, WITHDRAWN
 from tests.unit.adapters.kubernetes.kubernetes_stage import HOOKED, KubernetesStage, owner
@@ -400,6 +402,29 @@ async def test_saves_of_other_namespaces_do_not_change_what_fits(seconds: float)
         await stage.api.until(lambda: stage.is_cordoned)
         await stage.wait_until_reported()
         assert len(signalled(coordinator)) == 1
+
+
+async def test_measurements_that_were_read_in_time_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six pods of 3 GiB, increments fit, whole snapshots do not; the list of Checkpoints does not end in time."""
+    stage = SpotStage()
+    pods = [stage.put_sized(f"md{number}-0", 3) for number in range(6)]
+    for number, pod in enumerate(pods):
+        stage.put_checkpoint(pod, used=3 * GIB, moved=3 * GIB, seconds=1 + 3 * GIB / 200e6, minutes_ago=20 + number)
+        stage.put_checkpoint(pod, used=3 * GIB, moved=400_000_000, seconds=3, minutes_ago=10)
+    list_each = stage.api.list_each
+
+    async def slow(resource: Resource, namespace: str | None, query: Any, *arguments: Any, **named: Any) -> str:
+        version = await list_each(resource, namespace, query, *arguments, **named)
+        if resource is CHECKPOINTS and names.NODE in str(query):
+            await asyncio.sleep(60)
+        return version
+
+    monkeypatch.setattr(stage.api, "list_each", slow)
+    monkeypatch.setattr(node_interruptions, "READ_SECONDS", 0.2)
+    async with stage.coordinated() as coordinator:
+        stage.announce(30)
+        for pod in pods:
+            await coordinator.wait_for_signal(pod)
 
 
 async def test_without_measurements_most_work_is_saved_first() -> None:
