@@ -47,6 +47,7 @@ from cedana_sched.store.storage_config import StorageConfig
 
 PROGRESS_SECONDS = 0.25
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
+_READ_BYTES = 1 << 20
 
 
 class NotFrozenError(DumpError, RetryableError):
@@ -73,10 +74,9 @@ class _Reporter:
 
 
 def _serve(say: _Reporter) -> int:
-    with open(_STDIN, "rb", buffering=0, closefd=False) as stdin:  # a descriptor has no path
-        line = stdin.readline()  # unbuffered: what follows the request is for `_cancelled_by_stdin`
+    line = _read_request_line(_STDIN)
     if not line:
-        return 0  # the agent exited before it needed this process
+        return 0  # the agent exited before it needed this process, or cancelled the capture
     request = decode_request(line)
     try:
         with _lock_work_directory(request):
@@ -87,6 +87,16 @@ def _serve(say: _Reporter) -> int:
         report = CaptureFailed(f"this node could not take the snapshot: {error}", retryable=True)
     say(report)
     return 0
+
+
+def _read_request_line(stdin: int) -> bytes:
+    """Return the request, which may have many MiB of notes; empty if it is incomplete, or cancelled already."""
+    parts: list[bytes] = []
+    while part := os.read(stdin, _READ_BYTES):
+        parts.append(part)
+        if b"\n" in part:
+            return b"".join(parts) if part.endswith(b"\n") and part.count(b"\n") == 1 else b""
+    return b""
 
 
 def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> CaptureCommitted:

@@ -66,12 +66,13 @@ class WorkloadDump:
         """Dump all; return the duration in seconds. The workload stays frozen.
 
         Raises:
-            DumpError: a part failed, or the dump was cancelled. The whole workload is thawed, and the cause is the
+            DumpError: a part failed or must not be saved, or the dump was cancelled. The whole workload is thawed, and the cause is the
                 sink's own exception if there was one.
             OSError, StoreError: the files beside the processes cannot be read or stored; likewise.
         """
         began = time.monotonic()
         try:
+            self._require_restorable()
             await_delivery({pid for cgroup in self._workload.freezer_cgroups for pid in pids_in_cgroup(cgroup)})
             with self._hold_connections():
                 self._run_all(self._dump_steps())
@@ -79,6 +80,11 @@ class WorkloadDump:
             thaw_together(self._workload.freezer_cgroups)
             raise
         return time.monotonic() - began
+
+    def _require_restorable(self) -> None:
+        for tree in self._workload.containers:
+            if tree.refusal is not None:
+                raise DumpError(tree.refusal.why, remedy=tree.refusal.remedy)
 
     @contextlib.contextmanager
     def _hold_connections(self) -> Iterator[None]:

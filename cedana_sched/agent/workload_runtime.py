@@ -10,6 +10,13 @@ import msgspec
 from cedana_sched.model.preemption import WorkloadRef
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    """Why no snapshot is made of a container, with the remedy."""
+
+    why: str
+    remedy: str
+
+
 class RunningContainer(msgspec.Struct, frozen=True):
     """One process tree of a workload as CRIU must see it: a container of a pod, or a whole local job."""
 
@@ -27,6 +34,8 @@ class RunningContainer(msgspec.Struct, frozen=True):
     """The upper directory of an overlay root: stored as `rootfs.tar`. None if the files stay in place."""
     notes: dict[str, str] = {}
     """Small texts that become streams beside CRIU's images, by name, for the restoring runtime."""
+    refusal: Refusal | None = None
+    """Set if a snapshot of the frozen container could not be restored."""
     ext_unix_sk: bool = False
     """Whether unix sockets may be connected to processes outside the tree; restored, they are not connected."""
     has_outside_master: bool = False

@@ -39,7 +39,7 @@ VERSION = 1
 MOST_FILES = 1 << 15
 """Files recorded of one container; a process may have 1024 by default."""
 MOST_PLACES = 1 << 18
-"""Descriptors inspected for that: those of pipes and sockets as well."""
+"""Descriptors inspected for that: those of pipes and sockets as well. More where more files are recorded."""
 MOST_BYTES = 16 << 20
 """Bytes of the records of all containers of a pod: a path may have 4 KiB."""
 _BYTES_BESIDE_PATH = 64
@@ -88,7 +88,11 @@ def _is_below(name: str, folders: Iterable[str]) -> bool:
 
 
 def volume_files_of(
-    processes: Collection[int], volumes: Collection[str], most_bytes: int = MOST_BYTES, saved: Collection[str] = ()
+    processes: Collection[int],
+    volumes: Collection[str],
+    most_bytes: int = MOST_BYTES,
+    saved: Collection[str] = (),
+    most_files: int = MOST_FILES,
 ) -> VolumeFiles:
     """Return the volume files of frozen processes; those that have ended have none.
 
@@ -97,6 +101,7 @@ def volume_files_of(
         volumes: their mount points.
         most_bytes: bound of the result's `encode`.
         saved: mount points below those, whose files the snapshot contains.
+        most_files: bound of the result's files.
 
     Raises:
         OSError: the state of a file or process cannot be read.
@@ -104,13 +109,14 @@ def volume_files_of(
     """
     found: list[VolumeFile] = []
     looked = written = 0
+    most_places = MOST_PLACES * most_files // MOST_FILES
     mounts = _MountsOf(processes)
     for process in processes:
         try:
             for pid, place, entry in _held_places(process):
                 looked += 1
-                if looked > MOST_PLACES or len(found) == MOST_FILES:
-                    raise ValueError(f"they hold more than {MOST_FILES} files of volumes, or {MOST_PLACES} of any kind")
+                if looked > most_places or len(found) == most_files:
+                    raise ValueError(f"they hold more than {most_files} files of volumes, or {most_places} of any kind")
                 path = os.readlink(entry)
                 if path == _CURRENT_TERMINAL and os.stat(entry).st_rdev == _CURRENT_TERMINAL_DEVICE:
                     continue  # restored as the terminal that it stands for

@@ -1,19 +1,23 @@
 """The record of the files that a job's frozen processes hold, which its snapshot does not contain.
 
 All of the host's files count, except those below mounts that are the job's own: their files are in the snapshot, or the
-kernel makes their names.
+kernel makes their names. Each mapping of each process counts, so the bounds are higher than those of a container.
+
+Without a record, a job of another user than root is not restored (`name_verification`), so it is not saved either.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
 from cedana_sched.agent.store_threads import StoreThreads
-from cedana_sched.agent.workload_runtime import RunningContainer
+from cedana_sched.agent.workload_runtime import Refusal, RunningContainer
 from cedana_sched.runtime_handler.volume_file_comparison import VOLUME_FILES, encode, volume_files_of
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.external_mounts import mount_points
@@ -25,6 +29,11 @@ OWN_MOUNTS = frozenset({"/proc", "/sys", "/dev/pts", "/dev/shm", "/dev/mqueue"})
 """Mounts that a job has of its own, if it has them."""
 _MOST_SECONDS = 10.0
 """A file system whose server is gone never answers."""
+_MOST_FILES = 1 << 18
+"""A process of Python with usual libraries maps 400."""
+_MOST_BYTES = 64 << 20
+_FEWER = "let it have fewer processes, or fewer files open and mapped; a job of root's needs no record"
+_REPAIR = "repair the file system; a job of root's needs no record"
 
 
 class HeldFilesRecorder:
@@ -33,8 +42,8 @@ class HeldFilesRecorder:
     def __init__(self) -> None:
         self._threads: dict[str, StoreThreads] = {}
 
-    async def make_note(self, run: str, tree: RunningContainer, externals: Collection[str]) -> dict[str, str]:
-        """Return the note of a frozen job; none if the files cannot be recorded.
+    async def add_note(self, run: str, tree: RunningContainer, externals: Collection[str]) -> RunningContainer:
+        """Return a frozen job's tree with its note, or with a refusal if it needs one and none can be made.
 
         Args:
             run: the job's run.
@@ -44,13 +53,19 @@ class HeldFilesRecorder:
         threads = self._threads.setdefault(run, StoreThreads(1, name="held files"))
         try:
             async with asyncio.timeout(_MOST_SECONDS):
-                return await threads.run(_make_note, tree.root_pid, tree.freezer, externals)
+                note = await threads.run(_make_note, tree.root_pid, tree.freezer, externals)
+                return replace(tree, notes=note)
         except TimeoutError:
-            why = f"a file system does not answer within {_MOST_SECONDS:g} s"
-        except (OSError, ValueError) as error:
-            why = str(error)
+            why, remedy = f"they were not found within {_MOST_SECONDS:g} s", f"repair the file system, or {_FEWER}"
+        except OSError as error:
+            why, remedy = str(error), _REPAIR
+        except ValueError as error:
+            why, remedy = str(error), _FEWER
         log.warning("files of the job not recorded", run=run, error=why)
-        return {}
+        if not await asyncio.to_thread(_has_other_users, freezer.pids_in_cgroup(tree.freezer)):
+            return tree
+        why = f"the files that the job's processes hold cannot be recorded, so it could not be restored: {why}"
+        return replace(tree, refusal=Refusal(why, remedy))
 
     def forget_run(self, run: str) -> None:
         """Drop the state of a run that has ended."""
@@ -59,4 +74,17 @@ class HeldFilesRecorder:
 
 def _make_note(root_pid: int, group: Path, externals: Collection[str]) -> dict[str, str]:
     saved = sorted(OWN_MOUNTS.intersection(mount_points(Path(f"/proc/{root_pid}/mountinfo"))).difference(externals))
-    return {VOLUME_FILES: encode(volume_files_of(freezer.pids_in_cgroup(group), HOST, saved=saved))}
+    held = volume_files_of(freezer.pids_in_cgroup(group), HOST, _MOST_BYTES, saved, _MOST_FILES)
+    return {VOLUME_FILES: encode(held)}
+
+
+def _has_other_users(processes: Iterable[int]) -> bool:
+    """Return whether a thread has another user than root in any of its user ids."""
+    for process in processes:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            for thread in Path(f"/proc/{process}/task").iterdir():
+                status = (thread / "status").read_bytes()
+                users = next(line for line in status.splitlines() if line.startswith(b"Uid:")).split()[1:]
+                if any(user != b"0" for user in users):
+                    return True
+    return False

@@ -139,7 +139,7 @@ class LocalRuntime:
             is_restored=run.spec.is_restore,
         )
         if freezer.is_frozen(tree.freezer):
-            tree = replace(tree, notes=await self._held_files.make_note(run.uid, tree, run.spec.mounts))
+            tree = await self._held_files.add_note(run.uid, tree, run.spec.mounts)
         return RunningWorkload(
             (tree,),
             restore_facts={"mounts": list(run.spec.mounts), _TERMINAL: run.spec.terminal_output is not None},
