@@ -68,7 +68,7 @@ def names_of_sent_files(images: Images) -> Iterator[str]:
     }
     for entry in images.read_entries("files.img") if sent else ():
         if entry["id"] in sent and "reg" in entry:
-            yield entry["reg"]["name"]
+            yield "/" + entry["reg"]["name"].lstrip("/")
 
 
 def has_other_users(images: Images) -> bool:

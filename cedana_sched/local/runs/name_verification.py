@@ -51,7 +51,7 @@ def require_names_of_roots(toolchain: Toolchain, folder: Path) -> None:
                 f"{os.path.realpath(name)}, by the link {trust.link}",
                 remedy=f"{REMEDY}, or {_WITHOUT}",
             )
-    sent = [name for name in names_of_sent_files(images) if is_within(name, HOST, saved)]
+    sent = [name for name in names_of_sent_files(images) if name in trusts and trusts[name].is_replaceable]
     if sent and has_other_users(images):
         raise RestoreError(
             f"{sent[0]} was on its way from one process to another when the snapshot was taken, so it is unknown "

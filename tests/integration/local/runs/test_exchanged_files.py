@@ -47,7 +47,7 @@ OPENED = {
 }
 """How a process holds what it can use later; each use prints 4."""
 FOLDERS = ("folder", "directory")
-SOCKET, DELETED, SENT = "socket", "deleted file", "sent descriptor"
+SOCKET, DELETED, SENT, SENT_OF_ROOTS = "socket", "deleted file", "sent descriptor", "sent descriptor of root's"
 CREATED = {
     SOCKET: ('server = socket.socket(socket.AF_UNIX); server.bind("{home}/kept/socket")', '"used"'),
     DELETED: ('file = open("kept/own"); os.unlink("kept/own")', '"used"'),
@@ -56,6 +56,11 @@ CREATED = {
 SEND = """\
 one, other = socket.socketpair()
 with open("kept/own") as file: other.sendmsg([b"x"], [(1, 1, array.array("i", [file.fileno()]))])
+"""
+SEND_OF_ROOTS = """\
+one, other = socket.socketpair()
+with open("/dev/null") as null, open("/usr/bin/env") as file:
+    other.sendmsg([b"x"], [(1, 1, array.array("i", [null.fileno(), file.fileno()]))])
 """
 
 
@@ -80,7 +85,7 @@ class Home:
 
     async def save(self, how: str, user: str = "nobody") -> tuple[WorkloadRef, Callable[[], Awaitable[None]]]:
         """Start a job that holds files so, and make a snapshot of it; return what restores it."""
-        opened, used = (OPENED | CREATED | {SENT: (SEND, '"used"')})[how]
+        opened, used = (OPENED | CREATED | {SENT: (SEND, '"used"'), SENT_OF_ROOTS: (SEND_OF_ROOTS, '"used"')})[how]
         program = str(self.kept / "program" if how == "program" else PROGRAM)
         script = HOLDING.format(home=self.folder, opened=opened.format(home=self.folder), used=used)
         run = self.lab.job("held-0", program, "-c", script, user=user)
@@ -167,6 +172,13 @@ async def test_a_file_on_its_way_between_processes_cannot_be_verified(home: Home
     _, restore = await home.save(SENT)
     with pytest.raises(RestoreError, match="kept/own was on its way from one process to another"):
         await restore()
+
+
+async def test_files_of_roots_may_be_on_their_way_between_processes(home: Home) -> None:
+    successor, restore = await home.save(SENT_OF_ROOTS)
+    await restore()
+    (home.folder / "go").touch()
+    await home.lab.printed(successor.uid, 2)
 
 
 @pytest.mark.parametrize("how", CREATED)
