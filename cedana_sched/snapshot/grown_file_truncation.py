@@ -16,6 +16,7 @@ needs a snapshot that stops it (or a database's own recovery).
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -102,7 +103,8 @@ def truncate_grown_files(held: HeldProcesses, sizes: dict[str, int]) -> list[Tru
     """
     if not sizes:
         return []
-    files = [file for file in outside_files_of(held.processes, sizes.__contains__).files if file.is_written]
+    open_now = outside_files_of(held.processes, sizes.__contains__, most_bytes=sys.maxsize)  # it is not encoded
+    files = [file for file in open_now.files if file.is_written]
     for file in files:
         if file.size < sizes[file.path]:
             raise RestoreError(
