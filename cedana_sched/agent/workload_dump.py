@@ -66,8 +66,8 @@ class WorkloadDump:
         """Dump all; return the duration in seconds. The workload stays frozen.
 
         Raises:
-            DumpError: a part failed or must not be saved, or the dump was cancelled. The whole workload is thawed, and the cause is the
-                sink's own exception if there was one.
+            DumpError: a part failed or is refused, or the dump was cancelled. The whole workload is thawed, and the
+                cause is the sink's own exception if there was one.
             OSError, StoreError: the files beside the processes cannot be read or stored; likewise.
         """
         began = time.monotonic()

@@ -53,7 +53,7 @@ def test_requests_of_many_megabytes_arrive_soon(sent: bytes, arrives: bool) -> N
     reads, writes = os.pipe()
 
     def send() -> None:
-        with open(writes, "wb") as pipe:
+        with os.fdopen(writes, "wb") as pipe:
             pipe.write(sent)
 
     sender = threading.Thread(target=send)
