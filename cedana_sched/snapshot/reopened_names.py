@@ -19,6 +19,7 @@ from typing import NamedTuple
 from cedana_sched.snapshot.images import Entry, Images
 
 _MOST_LINKS = 40  # as in the kernel
+_SEARCH, _WRITE = 1, 2
 
 
 class NameTrust(NamedTuple):
@@ -71,19 +72,19 @@ def names_of_sent_files(images: Images) -> Iterator[str]:
             yield "/" + entry["reg"]["name"].lstrip("/")
 
 
-def has_other_users(images: Images) -> bool:
-    """Return whether a process has another user than root in any of its user ids.
+def other_users_of(images: Images) -> frozenset[int]:
+    """Return the users, other than root, that the processes have in any of their user ids.
 
     Raises:
         SnapshotError: an image cannot be decoded.
     """
+    users: set[int] = set()
     for process in images.read_entries("pstree.img"):
         for thread in process["threads"] or [process["pid"]]:
             for core in images.read_entries(f"core-{thread}.img"):
                 creds = core["thread_core"]["creds"]
-                if any(creds[name] for name in ("uid", "euid", "suid", "fsuid")):
-                    return True
-    return False
+                users.update(creds[name] for name in ("uid", "euid", "suid", "fsuid"))
+    return frozenset(users - {0})
 
 
 def _socket_name(unix: Entry) -> str:
@@ -121,6 +122,60 @@ def examine_name(path: str) -> NameTrust:
         parts.extendleft(reversed(str(target).split("/")))
         folder = Path("/") if target.is_absolute() else folder
     return NameTrust(is_replaceable=not is_roots)
+
+
+def can_create(path: str, user: int) -> bool:
+    """Return whether a user may create or replace this name himself, by no other links than his own and root's.
+
+    So it gives him nothing if root does it for him. Permissions by groups do not count.
+
+    Raises:
+        OSError: a folder cannot be inspected.
+    """
+    above, _, last = path.rpartition("/")
+    parts = deque(above.split("/"))
+    folder, links = Path("/"), 0
+    while parts:
+        name = parts.popleft()
+        if name in ("", ".", ".."):
+            folder = folder.parent if name == ".." else folder
+            continue
+        here = folder / name
+        try:
+            seen = here.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if not _permits(folder.lstat(), user, _SEARCH):
+            return False
+        if not stat.S_ISLNK(seen.st_mode):
+            folder = here
+            continue
+        links += 1
+        if seen.st_uid not in (0, user) or links > _MOST_LINKS:
+            return False
+        target = here.readlink()
+        parts.extendleft(reversed(str(target).split("/")))
+        folder = Path("/") if target.is_absolute() else folder
+    return last not in ("", ".", "..") and _can_create_in(folder, last, user)
+
+
+def _can_create_in(folder: Path, name: str, user: int) -> bool:
+    into = folder.lstat()
+    if not stat.S_ISDIR(into.st_mode) or not _permits(into, user, _SEARCH | _WRITE):
+        return False
+    try:
+        there = (folder / name).lstat()
+    except FileNotFoundError:
+        return True
+    if stat.S_ISLNK(there.st_mode):
+        return False
+    return not into.st_mode & stat.S_ISVTX or user in (into.st_uid, there.st_uid)
+
+
+def _permits(folder: os.stat_result, user: int, bits: int) -> bool:
+    """Return whether a folder's owner, or everyone, has these permissions."""
+    wanted = bits << 6 if folder.st_uid == user else bits << 3 | bits
+    return folder.st_mode & wanted == wanted
 
 
 def _is_roots_entry(folder: os.stat_result, entry: os.stat_result | None) -> bool:

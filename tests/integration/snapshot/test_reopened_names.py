@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from cedana_sched.snapshot.reopened_names import NameTrust, examine_name
+from cedana_sched.snapshot.reopened_names import NameTrust, can_create, examine_name
 
 pytestmark = pytest.mark.criu
 
@@ -79,3 +79,41 @@ def test_links_of_roots_are_followed_and_those_of_users_are_named(roots: Path, u
 def test_links_that_lead_nowhere_have_an_end(roots: Path) -> None:
     (roots / "one").symlink_to("one")
     assert examine_name(f"{roots}/one").link == f"{roots}/one"
+
+
+def link(path: Path, target: Path, user: int = USER) -> None:
+    path.symlink_to(target)
+    os.chown(path, user, user, follow_symlinks=False)
+
+
+def test_a_user_can_create_names_in_folders_of_their_own_and_of_everyone() -> None:
+    with TemporaryDirectory(dir="/tmp") as reachable:
+        folder = Path(reachable)
+        folder.chmod(0o755)
+        (folder / "own").mkdir(mode=0o700)
+        os.chown(folder / "own", USER, USER)
+        (folder / "roots").mkdir()
+        (folder / "private").mkdir(mode=0o700)
+        (folder / "private/open").mkdir()
+        (folder / "private/open").chmod(0o777)
+        (folder / "everyones").mkdir()
+        (folder / "everyones").chmod(0o1777)
+        (folder / "everyones/roots").touch()
+        for name in ("roots", "private/open", "everyones"):
+            link(folder / "own" / name.replace("/", "-"), folder / name)
+        (folder / "own/self").mkdir()
+        os.chown(folder / "own/self", USER, USER)
+        link(folder / "own/there", folder / "own/self")
+        link(folder / "own/foreign", folder / "own/self", user=USER - 1)
+        link(folder / "own/self/link", folder / "own/self/nothing")
+
+        assert can_create(f"{folder}/own/there/socket", USER)
+        assert can_create(f"{folder}/own/everyones/socket", USER)
+        assert not can_create(f"{folder}/own/everyones/roots", USER), "another user's name in a sticky folder"
+        assert not can_create(f"{folder}/own/roots/socket", USER)
+        assert not can_create(f"{folder}/own/private-open/socket", USER), "it is not reached"
+        assert not can_create(f"{folder}/own/foreign/socket", USER), "a link of another user"
+        assert not can_create(f"{folder}/own/there/link", USER), "a link at the end"
+        assert not can_create(f"{folder}/own/there/missing/socket", USER)
+        (folder / "own/self").chmod(0o500)
+        assert not can_create(f"{folder}/own/there/socket", USER)

@@ -47,9 +47,15 @@ OPENED = {
 }
 """How a process holds what it can use later; each use prints 4."""
 FOLDERS = ("folder", "directory")
+SOCKET_BY_LINK = "socket by a link"
 SOCKET, DELETED, SENT, SENT_OF_ROOTS = "socket", "deleted file", "sent descriptor", "sent descriptor of root's"
 CREATED = {
     SOCKET: ('server = socket.socket(socket.AF_UNIX); server.bind("{home}/kept/socket")', '"used"'),
+    SOCKET_BY_LINK: (
+        'os.mkdir("scratch"); os.symlink("{home}/scratch", "cache"); server = socket.socket(socket.AF_UNIX); '
+        + 'server.bind("{home}/cache/socket")',
+        '"used"',
+    ),
     DELETED: ('file = open("kept/own"); os.unlink("kept/own")', '"used"'),
 }
 """What CRIU creates or removes by a name."""
@@ -152,7 +158,7 @@ async def test_the_user_of_a_job_gets_no_file_of_roots(
     assert (home.hidden / "own").read_text() == SECRET
 
 
-@pytest.mark.parametrize("how", ["descriptor", *CREATED])
+@pytest.mark.parametrize("how", ["descriptor", SOCKET, DELETED])
 async def test_nothing_of_roots_is_opened_or_removed_by_a_link(home: Home, how: str) -> None:
     successor, restore = await home.save(how)
     link_folder(home)
@@ -166,6 +172,16 @@ async def test_nothing_of_roots_is_opened_or_removed_by_a_link(home: Home, how: 
     assert f"by the link {home.kept}" in caught.value.message
     assert sorted(path.name for path in home.hidden.iterdir()) == before
     assert await home.lab.runtime.find_running(successor) is None
+
+
+async def test_no_socket_is_created_in_a_folder_of_roots_by_the_users_link(home: Home) -> None:
+    _, restore = await home.save(SOCKET_BY_LINK)
+    (home.folder / "cache").unlink()
+    (home.folder / "cache").symlink_to(home.hidden)
+    os.chown(home.folder / "cache", NOBODY.pw_uid, NOBODY.pw_gid, follow_symlinks=False)
+    with pytest.raises(RestoreError, match="another file than when the snapshot was taken: it leads to"):
+        await restore()
+    assert not (home.hidden / "socket").exists()
 
 
 async def test_a_file_on_its_way_between_processes_cannot_be_verified(home: Home) -> None:
