@@ -49,13 +49,13 @@ OPENED = {
 FOLDERS = ("folder", "directory")
 SOCKET_BY_LINK = "socket by a link"
 SOCKET, DELETED, SENT, SENT_OF_ROOTS = "socket", "deleted file", "sent descriptor", "sent descriptor of root's"
+BIND_BY_LINK = """\
+os.mkdir("scratch"); os.symlink("{home}/scratch", "cache")
+server = socket.socket(socket.AF_UNIX); server.bind("{home}/cache/socket")
+"""
 CREATED = {
     SOCKET: ('server = socket.socket(socket.AF_UNIX); server.bind("{home}/kept/socket")', '"used"'),
-    SOCKET_BY_LINK: (
-        'os.mkdir("scratch"); os.symlink("{home}/scratch", "cache"); server = socket.socket(socket.AF_UNIX); '
-        + 'server.bind("{home}/cache/socket")',
-        '"used"',
-    ),
+    SOCKET_BY_LINK: (BIND_BY_LINK, '"used"'),
     DELETED: ('file = open("kept/own"); os.unlink("kept/own")', '"used"'),
 }
 """What CRIU creates or removes by a name."""
