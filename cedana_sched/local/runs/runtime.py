@@ -14,11 +14,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
 from msgspec.structs import replace
 
+from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
 from cedana_sched.local.runs.cgroup_site import CgroupSite
 from cedana_sched.local.runs.held_files import HeldFilesRecorder
@@ -46,6 +48,8 @@ from cedana_sched.snapshot.restore import RestoreInterruptedError, RestoreReques
 
 log = structlog.get_logger(__name__)
 
+_PREPARATION_SECONDS = 30.0
+"""Bound of the preparation of a restore: a file system whose server is gone never answers."""
 _TERMINAL = "terminal"
 """The restore fact whether the processes have a terminal; a job whose id continues others' snapshots may differ."""
 
@@ -93,6 +97,8 @@ class LocalRuntime:
         self._site = site or CgroupSite.of_this_machine()
         self._supervisors = SupervisorLauncher(self._site.supervisors_group())
         self._beginning = asyncio.Lock()
+        self._starts: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._preparing: dict[str, StoreThreads] = {}
         self._runs: dict[str, SupervisedRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: asyncio.Queue[RunChange] = asyncio.Queue()
@@ -169,7 +175,7 @@ class LocalRuntime:
         """Start the workload cold. A failure to start is published in `changes` as the run's end."""
         await self._discard_restore(workload.uid)
         try:
-            async with self._beginning:
+            async with self._start_lock(workload.uid):
                 run = self._runs.get(workload.uid) or await self._begin_cold(workload, why)
         except OSError as error:  # disk full: the end cannot be persisted, but is published
             failure = Failure(f"the run cannot be prepared: {error}", "make room in the state directory")
@@ -185,8 +191,10 @@ class LocalRuntime:
             RestoreError: the restore failed; none of the processes runs.
         """
         try:
-            async with self._beginning:
+            async with self._start_lock(workload.uid):
                 run = self._runs.get(workload.uid) or await self._begin_restore(workload, images, restore_facts)
+        except RestoreInterruptedError:
+            raise
         except SnapshotError as error:
             raise RestoreError(error.message, remedy=error.remedy, evidence=error.evidence) from error
         except OSError as error:
@@ -257,6 +265,7 @@ class LocalRuntime:
         """Remove the directory of a run whose end is persisted. The run's output is kept."""
         run = self._runs.pop(uid, None)
         self._held_files.forget_run(uid)
+        self._preparing.pop(uid, None)
         if run is not None:
             await run.ended.wait()
             await asyncio.to_thread(shutil.rmtree, run.directory.path)
@@ -298,24 +307,40 @@ class LocalRuntime:
         )
         job = await self._job_of(workload)
         outputs = {job.stdout, job.stderr}
-        request = await asyncio.to_thread(prepare_images, self._toolchain, request, outputs)
+        request = await self._prepare_in_time(workload.uid, request, outputs)
         spec = self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts)
         create_output_directories(job)
         return await self._begin(replace(spec, terminal_output=job.stdout if request.has_terminal else None))
 
+    async def _prepare_in_time(self, uid: str, request: RestoreRequest, outputs: set[Path]) -> RestoreRequest:
+        threads = self._preparing.setdefault(uid, StoreThreads(1, name="prepare"))
+        try:
+            async with asyncio.timeout(_PREPARATION_SECONDS):
+                return await threads.run(prepare_images, self._toolchain, request, outputs)
+        except TimeoutError as error:
+            raise RestoreInterruptedError(
+                f"the names of the job's files were not examined within {_PREPARATION_SECONDS:g} s",
+                remedy="repair the file system that does not answer",
+            ) from error
+
     async def _wait_start_in_flight(self, uid: str) -> SupervisedRun | None:
         """Return the run, waiting for a start in flight, which would otherwise escape a termination."""
-        async with self._beginning:
+        async with self._start_lock(uid):
             return self._runs.get(uid)
+
+    def _start_lock(self, uid: str) -> asyncio.Lock:
+        """Return the lock of a run's start; that of one run may wait for a file system."""
+        return self._starts.setdefault(uid, asyncio.Lock())
 
     async def _begin(self, spec: RunSpec) -> SupervisedRun:
         directory = self._directory_of(spec.run)
-        directory.create(spec)
-        try:
-            pidfd = await self._supervisors.start(directory.path)
-        except SupervisorError as error:
-            directory.write_exit(ExitRecord(time.time(), failure=Failure(error.message, error.remedy)))
-            pidfd = None
+        async with self._beginning:
+            directory.create(spec)
+            try:
+                pidfd = await self._supervisors.start(directory.path)
+            except SupervisorError as error:
+                directory.write_exit(ExitRecord(time.time(), failure=Failure(error.message, error.remedy)))
+                pidfd = None
         return self._start_watching(SupervisedRun(directory, spec), pidfd)
 
     def _create_failed_run(self, uid: str, job: LaunchSpec, failure: Failure) -> SupervisedRun:
