@@ -125,9 +125,9 @@ def examine_name(path: str) -> NameTrust:
 
 
 def can_create(path: str, user: int) -> bool:
-    """Return whether a user may create or replace this name himself, by no other links than his own and root's.
+    """Return whether a user may create or replace this name, by no other links than the user's own and root's.
 
-    So it gives him nothing if root does it for him. Permissions by groups do not count.
+    So the user gains nothing if root does it. Permissions by groups do not count.
 
     Raises:
         OSError: a folder cannot be inspected.

@@ -152,7 +152,8 @@ class RestoreSteps:
         is_waiting = restore.step is RestoreStep.WAITING
         known = inherited_failures(self._registry, restore) if is_waiting else restore.quick_failures
         counted = self._failures_after(restore, known, ended)
-        may_have_run = not is_waiting and restore.step is not RestoreStep.STAGING
+        is_refused = restore.step is RestoreStep.FAILING_WORKLOAD and restore.snapshot is None
+        may_have_run = restore.step not in BEFORE_RESTORING and not is_refused
         is_lost = may_have_run and (cause is Cause.NODE_LOST or (ended is not None and ended.lost_with_node))
         is_saved = self._registry.stopping_checkpoint_of(restore.workload.uid) is not None
         changes = {"quick_failures": counted, "lost_with_node": is_lost and not is_saved}

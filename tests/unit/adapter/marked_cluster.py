@@ -82,7 +82,9 @@ class Cluster:
     def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
         return CheckpointPolicy()
 
-    async def patch(self, resource: object, name: str, namespace: str, patch: Mapping[str, Any]) -> None:
+    async def patch(
+        self, resource: object, name: str, namespace: str, patch: Mapping[str, Any], *, subresource: None
+    ) -> None:
         self.patched.append((name, patch["metadata"]["annotations"]))
         self.was_patched.set()
         if self.at_patch is not None:

@@ -47,7 +47,7 @@ async def test_conflict_with_another_writer_says_nothing_of_the_object(monkeypat
     api = FakeApi()
     seen = await _seen(api)
 
-    async def conflicting(*_: Any) -> None:
+    async def conflicting(*_: Any, **__: Any) -> None:
         raise ConflictError("the object has been modified", status=409, reason="Conflict")
 
     monkeypatch.setattr(api, "patch", conflicting)

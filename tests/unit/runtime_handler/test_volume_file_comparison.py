@@ -73,7 +73,8 @@ def test_memory_that_has_a_name_is_no_file(tmp_path: Path) -> None:
     )
     (tmp_path / "file").touch()
     command = [sys.executable, "-c", opens, str(tmp_path / "file")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         files = volume_files_of([process.pid], ["/"], saved=["/proc"])

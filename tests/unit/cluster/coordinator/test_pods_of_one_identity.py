@@ -65,8 +65,8 @@ class World:
         self.told: list[ObjectEvent] = []
         self.rivals = Rivals(cast("Api", self), self.informer, filled(*checkpoints), cast("EventRecorder", self))
 
-    async def patch(self, resource: Any, name: str, namespace: str, patch: Object) -> None:
-        del resource, namespace
+    async def patch(self, resource: Any, name: str, namespace: str, patch: Object, *, subresource: None) -> None:
+        del resource, namespace, subresource
         self.patches.append((name, patch))
 
     def record_event(self, event: ObjectEvent) -> None:

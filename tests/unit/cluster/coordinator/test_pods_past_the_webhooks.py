@@ -132,8 +132,10 @@ class World:
     async def find(self, resource: Resource, name: str, namespace: str, *, into: type[Any]) -> Any:
         return await self.get(resource, name, namespace, into=into)
 
-    async def patch(self, resource: Resource, name: str, namespace: str, patch: Object) -> None:
-        assert resource == PODS
+    async def patch(
+        self, resource: Resource, name: str, namespace: str, patch: Object, *, subresource: str | None = None
+    ) -> None:
+        assert (resource, subresource) == (PODS, None)
         if self.conflicts:
             self.conflicts -= 1
             raise ConflictError(name, status=409)

@@ -19,7 +19,7 @@ from cedana_sched.model.orders import (
     StartedCold,
 )
 from cedana_sched.model.policy import OnNodeLoss
-from cedana_sched.model.records import RestoreStep
+from cedana_sched.model.records import Restore, RestoreStep
 from tests.unit.coordinator.core.simulated_node import World
 
 _HAS_RUN_NOTHING = frozenset({RestoreStep.WAITING, RestoreStep.STAGING, RestoreStep.ENDED})
@@ -43,7 +43,9 @@ class ExpectedLosses:
                 continue
             process = world.processes.get(restore.workload.uid)
             self.lost.pop(restore.identity, None)
-            if process is not None and process.alive and process.frozen_by is None:
+            if _has_later_run(core, restore):  # it ran beside another one of its identity, which counts
+                self.unclear.add(restore.identity)
+            elif process is not None and process.alive and process.frozen_by is None:
                 self.unclear.discard(restore.identity)
                 self.lost[restore.identity] = restore.workload.uid
             else:
@@ -74,3 +76,9 @@ class ExpectedLosses:
             if lost not in {None, restore.workload.uid} and is_refused:
                 return f"12: {restore.uid} is restored, although {lost} was lost with its node"
         return None
+
+
+def _has_later_run(core: Core, restore: Restore) -> bool:
+    of_identity = core.registry.restores_of_identity(restore.identity, restore.workload)
+    later = of_identity[[one.uid for one in of_identity].index(restore.uid) + 1 :]
+    return any(one.running_at is not None for one in later)
