@@ -76,7 +76,7 @@ async def test_failed_restore_says_why_and_leaves_room_for_a_cold_start(lab: Lab
     await lab.printed(run.uid, 5)
     images, facts = await lab.dump(run)
     await lab.runtime.kill(run.uid)
-    (images / "core-1.img").write_bytes(b"not an image")
+    (images / "pagemap-1.img").write_bytes(b"not an image")
     successor = lab.again("broken-1", run)
     for _ in range(2):  # an order that is repeated is answered again
         with pytest.raises(RestoreError) as caught:
