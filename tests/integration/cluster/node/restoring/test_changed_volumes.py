@@ -69,6 +69,7 @@ class Claim:
     def bring_back(self, images: Path, origin: SnapshotOrigin, *start: str) -> tuple[Pod, BaseException | None]:
         self.site.template = self.mount
         self.site.origin = origin
+        self.site.watched.other_images = True  # the saved pod's specification names one container only
         pod = self.pod = self.site.replacement("pod-2", *(start or ("main",)))
         error = self.site.bring_back(pod, images, *(start or ("main",)))
         (self.folder / "go").touch()
