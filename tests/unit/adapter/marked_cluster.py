@@ -83,7 +83,7 @@ class Cluster:
         return CheckpointPolicy()
 
     async def patch(
-        self, resource: object, name: str, namespace: str, patch: Mapping[str, Any], *, subresource: None
+        self, resource: object, name: str, namespace: str, patch: Mapping[str, Any], *, subresource: str | None = None
     ) -> None:
         self.patched.append((name, patch["metadata"]["annotations"]))
         self.was_patched.set()
