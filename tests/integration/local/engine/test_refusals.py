@@ -162,7 +162,7 @@ async def test_output_without_a_place_fails_the_job_and_not_the_engine(engine: E
     for name in ("opted-in", None):
         job = await engine.submit("true", id=name, stdout=nowhere)
         failed = await engine.until_phase(job.uid, "Failed", "Succeeded")
-        assert (failed.phase, "its output has no place" in failed.why) == ("Failed", True), failed.why
+        assert (failed.phase, f"{nowhere!r} cannot be opened" in failed.why) == ("Failed", True), failed.why
 
 
 async def test_an_engine_stops_at_once_while_a_job_refuses_to_end(engine: Engine) -> None:
