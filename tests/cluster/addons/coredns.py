@@ -16,6 +16,7 @@ from tests.cluster.binaries.build import Binaries
 from tests.cluster.cluster import Cluster
 from tests.cluster.images.archive import BinaryImage
 from tests.cluster.steps import Steps
+from tests.cluster.taints import STAYS
 
 _NAMESPACE = "kube-system"
 _NAME = "coredns"
@@ -118,6 +119,7 @@ def _deployment() -> dict[str, Any]:
                 "tolerations": [
                     {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"},
                     {"key": "CriticalAddonsOnly", "operator": "Exists"},
+                    *STAYS,
                 ],
                 "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
                 "containers": [

@@ -12,6 +12,7 @@ from cedana_sched.model.objects.names import API_VERSION, POLICY
 from tests.cluster.api.client import Object
 from tests.cluster.api.waiting import wait_for, wait_for_all
 from tests.cluster.fixtures.namespace import Namespace, container, pod
+from tests.cluster.taints import EVICTING
 from tests.e2e.product import eviction_calls, parts, spot
 from tests.e2e.product.cordoning import cordoned, drained
 from tests.e2e.product.following import Following
@@ -23,9 +24,6 @@ from tests.e2e.product.urgency import urgency
 from tests.servers.metadata import FakeAws, FakeAzure, FakeGcp
 
 SELECTOR: Final = f"{LABEL}={NAME}"
-TAINT: Final = "tests.cluster/goes"
-STAYS: Final = [{"key": TAINT, "operator": "Exists"}]
-"""Our own components stay on a node that is tainted."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +67,11 @@ def _has_two_ready(checkpoints: list[Object]) -> bool:
 @asynccontextmanager
 async def tainted(namespace: Namespace, node: str) -> AsyncIterator[None]:
     """A taint that evicts whoever does not tolerate it."""
-    await namespace.kubectl("taint", "node", node, f"{TAINT}=now:NoExecute")
+    await namespace.kubectl("taint", "node", node, f"{EVICTING}=now:NoExecute")
     try:
         yield
     finally:
-        await namespace.kubectl("taint", "node", node, f"{TAINT}-")
+        await namespace.kubectl("taint", "node", node, f"{EVICTING}-")
 
 
 @asynccontextmanager

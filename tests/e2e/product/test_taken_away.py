@@ -18,8 +18,9 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fixtures.audit import Audit
 from tests.cluster.fixtures.namespace import Namespace
 from tests.cluster.steps import Steps
+from tests.cluster.taints import STAYS
 from tests.e2e.product.cordoning import cordoned, drained
-from tests.e2e.product.disruptions import DISRUPTIONS, SELECTOR, STAYS
+from tests.e2e.product.disruptions import DISRUPTIONS, SELECTOR
 from tests.e2e.product.history import of_ours
 from tests.e2e.product.installation import Product
 from tests.e2e.product.owners import (
@@ -58,7 +59,7 @@ _SELECTED: Final = {"matchLabels": {LABEL: NAME}}
 @pytest_asyncio.fixture(loop_scope="session")
 async def installed_with_kubernetes(release: Product) -> Product:
     """The product, with the adapter that needs no scheduler."""
-    tolerant = {"tolerations": STAYS}
+    tolerant = {"tolerations": [*STAYS]}
     interruptions = {"interruptions": INTERRUPTIONS}
     await release.ensure(kubernetes={"enabled": True}, agent=interruptions, coordinator=tolerant, webhooks=tolerant)
     return release
