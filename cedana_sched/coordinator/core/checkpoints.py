@@ -1,4 +1,4 @@
-"""Checkpoint rules: start, barriers, and completion.
+"""Checkpoint rules: creation, answers, barriers, and completion.
 
 A set is the members of a gang, or a single checkpoint. A failed attempt that may be retried is aborted, and a new
 attempt with new uids waits until the abort is confirmed: no process is ever frozen by two checkpoints.
@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cedana_sched.coordinator.core import restore_obstacles, user_events
+from cedana_sched.coordinator.core import user_events
+from cedana_sched.coordinator.core.checkpoint_starts import CheckpointStarts
 from cedana_sched.coordinator.core.checkpoint_steps import (
     IRREVERSIBLE_CHECKPOINT_STEPS,
     CheckpointSteps,
@@ -39,21 +40,13 @@ from cedana_sched.model.orders import (
 )
 from cedana_sched.model.preemption import AfterCommit, Signal, Verdict, Victim
 from cedana_sched.model.records import (
-    TERMINAL_RESTORE_STEPS,
     Checkpoint,
     CheckpointStep,
     PreemptionHold,
-    Restore,
     RestoreStep,
 )
 
 _SEEN_LATE = "its deadline had passed before it was seen"
-
-
-def is_active(checkpoint: Checkpoint) -> bool:
-    """Return whether an order is outstanding at the agent, which may still thaw the workload."""
-    is_silent = checkpoint.unconfirmed and not checkpoint.cleanup_pending
-    return is_silent or (checkpoint.step is not CheckpointStep.WAITING and not checkpoint.is_terminal)
 
 
 class Checkpoints:
@@ -63,6 +56,7 @@ class Checkpoints:
         self._turn = turn
         self._registry = turn.registry
         self._steps = CheckpointSteps(turn)
+        self.starts = CheckpointStarts(turn, self._steps)
         self._answers: Mapping[type[CheckpointOutcome], Callable[[Checkpoint, Any], None]] = {
             Frozen: self._on_frozen,
             Progress: self._on_progress,
@@ -73,8 +67,6 @@ class Checkpoints:
             Aborted: self._on_aborted,
             SnapshotRemoved: self._on_snapshot_removed,
         }
-        self._refused: dict[str, str] = {}
-        """Uids of checkpoints that fail in the turn that created them, and why."""
 
     # -- events
 
@@ -104,7 +96,7 @@ class Checkpoints:
             self._registry.add(checkpoint, self._turn.now, f"signal of {signal.adapter}, {signal.reason}")
             uids.append(checkpoint.uid)
             if victim.refused is not None:
-                self._refused[checkpoint.uid] = victim.refused
+                self.starts.refuse(checkpoint.uid, victim.refused)
         if any(map(self._is_node_saving_for_eviction, nodes)):
             self._cancel_if_periodic(uids)
         return tuple(uids)
@@ -181,9 +173,7 @@ class Checkpoints:
         now = self._turn.now
         is_over = checkpoint.is_terminal and now >= self._steps.forget_at(checkpoint)
         if is_over and self._steps.forget(checkpoint):
-            self.start_waiting_checkpoints(
-                checkpoint.workload.uid
-            )  # unblocks checkpoints that waited for the node's answer
+            self.starts.start_waiting(checkpoint.workload.uid)  # they waited for the node's answer
             return
         if checkpoint.step in IRREVERSIBLE_CHECKPOINT_STEPS:
             if now >= checkpoint.deadline + self._turn.timing.confirm:
@@ -195,7 +185,7 @@ class Checkpoints:
             self._steps.fail(checkpoint, Cause.DEADLINE, why)
             return
         if checkpoint.step is CheckpointStep.WAITING:
-            self._try_to_begin(checkpoint)
+            self.starts.try_to_begin(checkpoint)
         elif self._turn.next_repetition_at(checkpoint.uid) is None and self._steps.is_deletion_overdue(checkpoint):
             self._turn.publish(user_events.deletion_overdue_event(checkpoint, self._turn.timing.patience))
             self._turn.send_order(checkpoint.uid, checkpoint.workload.node, final_kill_of(checkpoint))
@@ -210,7 +200,7 @@ class Checkpoints:
     def reconcile(self, checkpoint: Checkpoint) -> None:
         """Reconcile a changed checkpoint: pass barriers and start unblocked checkpoints."""
         if checkpoint.step is CheckpointStep.WAITING:
-            self._try_to_begin(checkpoint)
+            self.starts.try_to_begin(checkpoint)
         elif checkpoint.step is CheckpointStep.FROZEN:
             if self._registry.checkpoint_set_of(checkpoint).are_all({CheckpointStep.FROZEN}):
                 for member in self._registry.members_of_set(checkpoint):
@@ -218,7 +208,7 @@ class Checkpoints:
         elif checkpoint.step is CheckpointStep.COMMITTED:
             self._pass_commit_barrier(checkpoint)
         elif checkpoint.is_terminal:
-            self.start_waiting_checkpoints(checkpoint.workload.uid)
+            self.starts.start_waiting(checkpoint.workload.uid)
         self._steps.set_next_timer(self._registry.checkpoints[checkpoint.uid])
 
     def set_next_timer(self, checkpoint: Checkpoint) -> None:
@@ -237,12 +227,6 @@ class Checkpoints:
             for checkpoint in self._registry.checkpoints_of_workload(named.workload.uid):
                 if checkpoint.kill_pending:
                     self._steps.set_next_timer(checkpoint)
-
-    def start_waiting_checkpoints(self, workload_uid: str) -> None:
-        """Start checkpoints that waited for another checkpoint, or the restore, of this workload."""
-        for checkpoint in self._registry.current_versions_of(self._registry.checkpoints_of_workload(workload_uid)):
-            if checkpoint.step is CheckpointStep.WAITING:
-                self._try_to_begin(checkpoint)
 
     def shorten_deadlines(self, signal_uid: str, deadline: float) -> None:
         """Shorten the deadline of a signal's checkpoints, for an external deadline earlier than the policy's."""
@@ -335,72 +319,11 @@ class Checkpoints:
 
     # -- steps
 
-    def _try_to_begin(self, waiting: Checkpoint) -> None:
-        """Order the freeze of the whole set, unless any member is blocked."""
-        if self._turn.now >= waiting.deadline:
-            return  # the deadline is handled in this turn
-        whole = self._registry.checkpoint_set_of(waiting)
-        if self._is_kept_back(waiting.uid) or (whole.obstacle is not None and self._is_kept_back(whole.obstacle)):
-            return
-        for uid in whole.uids_from_obstacle():
-            if self._is_kept_back(uid):
-                whole.obstacle = uid  # the next scan starts at this member
-                return
-        members = self._registry.members_of_set(waiting)
-        waiting_members = [member for member in members if member.step is CheckpointStep.WAITING]
-        if waiting_members and len(waiting_members) < len(members):
-            taken = next(member for member in members if member.is_terminal)
-            self._steps.fail_other_members(taken, Cause.SET_FAILED, "a member of its gang was preempted without it")
-            return
-        for member in waiting_members:
-            self._steps.take_transition(member, Cause.BEGIN)
-
-    def _is_kept_back(self, uid: str) -> bool:
-        """Return whether this member cannot start now; a workload stopped by another checkpoint joins that one."""
-        member = self._registry.checkpoints.get(uid)
-        if member is None or member.step is not CheckpointStep.WAITING:
-            return False
-        if member.not_before is not None and self._turn.now < member.not_before:
-            return True
-        restore = self._registry.latest_restore_of_workload(member.workload.uid)
-        if stopped := self._registry.stopping_checkpoint_of(member.workload.uid):
-            if member.is_periodic:  # its readers would rely on the stop, which may still be cancelled
-                self._steps.fail(member, Cause.CANCELLED, f"it is saved as {stopped.snapshot}, and stopped")
-                return True
-            self._join(member, stopped)
-            return False
-        if restore is not None and restore.step in TERMINAL_RESTORE_STEPS and not is_unconfirmed(restore):
-            self._steps.fail_for_ended_workload(member, "it runs no more")
-            return True
-        if why := self._refused.pop(uid, None) or restore_obstacles.rival_reason(self._registry, member):
-            self._steps.fail(member, Cause.RIVAL, why)
-            return True
-        return self._is_workload_starting(restore) or any(
-            map(is_active, self._registry.checkpoints_of_workload(member.workload.uid))
-        )
-
-    def _is_workload_starting(self, restore: Restore | None) -> bool:
-        """Return whether the node's answer about the start is pending. An unconfirmed workload is frozen if it runs."""
-        if restore is None or restore.step is RestoreStep.RUNNING:
-            return False
-        return not is_unconfirmed(restore) or self._turn.next_repetition_at(restore.uid) is not None
-
     def _has_failed_restore(self, checkpoint: Checkpoint) -> bool:
         """Return whether the workload to be frozen had failed to restore, as its node has confirmed meanwhile."""
         restore = self._registry.latest_restore_of_workload(checkpoint.workload.uid)
         is_over = restore is not None and restore.step is RestoreStep.FAILED and not is_unconfirmed(restore)
         return is_over and checkpoint.step is CheckpointStep.FREEZING
-
-    def _join(self, member: Checkpoint, other: Checkpoint) -> None:
-        self._steps.take_transition(
-            member,
-            Cause.JOIN,
-            snapshot=other.snapshot,
-            manifest_digest=other.manifest_digest,
-            transfer=other.transfer,
-            committed_at=other.committed_at,
-            verdict=Verdict.COMMITTED,
-        )
 
     def _is_relied_on(self, checkpoint: Checkpoint) -> bool:
         """Return whether another preemption or a restore already depends on this snapshot and the workload's stop.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from cedana_sched.coordinator.core.checkpoints import is_active
+from cedana_sched.coordinator.core.checkpoint_starts import is_active
 from cedana_sched.coordinator.core.machine import Core
 from cedana_sched.coordinator.core.record_registry import claimed_snapshot
 from cedana_sched.model.identity import Identity

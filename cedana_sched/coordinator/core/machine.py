@@ -203,10 +203,10 @@ class Core:
             hold = self._turn.registry.holds.get(checkpoint.signal_uid)
             if hold is not None:
                 self._holds.reconcile(hold)
-        self._restores.recheck_waiting(checkpoint)
+        self._restores.lookups.recheck_waiting(checkpoint)
 
     def _reconcile_after_restore(self, restore: Restore) -> None:
-        self._checkpoints.start_waiting_checkpoints(restore.workload.uid)
+        self._checkpoints.starts.start_waiting(restore.workload.uid)
 
     def _handle_due_timers(self) -> None:
         for _ in range(RUNAWAY):

@@ -21,7 +21,7 @@ from cedana_sched.coordinator.core.record_registry import RecordRegistry, is_unc
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.identity import SnapshotRef
-from cedana_sched.model.orders import FailWorkload, FindSnapshot, Order, RestoreSnapshot, Stage, StartCold
+from cedana_sched.model.orders import FailWorkload, Order, RestoreSnapshot, Stage, StartCold
 from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, OnNodeLoss, OnRestoreFailure, OnVolumeChange
 from cedana_sched.model.preemption import AfterCommit, Verdict
 from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
@@ -40,7 +40,7 @@ _EVICTED = frozenset({Verdict.COMMITTED, Verdict.EVICT})
 
 
 def order_of(restore: Restore) -> Order | None:
-    """Return the order that the current step waits on; `WAITING` has rules of its own (see `restores`).
+    """Return the order that the current step waits on; `WAITING` has rules of its own (see `snapshot_lookups`).
 
     The same for the first send, a repetition, and recovery.
     """
@@ -61,22 +61,6 @@ def order_of(restore: Restore) -> Order | None:
     if restore.step is RestoreStep.FAILING_WORKLOAD or is_unconfirmed(restore):
         return FailWorkload(uid, workload, restore.failure or "it could not be continued")
     return None
-
-
-def lookup_order_of(registry: RecordRegistry, restore: Restore, now: float) -> FindSnapshot:
-    """Return the order that looks up the restore's snapshot in the store."""
-    known = registry.checkpoints_of_identity(restore_obstacles.sought_identity(restore), restore.workload)
-    excluding = tuple(checkpoint.uid for checkpoint in known if checkpoint.cancelled)
-    time_for_older = restore.policy.restore_deadline_seconds / 2
-    avoiding = tuple(sorted(ref.generation for ref in restore.passed_over if ref.identity == restore.identity))
-    return FindSnapshot(
-        restore.uid,
-        restore.identity,
-        restore.requested_snapshot,
-        excluding,
-        () if restore.requested_snapshot else avoiding,
-        newer_seconds=max(restore.deadline - time_for_older - now, 0.0),
-    )
 
 
 def inherited_failures(registry: RecordRegistry, restore: Restore) -> tuple[SnapshotRef, ...]:

@@ -20,10 +20,10 @@ from cedana_sched.coordinator.core.restore_steps import (
     IRREVERSIBLE_RESTORE_STEPS,
     RestoreSteps,
     inherited_failures,
-    lookup_order_of,
     order_of,
 )
-from cedana_sched.coordinator.core.run_on import has_run_on, mark_resumed
+from cedana_sched.coordinator.core.run_on import mark_resumed
+from cedana_sched.coordinator.core.snapshot_lookups import SnapshotLookups
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.identity import SnapshotRef
@@ -39,8 +39,7 @@ from cedana_sched.model.orders import (
     StartedCold,
     WorkloadFailed,
 )
-from cedana_sched.model.policy import OnNodeLoss
-from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Checkpoint, CheckpointStep, Restore, RestoreStep
+from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, CheckpointStep, Restore, RestoreStep
 
 
 def restore_uid_of(workload_uid: str, incarnation: int) -> str:
@@ -55,8 +54,9 @@ class Restores:
         self._turn = turn
         self._registry = turn.registry
         self._steps = RestoreSteps(turn)
+        self.lookups = SnapshotLookups(turn, self._steps)
         self._answers: Mapping[type[RestoreOutcome], Callable[[Restore, Any], None]] = {
-            SnapshotFound: self._on_snapshot_found,
+            SnapshotFound: self.lookups.apply_found,
             StageProgress: self._on_stage_progress,
             Staged: self._on_staged,
             StageFailed: self._on_stage_failed,
@@ -158,9 +158,7 @@ class Restores:
             self._handle_deadline(restore)
             return
         if self._turn.take_due_repetition(restore.uid):
-            order = order_of(restore)
-            if order is None and self._steps.transient[restore.uid].is_finding:
-                order = lookup_order_of(self._registry, restore, now)
+            order = order_of(restore) or self.lookups.order_of(restore)
             if order is not None:
                 self._turn.send_once(restore.workload.node, order)
         self.set_next_timer(restore)
@@ -169,60 +167,10 @@ class Restores:
 
     def reconcile(self, restore: Restore) -> None:
         """Reconcile a changed restore: look for a snapshot if unblocked, and wake the restores that it blocked."""
-        self.look_up_if_unblocked(restore)
+        self.lookups.look_up_if_unblocked(restore)
         if not holds_identity(restore):
-            self.recheck_waiting(restore)
+            self.lookups.recheck_waiting(restore)
         self.set_next_timer(self._registry.restores[restore.uid])
-
-    def look_up_if_unblocked(self, restore: Restore) -> None:
-        """Order a lookup in the store, unless the restore is blocked or a lookup is in flight."""
-        if restore.step is not RestoreStep.WAITING:
-            return
-        notes = self._steps.transient[restore.uid]
-        if notes.awaits_report:
-            return
-        problem = restore_obstacles.request_refusal(restore) or notes.rival
-        must_wait = restore.predecessor or restore_obstacles.checkpoints_of_restarted_workload(self._registry, restore)
-        if problem and not must_wait:
-            self._steps.apply_failure_policy(restore, problem)
-        elif self._blocked_by(restore) is not None:
-            if restore_obstacles.checkpoints_awaited_by(self._registry, restore):
-                notes.awaits_checkpoint = True
-            elif notes.awaits_checkpoint:  # the saved pod may exist for a while yet
-                notes.awaits_checkpoint, notes.awaits_end = False, True
-                self.set_next_timer(self._steps.extend_for_wait(restore))
-            if restore.requested_snapshot is not None:
-                self._steps.wants.add(restore.uid, restore.requested_snapshot)
-            if notes.is_finding:
-                self._stop_finding(restore)
-        elif (loss := self._recorded_loss(restore)) is not None:
-            self._steps.apply_loss_policy(self._registry.restores[restore.uid], loss)
-        elif not notes.is_finding:
-            restore = self._registry.restores[restore.uid]
-            notes.is_finding = True
-            if notes.awaits_checkpoint or notes.awaits_end:  # time spent waiting does not count
-                notes.awaits_checkpoint = notes.awaits_end = False
-                restore = self._steps.extend_for_wait(restore)
-            self._find(restore)
-
-    def _recorded_loss(self, restore: Restore) -> str | None:
-        """Record the loss that the restore inherits; return it if the policy does not restore then."""
-        loss = self._steps.inherited_loss(restore)
-        if loss != restore.loss:
-            self._registry.update(replace(restore, loss=loss))
-        is_restored = restore.policy.on_node_loss is OnNodeLoss.RESTORE or restore.requested_snapshot is not None
-        return None if is_restored else loss
-
-    def recheck_waiting(self, changed: Checkpoint | Restore) -> None:
-        """Re-evaluate restores that may have waited for this checkpoint or restore."""
-        for restore in self._registry.restores_of_identity(changed.identity, changed.workload):
-            self.look_up_if_unblocked(
-                self._registry.restores[restore.uid]
-            )  # re-read: an earlier one may just have changed it
-        for uid in self._steps.wants.restores_waiting_for(changed.identity, changed.snapshot):
-            waiting = self._registry.restores.get(uid)
-            if waiting is not None:
-                self.look_up_if_unblocked(waiting)
 
     def set_next_timer(self, restore: Restore) -> None:
         """Set the restore's next timer."""
@@ -283,7 +231,7 @@ class Restores:
             self._registry.mark_for_reconciliation(restore.uid)
         if report.refused is not None:
             notes.rival = report.refused
-            self.look_up_if_unblocked(restore)
+            self.lookups.look_up_if_unblocked(restore)
             return
         rival = report.rival
         if rival is None:
@@ -296,7 +244,7 @@ class Restores:
             return
         if all(one.step is CheckpointStep.FAILED for one in self._registry.checkpoints_of_workload(rival.uid)):
             notes.rival = restore_obstacles.format_rivalry_refusal(restore.identity, rival.name)
-            self.look_up_if_unblocked(restore)
+            self.lookups.look_up_if_unblocked(restore)
 
     # -- answers
 
@@ -343,63 +291,6 @@ class Restores:
         if notes.trouble is None and restore.step not in TERMINAL_RESTORE_STEPS:
             self._turn.publish(user_events.restore_delayed_event(restore, why, self._turn.now))
         notes.trouble = why
-
-    def _find(self, restore: Restore) -> None:
-        inherited = inherited_failures(self._registry, restore)
-        if inherited != restore.quick_failures:
-            restore = replace(restore, quick_failures=inherited)
-            self._registry.update(restore)
-        if restore.requested_snapshot in restore.quarantined_snapshots:
-            self._steps.apply_failure_policy(restore, user_events.describe_quarantined_snapshots(restore))
-            return
-        self._turn.send_order(
-            restore.uid, restore.workload.node, lookup_order_of(self._registry, restore, self._turn.now)
-        )
-        self.set_next_timer(restore)
-
-    def _stop_finding(self, restore: Restore) -> None:
-        self._steps.transient[restore.uid].is_finding = False
-        self._turn.stop_repeating(restore.uid)
-
-    def _on_snapshot_found(self, restore: Restore, found: SnapshotFound) -> None:
-        if restore.step is not RestoreStep.WAITING or not self._steps.transient[restore.uid].is_finding:
-            self._steps.take_transition(restore, Cause.SNAPSHOT_FOUND)
-            return
-        notes, snapshot = self._steps.transient[restore.uid], found.snapshot
-        if (
-            refused := restore_obstacles.found_snapshot_refusal(self._registry, restore, found, notes.trouble)
-        ) is not None:
-            self._steps.apply_failure_policy(restore, refused)
-        elif snapshot is None:
-            why = restore_obstacles.never_committed_reason(self._registry, restore, is_promised=notes.is_promised)
-            if notes.is_promised and why is not None:
-                self._steps.apply_failure_policy(restore, why)
-            else:
-                self._steps.take_transition(restore, Cause.START_COLD, cold=True, failure=why)
-        elif self._repeat_lookup_if_stale(restore, snapshot):
-            return
-        elif restore_obstacles.claimed_by_other(self._registry, restore, snapshot):
-            self._steps.wants.add(restore.uid, snapshot)
-            self._stop_finding(restore)
-            self.set_next_timer(restore)
-        else:
-            manifest = restore_obstacles.manifest_digest_of(self._registry, restore, snapshot)
-            ran_on = has_run_on(self._registry, snapshot, restore.workload, notes.ran_on)
-            self._steps.take_transition(
-                restore, Cause.CHOSEN, snapshot=snapshot, manifest_digest=manifest, ran_on=ran_on
-            )
-
-    def _repeat_lookup_if_stale(self, restore: Restore, snapshot: SnapshotRef) -> bool:
-        """Return whether to repeat the lookup because the answer predates a known commit."""
-        if not restore_obstacles.is_older_than_committed(self._registry, restore, snapshot):
-            return False
-        notes = self._steps.transient[restore.uid]
-        notes.tries += 1
-        if notes.tries >= restore_obstacles.STALE_ANSWERS:
-            return False
-        self._turn.repeat_order_in(restore.uid, restore_obstacles.STALE_SECONDS)
-        self.set_next_timer(restore)
-        return True
 
     def _on_stage_progress(self, restore: Restore, progress: StageProgress) -> None:
         """Extend the deadline when new bytes arrive, up to a bound; re-fetched bytes do not extend it."""
@@ -461,12 +352,8 @@ class Restores:
             why += f": its eviction was released with {mine[0].snapshot}, and it is still there"
             self._steps.take_transition(restore, Cause.GIVE_UP, failure=why)
             return
-        if is_waiting and (blocker := self._blocked_by(restore)) is not None:
+        if is_waiting and (blocker := self.lookups.blocked_by(restore)) is not None:
             why += f", because {blocker}"
         elif (trouble := self._steps.transient[restore.uid].trouble) is not None:
             why += f": {trouble}"
         self._steps.apply_failure_policy(restore, why, keep_claim=restore.step is RestoreStep.RESTORING)
-
-    def _blocked_by(self, restore: Restore) -> str | None:
-        wanted = self._steps.wants.get(restore.uid, restore.requested_snapshot)
-        return restore_obstacles.blocked_by(self._registry, restore, wanted)

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cedana_sched.coordinator.core import restore_obstacles, restore_steps, restores
+from cedana_sched.coordinator.core import restore_obstacles, restore_steps, snapshot_lookups
 from cedana_sched.coordinator.core.checkpoint_steps import CheckpointSteps
 from cedana_sched.coordinator.core.checkpoints import Checkpoints
 from cedana_sched.coordinator.core.holds import Holds
 from cedana_sched.coordinator.core.restore_steps import RestoreSteps
 from cedana_sched.coordinator.core.restores import Restores
+from cedana_sched.coordinator.core.snapshot_lookups import SnapshotLookups
 from cedana_sched.coordinator.core.transitions import Cause
 from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.errors import CedanaSchedError
@@ -32,7 +33,7 @@ MOST_SCHEDULES = 4_000
 
 def claims_twice(patch: pytest.MonkeyPatch) -> None:
     """A core that does not look whether somebody else runs from the snapshot."""
-    patch.setattr(Restores, "_blocked_by", lambda self, restore: None)
+    patch.setattr(SnapshotLookups, "blocked_by", lambda self, restore: None)
     patch.setattr(restore_obstacles, "claimed_by_other", lambda registry, restore, snapshot: False)
 
 
@@ -72,7 +73,7 @@ def saves_periodically_beside_evictions(patch: pytest.MonkeyPatch) -> None:
 def restores_what_was_called_off(patch: pytest.MonkeyPatch) -> None:
     """An agent whose upload finishes behind the abort's back, and a core that does not exclude it."""
     patch.setattr(
-        restores,
+        snapshot_lookups,
         "lookup_order_of",
         lambda registry, restore, now: FindSnapshot(restore.uid, restore.identity, restore.requested_snapshot),
     )
@@ -162,7 +163,7 @@ def kills_a_part_of_the_gang(patch: pytest.MonkeyPatch) -> None:
 
 def freezes_twice(patch: pytest.MonkeyPatch) -> None:
     """A core that begins a checkpoint while another one of the same workload is under way."""
-    patch.setattr("cedana_sched.coordinator.core.checkpoints.is_active", lambda checkpoint: False)
+    patch.setattr("cedana_sched.coordinator.core.checkpoint_starts.is_active", lambda checkpoint: False)
 
 
 def leaves_it_frozen(patch: pytest.MonkeyPatch) -> None:
@@ -224,7 +225,7 @@ def frees_whom_it_gave_up(patch: pytest.MonkeyPatch) -> None:
 
 def evicts_whom_it_gave_up(patch: pytest.MonkeyPatch) -> None:
     """A core that takes a return that failed, or whose node is silent, for a workload that has ended."""
-    patch.setattr("cedana_sched.coordinator.core.checkpoints.is_unconfirmed", lambda restore: False)
+    patch.setattr("cedana_sched.coordinator.core.checkpoint_starts.is_unconfirmed", lambda restore: False)
 
 
 def waits_for_an_earlier_beginning(patch: pytest.MonkeyPatch) -> None:
