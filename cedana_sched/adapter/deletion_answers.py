@@ -82,5 +82,5 @@ class DeletionAnswers:
 def is_answer_awaited(pod: Pod) -> bool:
     """Return whether the pod is terminating, and its preStop hook waits for an answer whatever the pod's conditions."""
     metadata = pod.metadata
-    is_asking = metadata.annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS
-    return is_asking and metadata.deletion_timestamp is not None and not pod.finished
+    is_requested = metadata.annotations.get(names.CONFIRM_DELETION) == names.CONFIRM_ALWAYS
+    return is_requested and metadata.deletion_timestamp is not None and not pod.finished

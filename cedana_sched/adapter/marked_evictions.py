@@ -36,7 +36,7 @@ from cedana_sched.model.preemption import Release, Signal, Verdict, Victim
 
 log = structlog.get_logger(__name__)
 
-NOT_ASKED = "the scheduler no longer wants it"
+NOT_WANTED = "the scheduler no longer wants it"
 """Why a preemption is cancelled once its marks are stale or removed."""
 ANEW_AT_MOST, ANEW_SECONDS = 3, 20.0
 """At most this many cancelled signals of a family in that time. A scheduler that changes its decision is slower,
@@ -88,7 +88,7 @@ class MarkedEvictions:
         self._family_of = family_of
         self._now = now
         self._removal = MarkRemoval(cluster.api, now)
-        self._told: dict[str, Signal] = {}
+        self._reported: dict[str, Signal] = {}
         """By uid of the family: signals neither finished nor cancelled."""
         self._family_of_victim: dict[str, str] = {}
         self._saved: dict[str, frozenset[str]] = {}
@@ -133,7 +133,7 @@ class MarkedEvictions:
         self, queue: asyncio.Queue[Report] | None = None
     ) -> AbstractContextManager[asyncio.Queue[Report]]:
         """Return a block in which the queue (None: a new one) gets the pending signals, then new reports."""
-        signals = (*self._told.values(), *self._torn.values())
+        signals = (*self._reported.values(), *self._torn.values())
         return self._readers.subscribed_queue(map(Preempted, signals), queue)
 
     async def on_released(self, release: Release) -> bool:
@@ -151,14 +151,14 @@ class MarkedEvictions:
         is_gang = len(release.verdicts) > 1
         self._removal.on_released(release.signal_uid)
         committed = frozenset(uid for uid, verdict in release.verdicts.items() if verdict is Verdict.COMMITTED)
-        family = next((uid for uid, signal in self._told.items() if signal.uid == release.signal_uid), None)
+        family = next((uid for uid, signal in self._reported.items() if signal.uid == release.signal_uid), None)
         if family is not None:
             self._saved[family] = committed
             await self._cancel_unrequested_eviction(family)
-            told = self._told.get(family)
-            if not is_gang or told is None or told.uid != release.signal_uid:  # scheduler evicts, or has a new request
-                return False
-            if self._removal.is_in_doubt(told.uid):
+            reported = self._reported.get(family)
+            if not is_gang or reported is None or reported.uid != release.signal_uid:
+                return False  # the scheduler evicts, or has a new request
+            if self._removal.is_in_doubt(reported.uid):
                 raise RetryableError("whether a gang is evicted after all does not show yet", remedy="look again")
             return True
         if not (is_gang and self._has_evicted_victim(release)):
@@ -178,7 +178,7 @@ class MarkedEvictions:
         if spared:
             if await self._removal.remove_stale_marks(signal_uid, spared) > 0:
                 raise RetryableError("a pod that is not evicted after all has changed", remedy="look again")
-            self._publish_report(PreemptionCancelled(signal_uid, NOT_ASKED))
+            self._publish_report(PreemptionCancelled(signal_uid, NOT_WANTED))
 
     def _has_evicted_victim(self, release: Release) -> bool:
         """Return whether any victim is already evicted: the scheduler used the release before this call."""
@@ -203,14 +203,14 @@ class MarkedEvictions:
             self._review_family(self._family_of(now).uid, now)
 
     def _review_family(self, uid: str, pod: Pod | None = None) -> None:
-        if uid not in self._told and pod is not None and not self._has_frequent_cancellations(uid):
+        if uid not in self._reported and pod is not None and not self._has_frequent_cancellations(uid):
             self._report_new_signal(uid, self._family_of(pod))
-        if (told := self._told.get(uid)) is not None and self._update_signal(uid, told):
+        if (reported := self._reported.get(uid)) is not None and self._update_signal(uid, reported):
             self._withdrawing.add(uid)
 
     def _report_new_signal(self, uid: str, family: Family) -> None:
         if (signal := self._new_signal_for(family)) is not None:
-            self._told[uid] = signal
+            self._reported[uid] = signal
             self._family_of_victim |= {victim.workload.uid: uid for victim in signal.victims}
             self._publish_report(Preempted(signal))
 
@@ -247,13 +247,13 @@ class MarkedEvictions:
             RetryableError: whether the scheduler still requests the eviction is unknown.
         """
         async with self._withdrawals.setdefault(uid, asyncio.Lock()):
-            signal = self._told.get(uid)
+            signal = self._reported.get(uid)
             if signal is None or not self._update_signal(uid, signal):
                 return
             if (pause := await self._removal.remove_stale_marks(signal.uid, self._victims_not_deleted(signal))) > 0:
                 self._schedule_review(uid, pause)
-            elif (told := self._told.get(uid)) is not None and told.uid == signal.uid:
-                self._cancel(uid, told)
+            elif (reported := self._reported.get(uid)) is not None and reported.uid == signal.uid:
+                self._cancel(uid, reported)
 
     def _cancel(self, uid: str, signal: Signal) -> None:
         left = self._victims_not_deleted(signal)
@@ -262,7 +262,7 @@ class MarkedEvictions:
         self._cancelled.append((asyncio.get_running_loop().time(), uid))
         self._cancelled_often[uid] += 1
         if left and not over:  # otherwise it would spare pods that are being deleted
-            self._publish_report(PreemptionCancelled(signal.uid, NOT_ASKED))
+            self._publish_report(PreemptionCancelled(signal.uid, NOT_WANTED))
         for pod in left:
             if fresh_mark(pod, self._now()) is not None:
                 self._review_family(self._family_of(pod).uid, pod)
@@ -287,9 +287,9 @@ class MarkedEvictions:
     def _drop_ended_victim(self, uid: str, pod_uid: str) -> None:
         """Drop a pod that ended by itself; before the release its end is no evidence about the remaining victims."""
         if uid not in self._saved:
-            signal = self._told[uid]
+            signal = self._reported[uid]
             left = tuple(victim for victim in signal.victims if victim.workload.uid != pod_uid)
-            self._told[uid] = msgspec.structs.replace(signal, victims=left)
+            self._reported[uid] = msgspec.structs.replace(signal, victims=left)
             del self._family_of_victim[pod_uid]
 
     def _schedule_review(self, uid: str, seconds: float) -> None:
@@ -299,7 +299,7 @@ class MarkedEvictions:
 
     def _drop_signal(self, uid: str) -> None:
         self._saved.pop(uid, None)
-        if (signal := self._told.pop(uid, None)) is not None:
+        if (signal := self._reported.pop(uid, None)) is not None:
             self._removal.forget_signal(signal.uid)
             self._let_go |= {
                 pod.metadata.uid for pod in self._unfinished_victim_pods_of(signal) if pod.metadata.deletion_timestamp

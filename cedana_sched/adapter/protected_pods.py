@@ -26,8 +26,8 @@ def workload_of(pod: Pod) -> WorkloadRef:
 
 def namespace_uid_of(pod: Pod) -> str:
     """Return the namespace uid that the webhook wrote on a protected pod; empty if absent or invalid."""
-    said = pod.metadata.annotations.get(names.NAMESPACE_UID, "")
-    return said if is_namespace_uid(said) else ""
+    uid = pod.metadata.annotations.get(names.NAMESPACE_UID, "")
+    return uid if is_namespace_uid(uid) else ""
 
 
 def identity_of(pod: Pod) -> Identity:

@@ -73,19 +73,19 @@ class _Reporter:
             self._stream.write(encode(report))
 
 
-def _serve(say: _Reporter) -> int:
+def _serve(publish: _Reporter) -> int:
     line = _read_request_line(_STDIN)
     if not line:
         return 0  # the agent exited before it needed this process, or cancelled the capture
     request = decode_request(line)
     try:
         with _lock_work_directory(request):
-            report: CaptureReport = capture(request, say)
+            report: CaptureReport = capture(request, publish)
     except CedanaSchedError as error:
         report = CaptureFailed(_failure_text(error), retryable=_is_retryable(error))
     except OSError as error:  # this node's disk or processes; the workload is thawed by then
         report = CaptureFailed(f"this node could not take the snapshot: {error}", retryable=True)
-    say(report)
+    publish(report)
     return 0
 
 
@@ -99,7 +99,7 @@ def _read_request_line(stdin: int) -> bytes:
     return b""
 
 
-def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> CaptureCommitted:
+def capture(request: CaptureRequest, publish: Callable[[CaptureReport], None]) -> CaptureCommitted:
     """Dump and commit, unless this checkpoint's snapshot is committed already.
 
     Raises:
@@ -127,23 +127,23 @@ def capture(request: CaptureRequest, say: Callable[[CaptureReport], None]) -> Ca
             lambda: (writer.progress, writer.steps),
             lambda: dump.criu_is_at_work,
             request.stall_seconds,
-            _make_abort_callback(say),
+            _make_abort_callback(publish),
         )
         cancelled = _listen_for_cancellation(dump, outlives_agent=request.outlives_agent)
-        with cancelled, _report_progress_periodically(say, lambda: writer.progress), quiet:
+        with cancelled, _report_progress_periodically(publish, lambda: writer.progress), quiet:
             metadata = _build_snapshot_metadata(request, toolchain, {"dump": dump.run()})
             manifest = writer.commit(metadata)
     return _committed_report(manifest.summary, writer.manifest_digest)
 
 
-def _make_abort_callback(say: Callable[[CaptureReport], None]) -> Callable[[str], None]:
+def _make_abort_callback(publish: Callable[[CaptureReport], None]) -> Callable[[str], None]:
     """Return a function that reports a failure and kills this process.
 
     No thread of a hung process can be relied on; the agent cleans up as after any kill.
     """
 
     def end(why: str) -> None:
-        say(CaptureFailed(why, retryable=True))
+        publish(CaptureFailed(why, retryable=True))
         os.kill(os.getpid(), signal.SIGKILL)
 
     return end
@@ -230,13 +230,13 @@ def _silence_output() -> None:
 
 
 def _report_progress_periodically(
-    say: Callable[[CaptureReport], None], stats: Callable[[], TransferStats]
+    publish: Callable[[CaptureReport], None], stats: Callable[[], TransferStats]
 ) -> contextlib.AbstractContextManager[None]:
-    def tell(done: threading.Event) -> None:
+    def publish_progress(done: threading.Event) -> None:
         while not done.wait(PROGRESS_SECONDS):
-            say(CaptureProgress(_transfer_from_stats(stats())))
+            publish(CaptureProgress(_transfer_from_stats(stats())))
 
-    return run_in_background_thread(tell, "progress")
+    return run_in_background_thread(publish_progress, "progress")
 
 
 def _transfer_from_stats(stats: TransferStats) -> Transfer:

@@ -12,14 +12,14 @@ from cedana_sched.model.lineage import Lineage
 _DIGEST_BYTES = 8
 
 
-def adjust_lineage_to_run(told: Lineage | None, running: RunningWorkload) -> Lineage | None:
+def adjust_lineage_to_run(lineage: Lineage | None, running: RunningWorkload) -> Lineage | None:
     """Return the coordinator's lineage; `continues` only if no container was restarted in place since its restore.
 
     A restarted container has another control group: a digest of the control groups distinguishes runs.
     """
-    if told is None:
+    if lineage is None:
         return None
     trees = "\n".join(sorted(str(container.freezer) for container in running.containers))
-    run = f"{told.run}/{blake2b(trees.encode(), digest_size=_DIGEST_BYTES).hexdigest()}"
+    run = f"{lineage.run}/{blake2b(trees.encode(), digest_size=_DIGEST_BYTES).hexdigest()}"
     came_back = all(container.is_restored for container in running.containers)
-    return replace(told, run=run, continues=told.continues if came_back else None)
+    return replace(lineage, run=run, continues=lineage.continues if came_back else None)

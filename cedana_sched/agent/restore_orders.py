@@ -117,11 +117,11 @@ class RestoreOrders:
 
         task = asyncio.create_task(self.stage(order, count), name=f"staging for {order.restore_uid}")
         try:
-            told = 0
+            reported = 0
             while not (await asyncio.wait({task}, timeout=every_seconds))[0]:
-                if done > told:
-                    told = done
-                    yield orders.StageProgress(order.restore_uid, told)
+                if done > reported:
+                    reported = done
+                    yield orders.StageProgress(order.restore_uid, reported)
             yield task.result()
         finally:
             task.cancel()

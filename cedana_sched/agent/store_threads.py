@@ -46,11 +46,11 @@ class Lane:
             try:
                 result = call(*arguments, **named)
             except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the caller
-                tell(answer.set_exception, error)
+                hand_over(answer.set_exception, error)
             else:
-                tell(answer.set_result, result)
+                hand_over(answer.set_result, result)
 
-        def tell(how: Callable[[T], None], what: T) -> None:
+        def hand_over(how: Callable[[T], None], what: T) -> None:
             def deliver() -> None:
                 self._threads.free_thread(self)
                 if not answer.done():

@@ -80,12 +80,12 @@ def _as_our_error(error: typer.TyperException) -> CedanaSchedError:
     remedy = f"see '{context.command_path if context else 'cedana-sched'} --help'"
     parameter, cause = getattr(error, "param", None), error.__cause__
     if parameter is None or not isinstance(cause, ValidationError):
-        said = getattr(error, "format_message", error.__str__)()
-        return CommandLineError(said.rstrip("."), remedy=remedy)
+        message = getattr(error, "format_message", error.__str__)()
+        return CommandLineError(message.rstrip("."), remedy=remedy)
     first = cause.errors(include_url=False)[0]
-    said = first["msg"].removeprefix("Value error, ").rstrip(".")
-    said = f"{said[:1].lower()}{said[1:]}"
-    return UsageError(parameter.opts[0], first["input"], "cannot be used", remedy=f"{said}; {remedy}")
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    message = f"{message[:1].lower()}{message[1:]}"
+    return UsageError(parameter.opts[0], first["input"], "cannot be used", remedy=f"{message}; {remedy}")
 
 
 def _requested_format(arguments: list[str]) -> Format:

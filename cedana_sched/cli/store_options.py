@@ -179,12 +179,12 @@ def _store_of_engine(place: StoreOptions, session: CommandContext) -> StoreOptio
     """Return the running engine's store and settings, overridden by options; None without an engine. No S3 keys."""
     from cedana_sched.local.client import EngineUnreachableError
 
-    async def ask() -> EngineView:
+    async def fetch() -> EngineView:
         async with session.client() as client:
             return await client.engine()
 
     try:
-        view = asyncio.run(ask())
+        view = asyncio.run(fetch())
     except EngineUnreachableError:
         return None
     endpoint = place.endpoint or view.store_endpoint

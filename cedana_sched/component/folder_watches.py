@@ -29,7 +29,7 @@ PAUSE_SECONDS = 0.05
 """Pause after `EVENTS_AT_ONCE` events: an endless stream of events must not block the process."""
 _GONE = Mask.IGNORED | Mask.UNMOUNT
 _EVENTS_READ = 256  # of the longest names
-_TOLD_EVERY_SECONDS = 600.0
+_LOGGED_EVERY_SECONDS = 600.0
 
 
 class _Watched:
@@ -107,7 +107,7 @@ class FolderWatches:
         self._waiters: set[FolderChanges] = set()
         self._keepers = 0
         self._dropped: asyncio.TimerHandle | None = None
-        self._told_at: float | None = None
+        self._logged_at: float | None = None
 
     @contextlib.contextmanager
     def keep_open(self) -> Iterator[None]:
@@ -178,8 +178,8 @@ class FolderWatches:
         if error.errno not in SHORTAGES:
             raise error
         now = asyncio.get_running_loop().time()
-        if self._told_at is None or now - self._told_at > _TOLD_EVERY_SECONDS:
-            self._told_at = now
+        if self._logged_at is None or now - self._logged_at > _LOGGED_EVERY_SECONDS:
+            self._logged_at = now
             log.warning("the node has no inotify left for this user: looking instead", error=str(error))
 
     def _read(self) -> None:

@@ -40,7 +40,7 @@ async def serve_health(
         return web.Response(text="ok\n")
 
     async def is_ready(_: web.Request) -> web.Response:
-        awaited = {name: what for name, ask in ready.items() if (what := ask()) is not None}
+        awaited = {name: what for name, check in ready.items() if (what := check()) is not None}
         text = "".join(f"{name}: {what}\n" for name, what in awaited.items()) or "ok\n"
         return web.Response(text=text, status=503 if awaited else 200)
 

@@ -189,12 +189,12 @@ class Coordinator:
             else:
                 return
 
-    def _publish_event(self, tell: PublishEvent) -> None:
-        log.info(tell.text, kind=tell.kind, severity=str(tell.severity), preemption=tell.signal_uid)
+    def _publish_event(self, event: PublishEvent) -> None:
+        log.info(event.text, kind=event.kind, severity=str(event.severity), preemption=event.signal_uid)
         try:
-            self._listener.on_event(tell)
+            self._listener.on_event(event)
         except Exception:  # a listener must not fail the coordinator
-            log.exception("announcement failed", kind=tell.kind)
+            log.exception("announcement failed", kind=event.kind)
 
     def _set_alarm(self) -> None:
         """Schedule a `Tick` at the core's next deadline."""

@@ -34,7 +34,7 @@ def decide(
     holds: Iterable[PreemptionHold],
     now: datetime,
     *,
-    told_seconds: float = 0.0,
+    requested_seconds: float = 0.0,
 ) -> Decision:
     """Decide whether this pod may be evicted now.
 
@@ -43,8 +43,8 @@ def decide(
         mark: recorded eviction request of the scheduler.
         holds: all of this pod.
         now: by the clock that writes deadlines.
-        told_seconds: since the first request to this replica, also while the pod was held; the mark may be impossible
-            to write.
+        requested_seconds: since the first request to this replica, also while the pod was held; the mark may be
+            impossible to write.
 
     However often its holds are cancelled, a continuously retried eviction waits for at most two hold deadlines plus
     `UNANNOUNCED_SECONDS`.
@@ -62,7 +62,7 @@ def decide(
             again = f"it is saved anew in {math.ceil(left)} s at the earliest"
             return Decision(KEPT, f"Kept running by cedana: it could not be saved, and its policy says so; {again}")
     waited = mark.seconds_requested(now) if mark is not None and mark.is_fresh(now) else 0.0
-    return decide_unheld_eviction(_unheld_seconds(pod_uid, max(waited, told_seconds), holds, now))
+    return decide_unheld_eviction(_unheld_seconds(pod_uid, max(waited, requested_seconds), holds, now))
 
 
 def _unheld_seconds(pod_uid: str, waited: float, holds: Iterable[PreemptionHold], now: datetime) -> float:

@@ -242,19 +242,19 @@ class Api:
         A page that is too large is requested again with fewer objects. The continue token names a key and a version,
         and no number of objects (Kubernetes, apiserver/pkg/storage/continue.go).
         """
-        path, limit, asked = resource.path(namespace), PAGE_SIZE, dict(query or {})
+        path, limit, parameters = resource.path(namespace), PAGE_SIZE, dict(query or {})
         while True:
             most_bytes = PAGE_BYTES if limit > 1 else math.inf
-            body = await self._page(path, {**asked, "limit": str(limit)}, most_bytes, only_metadata=only_metadata)
+            body = await self._page(path, {**parameters, "limit": str(limit)}, most_bytes, only_metadata=only_metadata)
             if body is None:
                 limit = max(1, limit // _STEP)
-                asked.pop("resourceVersion", None)  # the API server's watch cache serves every list unpaged
+                parameters.pop("resourceVersion", None)  # the API server's watch cache serves every list unpaged
                 continue
             shown = _pass_page_objects(path, body, see)
             if not shown.continue_:
                 return shown.resource_version
-            asked["continue"] = shown.continue_
-            asked.pop("resourceVersion", None)  # a continued list has the version of its first page
+            parameters["continue"] = shown.continue_
+            parameters.pop("resourceVersion", None)  # a continued list has the version of its first page
             if len(body) * _STEP < PAGE_BYTES // 2:
                 limit = min(limit * _STEP, PAGE_SIZE)
 
@@ -393,8 +393,8 @@ def _proxy(configuration: Configuration) -> str | None:
     """Return the kubeconfig's proxy (`proxy-url`), else the environment's."""
     if configuration.proxy:
         return str(configuration.proxy)
-    asked = urlsplit(str(configuration.host))
-    return None if proxy_bypass(asked.hostname or "") else getproxies().get(asked.scheme)
+    server = urlsplit(str(configuration.host))
+    return None if proxy_bypass(server.hostname or "") else getproxies().get(server.scheme)
 
 
 def _pass_page_objects(path: str, body: bytes, see: Callable[[msgspec.Raw], None]) -> _ListMeta:

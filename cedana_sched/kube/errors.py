@@ -116,19 +116,20 @@ def decoded(call: str, body: bytes, into: type[T]) -> T:
 def error_of(call: str, status: int, body: bytes) -> ApiError:
     """Return the error for a response; `call` names the request, such as `PATCH /api/v1/...`."""
     try:
-        said = msgspec.json.decode(body, type=Status)
+        answer = msgspec.json.decode(body, type=Status)
     except (ValueError, RecursionError):  # a proxy's page, a truncated response
-        said = Status(body[:200].decode(errors="replace"))
+        answer = Status(body[:200].decode(errors="replace"))
     kind: type[ApiError] = RefusedByServerError
     remedy = "see the message; rights are in the chart's RBAC"
     if status == 429 or status >= 500:
         kind, remedy = ApiUnavailableError, "it is tried again"
-    elif said.is_of_a_gone_namespace:
+    elif answer.is_of_a_gone_namespace:
         kind, remedy = NamespaceGoneError, ""
-    elif status == 409 and said.reason == "AlreadyExists":
+    elif status == 409 and answer.reason == "AlreadyExists":
         kind, remedy = AlreadyExistsError, ""
-    elif status == 404 and said.reason != "NotFound":
+    elif status == 404 and answer.reason != "NotFound":
         kind, remedy = NotServedError, ""
     elif status in {404, 409, 410}:
         kind, remedy = {404: AbsentError, 409: ConflictError, 410: GoneError}[status], ""
-    return kind(f"{call}: {status} {said.message or said.reason}", status=status, reason=said.reason, remedy=remedy)
+    message = f"{call}: {status} {answer.message or answer.reason}"
+    return kind(message, status=status, reason=answer.reason, remedy=remedy)

@@ -67,11 +67,11 @@ class ServerTime:
     def record_response(self, date: str | None, sent: float) -> None:
         """Record a response that arrived now, to a request of the moment `sent`; an invalid `Date` is ignored."""
         try:
-            told = parsedate_to_datetime(date or "").timestamp()
+            written = parsedate_to_datetime(date or "").timestamp()
         except (TypeError, ValueError):
             return
         # `Date` was written between then and now, its fraction of a second truncated
-        bounds = told - self._elapsed(), told + 1.0 - sent
+        bounds = written - self._elapsed(), written + 1.0 - sent
         was_set = self._has_own_clock_jumped()
         least, most = max(self._least, bounds[0]), min(self._most, bounds[1])
         if least <= most:

@@ -31,7 +31,7 @@ ACCESS_REVIEWS: Final = Resource(
 )
 KEPT_SECONDS: Final = 60.0
 MOST_KEPT: Final = 256
-ASKED_AT_ONCE: Final = 2
+REVIEWS_AT_ONCE: Final = 2
 MOST_WAITING: Final = 16
 
 
@@ -58,7 +58,7 @@ class TokenAccess:
         self._clock = clock
         self._kept: OrderedDict[bytes, tuple[float, HTTPStatus]] = OrderedDict()
         """Expiry and result by the token's digest."""
-        self._turn = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._turn = asyncio.Semaphore(REVIEWS_AT_ONCE)
         self._waiting = 0
 
     async def __call__(self, token: str) -> HTTPStatus:
@@ -101,11 +101,11 @@ class TokenAccess:
         return HTTPStatus.OK if judged.status.allowed else HTTPStatus.FORBIDDEN
 
     def _cached_status(self, digest: bytes) -> HTTPStatus | None:
-        until, said = self._kept.get(digest, (-math.inf, HTTPStatus.UNAUTHORIZED))
-        return said if self._clock() < until else None
+        until, status = self._kept.get(digest, (-math.inf, HTTPStatus.UNAUTHORIZED))
+        return status if self._clock() < until else None
 
-    def _cache_status(self, digest: bytes, said: HTTPStatus) -> None:
+    def _cache_status(self, digest: bytes, status: HTTPStatus) -> None:
         self._kept.pop(digest, None)
-        self._kept[digest] = self._clock() + KEPT_SECONDS, said
+        self._kept[digest] = self._clock() + KEPT_SECONDS, status
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)

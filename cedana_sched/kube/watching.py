@@ -188,7 +188,7 @@ class Watch(Generic[T]):
         """
         backoff, refused = Backoff(WATCHES), 0
         while True:
-            began, heard = time.monotonic(), False
+            began, has_received = time.monotonic(), False
             try:
                 async for line in self._api.stream(
                     self.resource,
@@ -198,10 +198,10 @@ class Watch(Generic[T]):
                     only_metadata=self._only_metadata,
                 ):
                     version, change = self._decode_line(line)
-                    heard, refused, self.problem = True, 0, None
+                    has_received, refused, self.problem = True, 0, None
                     backoff.reset()
                     yield change
-                if not heard:
+                if not has_received:
                     self._check_length(time.monotonic() - began)
             except ApiUnavailableError as error:
                 refused += error.status != 0
@@ -217,13 +217,13 @@ class Watch(Generic[T]):
 
     def _decode_line(self, line: bytes) -> tuple[str, Changed[T] | Deleted | Unreadable | None]:
         """Return the resource version and the change of one line of a watch."""
-        told = read_line(self.resource, line)
-        if told.type == "ERROR":
-            raise read_error(self.resource, told.object)
-        if told.type in {"BOOKMARK", "DELETED"}:
-            metadata = read_metadata(self.resource, told.object)
-            return metadata.resource_version, None if told.type == "BOOKMARK" else Deleted(PartialObject(metadata))
-        seen = read(self.resource, told.object, self._into)
+        event = read_line(self.resource, line)
+        if event.type == "ERROR":
+            raise read_error(self.resource, event.object)
+        if event.type in {"BOOKMARK", "DELETED"}:
+            metadata = read_metadata(self.resource, event.object)
+            return metadata.resource_version, None if event.type == "BOOKMARK" else Deleted(PartialObject(metadata))
+        seen = read(self.resource, event.object, self._into)
         if not self._within.includes(seen.metadata.namespace):
             return seen.metadata.resource_version, None
         return seen.metadata.resource_version, seen if isinstance(seen, Unreadable) else Changed(seen)

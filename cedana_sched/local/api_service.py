@@ -111,10 +111,10 @@ class EngineService:
             for event in events:
                 self._hub.publish(Change(event=event))
 
-    def on_event(self, tell: PublishEvent) -> None:
+    def on_event(self, event: PublishEvent) -> None:
         """See `coordinator.ports.EventListener`."""
-        owner = self._loop.job_uid_of_run(tell.workload.uid) if tell.workload else None
-        self._hub.publish(Change(event=event_view(tell, time.time(), owner)))
+        owner = self._loop.job_uid_of_run(event.workload.uid) if event.workload else None
+        self._hub.publish(Change(event=event_view(event, time.time(), owner)))
 
     def on_progress(self, progress: Progress) -> None:
         """Publish the progress of a dump."""

@@ -120,6 +120,6 @@ def group_views(configuration: Configuration, jobs: tuple[Job, ...]) -> tuple[Gr
     return tuple(views)
 
 
-def event_view(tell: PublishEvent, at: float, job: str | None) -> EventView:
+def event_view(event: PublishEvent, at: float, job: str | None) -> EventView:
     """Return an event of the coordinator as an event of a job."""
-    return EventView(at, tell.kind, tell.text, warning=tell.severity is Severity.WARNING, job=job)
+    return EventView(at, event.kind, event.text, warning=event.severity is Severity.WARNING, job=job)

@@ -17,7 +17,7 @@ from cedana_sched.model.errors import SealedError, StoreError
 
 log = structlog.get_logger(__name__)
 
-ASKING_SECONDS = 10.0
+CHECK_SECONDS = 10.0
 """Timeout of the check if the store is unavailable: jobs run without the store too."""
 _OTHER_WAYS = "or name another --store; 'cedana-sched keys erase NAMESPACE' gives up what is sealed there, for good"
 
@@ -34,7 +34,7 @@ async def require_keys(store: _Store, namespaces: Collection[str]) -> None:
         SealedError: the keys that seal the store are not here.
     """
     try:
-        async with asyncio.timeout(ASKING_SECONDS):
+        async with asyncio.timeout(CHECK_SECONDS):
             await StoreThreads(1).run(store.require_keys, namespaces)
     except SealedError as error:
         raise SealedError(error.message, remedy=f"{error.remedy}; {_OTHER_WAYS}") from error

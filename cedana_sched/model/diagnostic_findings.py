@@ -22,7 +22,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     check: str
     level: Level
-    says: str
+    message: str = msgspec.field(name="says")
     remedy: str = ""
 
 

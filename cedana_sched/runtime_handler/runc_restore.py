@@ -127,7 +127,7 @@ def _attempt_restore(
             restored=False, why=f"its changed files could not be written into the container: {error}"
         )
     _configure_criu(call, plan, spec)
-    said = _file_size(call.log)
+    log_size = _file_size(call.log)
     watch = (log, plan.stall_seconds)
     seconds = max(LEAST_SECONDS, deadline - time.monotonic())
     status = run_program(runc, _restore_arguments(call, plan), seconds=seconds, watch=watch)
@@ -145,7 +145,7 @@ def _attempt_restore(
     elif status == STALLED:
         why = f"CRIU made no progress for {plan.stall_seconds:g} s"
     else:
-        why = _last_error(call.log, said) or f"runc restore ended with status {status}"
+        why = _last_error(call.log, log_size) or f"runc restore ended with status {status}"
     if status in (TOO_LONG, STALLED):
         detach_mounts_below(plan.work)
     tail = _criu_log_excerpt(log) if status not in (0, TOO_LONG, STALLED) else ()  # the cause is not in CRIU's log

@@ -33,7 +33,7 @@ SILENT_SECONDS = 900.0
 """The agent touches `alive` every half minute. The agent may be away for as long as its upgrade takes."""
 SILENT = 75
 """The status without a sign of an agent: EX_TEMPFAIL of sysexits(3)."""
-_SAID = {"restore": "continuing from the snapshot", "cold": "starting from the beginning", "fail": "not started"}
+_MEANING = {"restore": "continuing from the snapshot", "cold": "starting from the beginning", "fail": "not started"}
 _STATUS = {"restore": 0, "cold": 0, "fail": 1}
 
 
@@ -49,12 +49,12 @@ def wait(folder: str, silent_seconds: float = SILENT_SECONDS) -> int:
     _print_flushed("waiting until the snapshot is staged on this node")
     number = os.urandom(8).hex()
     with FileWatcher(folder) as changes:  # before the first read: nothing is missed
-        told = _file_size(f"{folder}/{PROGRESS}")  # printed by an earlier run
+        printed = _file_size(f"{folder}/{PROGRESS}")  # printed by an earlier run
         with open(f"{folder}/.{WAITING}.{number}", "w", encoding="utf-8") as file:
             file.write(number)
         os.rename(f"{folder}/.{WAITING}.{number}", f"{folder}/{WAITING}")
         for name in _changed_names(changes, silent_seconds):
-            told = _tell_progress(folder, told)
+            printed = _print_progress(folder, printed)
             mine = name == f"{DECISION}.{number}"
             if (mine or name == DECISION) and (status := _report_decision(f"{folder}/{name}")) is not None:
                 if mine:
@@ -82,17 +82,17 @@ def _file_size(path: str) -> int:
         return 0
 
 
-def _tell_progress(folder: str, told: int) -> int:
-    """Print the whole lines after the first `told` bytes; return the new number of printed bytes."""
+def _print_progress(folder: str, printed: int) -> int:
+    """Print the whole lines after the first `printed` bytes; return the new number of printed bytes."""
     try:
         with open(f"{folder}/{PROGRESS}", "rb") as file:
-            file.seek(told)
+            file.seek(printed)
             lines, end, _ = file.read().rpartition(b"\n")
     except FileNotFoundError:
-        return told
+        return printed
     if end:
         _print_flushed(lines.decode(errors="replace"))
-    return told + len(lines) + len(end)
+    return printed + len(lines) + len(end)
 
 
 def _report_decision(path: str) -> int | None:
@@ -101,8 +101,8 @@ def _report_decision(path: str) -> int | None:
             decision, _, why = file.read().partition("\n")
     except FileNotFoundError:
         return None
-    said = _SAID.get(decision, f"not started: the decision {decision!r} is not known")
-    _print_flushed(": ".join(filter(None, (said, why.strip()))))
+    description = _MEANING.get(decision, f"not started: the decision {decision!r} is not known")
+    _print_flushed(": ".join(filter(None, (description, why.strip()))))
     return _STATUS.get(decision, 1)
 
 

@@ -170,7 +170,7 @@ def ensure_toolchain(
         UsageError: `CEDANA_SCHED_CRIU` is set to something unusable.
     """
     cache = cache_dir or default_cache_dir()
-    tell = progress or (lambda _: None)
+    report = progress or (lambda _: None)
 
     def will_do(found: Toolchain) -> bool:
         if only_pinned:
@@ -184,12 +184,12 @@ def ensure_toolchain(
         if (found := find_toolchain(cache)) and will_do(found):
             return found
         try:
-            return _load_toolchain(_build(cache, tell, only_pinned=only_pinned), cache)
+            return _load_toolchain(_build(cache, report, only_pinned=only_pinned), cache)
         except (DebianPackagesError, ToolchainError) as error:
             if found is None or only_pinned:
                 raise
             (cache / _MISSED).write_text(_pinned_identities_text())
-            tell(f"{error.message}: CRIU {found.version}, which another version has made, is used from now on")
+            report(f"{error.message}: CRIU {found.version}, which another version has made, is used from now on")
             return found
 
 

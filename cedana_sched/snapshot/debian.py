@@ -87,8 +87,8 @@ class DebianSuite:
     def index_date(self) -> datetime:
         """Return the index's own date (UTC)."""
         [release] = (self._folder / "state" / "lists").glob("*Release")
-        [said] = re.findall(r"^Date: (.+) (?:UTC|GMT|[+]0000)$", release.read_text(encoding="utf-8"), re.MULTILINE)
-        return datetime.strptime(said, "%a, %d %b %Y %H:%M:%S").replace(tzinfo=UTC)
+        [date] = re.findall(r"^Date: (.+) (?:UTC|GMT|[+]0000)$", release.read_text(encoding="utf-8"), re.MULTILINE)
+        return datetime.strptime(date, "%a, %d %b %Y %H:%M:%S").replace(tzinfo=UTC)
 
     def names_with_dependencies(self, *names: str) -> list[str]:
         """Return the names of `names` and of all their dependencies.

@@ -102,7 +102,7 @@ class Dump:
         self._images = _socket_directory()
         self._why_stopped = ""
         self._stall: Stall | None = None
-        self._receiver = StreamReceiver(self._images, sink, on_failure=self._tell_stop, keep=_KEPT)
+        self._receiver = StreamReceiver(self._images, sink, on_failure=self._signal_stop, keep=_KEPT)
 
     def __del__(self) -> None:
         os.close(self._stop)
@@ -116,7 +116,7 @@ class Dump:
         """Make `run` raise DumpError soon, with the tree running on. No effect after the end."""
         self._why_stopped = self._why_stopped or why
         self._receiver.abort()
-        self._tell_stop()
+        self._signal_stop()
 
     def run(self) -> DumpResult:
         """Dump the tree into the sink.
@@ -215,7 +215,7 @@ class Dump:
             arguments += ["--external", item]
         return arguments
 
-    def _tell_stop(self) -> None:
+    def _signal_stop(self) -> None:
         os.eventfd_write(self._stop, 1)
 
     def _wait(self, criu: subprocess.Popen[bytes]) -> int:

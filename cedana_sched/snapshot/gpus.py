@@ -68,7 +68,7 @@ async def _run_query_process(root: Path, seconds: float) -> Gpus:
     )  # fmt: skip
     try:
         async with asyncio.timeout(seconds):
-            said = await _read_output(process)
+            output = await _read_output(process)
             status = await process.wait()
     except TimeoutError as error:
         if not await _kill_process(process):
@@ -77,10 +77,10 @@ async def _run_query_process(root: Path, seconds: float) -> Gpus:
     except BaseException:
         await _kill_process(process)
         raise
-    if status and not said:
+    if status and not output:
         how = f"signal {-status} ended it" if status < 0 else f"exit status {status}"
         return Gpus(problem=f"the driver crashed the process that used it: {how}")
-    return msgspec.json.decode(said, type=Gpus)
+    return msgspec.json.decode(output, type=Gpus)
 
 
 async def _read_output(process: Process) -> bytes:

@@ -98,5 +98,5 @@ def _network_namespaces(pids: Iterable[int]) -> list[Path]:
 
 def _run_nft(toolchain: Toolchain, namespace: Path, *words: str) -> str:
     command = ["nsenter", f"--net={namespace}", "--", str(toolchain.nft), *words]
-    said = subprocess.run(command, capture_output=True, check=False).stdout
-    return said.decode(errors="replace")  # the workload's own tables may have any name
+    output = subprocess.run(command, capture_output=True, check=False).stdout
+    return output.decode(errors="replace")  # the workload's own tables may have any name

@@ -65,16 +65,16 @@ def fetch_pinned(pins: PackagePins, mirrors: Sequence[str], into: Path) -> Obtai
     Raises:
         DebianPackagesError: naming the first package that none of them has as pinned.
     """
-    missing, said = list(pins.packages), []
+    missing, errors = list(pins.packages), []
     for mirror in mirrors:
         if missing:
-            said += download_from(mirror, missing, into)
+            errors += download_from(mirror, missing, into)
             missing = [package for package in missing if not package.is_downloaded_in(into)]
     for package in missing:  # one by one: an unavailable archive costs one timeout, not thirty
         refused = download_from(pins.archive, [package], into)
         if not package.is_downloaded_in(into):
             raise _missing_package_error(
-                package, pins, [line for line in said + refused if f"/{package.name}_" in line] or refused
+                package, pins, [line for line in errors + refused if f"/{package.name}_" in line] or refused
             )
     return ObtainedPackages(pins.packages, [package.download_path_in(into) for package in pins.packages])
 
@@ -110,10 +110,10 @@ def _obtain_current(work: Path, progress: Progress) -> ObtainedPackages:
     return ObtainedPackages(packages, suite.download(packages, work / "served"))
 
 
-def _missing_package_error(package: Package, pins: PackagePins, said: Sequence[str]) -> DebianPackagesError:
+def _missing_package_error(package: Package, pins: PackagePins, errors: Sequence[str]) -> DebianPackagesError:
     return DebianPackagesError(
         f"package {package.name} {package.version}, which is pinned, can be had neither from this machine's Debian "
         f"mirror nor from {pins.archive}",
         remedy="let this machine reach that archive, or pin what Debian has today with 'make pin'",
-        evidence=tuple(said),
+        evidence=tuple(errors),
     )

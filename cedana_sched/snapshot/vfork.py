@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _WAITING_IN = ("kernel_clone", "wait_for_vfork_done")  # the wait is inlined on most kernels
-_NOT_SAID = "0"
+_UNKNOWN = "0"
 """/proc/PID/wchan of a running thread. And, since Linux 6.12, of a sleeping one that is still on the run queue,
 because it has exceeded its share of a busy processor (DELAY_DEQUEUE in kernel/sched/features.h)."""
 
@@ -33,7 +33,7 @@ def _task_folders(pid: int) -> list[Path]:
 def _is_waiting_in_vfork(task: Path) -> bool:
     try:
         where = (task / "wchan").read_text()
-        if where.strip() != _NOT_SAID:
+        if where.strip() != _UNKNOWN:
             return where.startswith(_WAITING_IN)
         return any(f" {name}+" in line for line in (task / "stack").read_text().splitlines() for name in _WAITING_IN)
     except OSError:

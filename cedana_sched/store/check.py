@@ -56,7 +56,7 @@ def check_store(backend: Backend) -> StoreReport:
             remedy = "do not use this store before its fault is found"
             raise IntegrityError(f"{backend.description} gave back other bytes than it was given", remedy=remedy)
         backend.stat(key)
-        asked = time.monotonic()
+        answered = time.monotonic()
     finally:
         backend.delete([key])
     conditional = capabilities.conditional_create
@@ -67,5 +67,5 @@ def check_store(backend: Backend) -> StoreReport:
         ranges=capabilities.ranges,
         write_bytes_per_second=SAMPLE_BYTES / (written - begun),
         read_bytes_per_second=SAMPLE_BYTES / (read - written),
-        round_trip_seconds=asked - read,
+        round_trip_seconds=answered - read,
     )

@@ -147,10 +147,10 @@ class Sessions:
     def _explain_refusal(self, status: int, answer: bytes) -> StoreError:
         root = _parse_xml(answer)
         code, message = _element_text(root, "Code"), _element_text(root, "Message")
-        said = (f"{status} {code} {message}".strip() if code else f"{status} {answer.decode(errors='replace')}")[
+        shown = (f"{status} {code} {message}".strip() if code else f"{status} {answer.decode(errors='replace')}")[
             :_SHOWN
         ]
-        sentence = f"{self._failure_prefix}: {said}"
+        sentence = f"{self._failure_prefix}: {shown}"
         if code in _NO_SUCH_ACTION or (status in _NO_SUCH_SERVICE and code != "NoSuchEntity"):
             remedy = "use a store that has AssumeRole, or leave storage.s3.scopedCredentials.enabled off"
             return NoSessionsError(sentence, remedy=remedy)
@@ -159,7 +159,7 @@ class Sessions:
             return StoreDeniedError(sentence, remedy=remedy)
         return StoreUnavailableError(sentence, remedy="check that the store is running")
 
-    def _parse_credentials(self, answer: bytes, asked: float) -> SessionCredentials:
+    def _parse_credentials(self, answer: bytes, requested_seconds: float) -> SessionCredentials:
         root = _parse_xml(answer)
         access, secret, token = (
             _element_text(root, name) for name in ("AccessKeyId", "SecretAccessKey", "SessionToken")
@@ -168,17 +168,17 @@ class Sessions:
             remedy = "check storage.s3.scopedCredentials.stsEndpoint: no STS answers so"
             raise StoreUnavailableError(f"{self._failure_prefix}: the answer names no credentials", remedy=remedy)
         return SessionCredentials(
-            access, secret, token, self._validity_seconds(_element_text(root, "Expiration"), asked)
+            access, secret, token, self._validity_seconds(_element_text(root, "Expiration"), requested_seconds)
         )
 
-    def _validity_seconds(self, expiration: str, asked: float) -> float:
+    def _validity_seconds(self, expiration: str, requested_seconds: float) -> float:
         """Return the validity: the requested one, unless the response has a shorter one."""
         try:
             until = datetime.fromisoformat(expiration)
         except ValueError:
-            return asked
+            return requested_seconds
         at = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
-        return min(asked, at.timestamp() - self._now())
+        return min(requested_seconds, at.timestamp() - self._now())
 
     @property
     def _failure_prefix(self) -> str:

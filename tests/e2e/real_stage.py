@@ -48,11 +48,11 @@ _TELL = "import os, signal; os.kill(1, signal.SIGUSR1)"
 _MARKER = "conformance/marker"
 
 BRIEF = (
-    "test_a_preemption_is_told",
+    "test_a_preemption_is_reported",
     "test_who_is_not_opted_in_is_evicted_as_ever",
     "test_who_comes_back_is_the_same_and_is_preempted_anew",
     "test_a_victim_that_is_committed_is_evicted",
-    "test_what_is_pending_is_told_again_after_a_restart",
+    "test_what_is_pending_is_reported_again_after_a_restart",
     "test_a_gang_waits_and_goes_as_a_whole",
 )
 """One of each chapter or so, where a scheduler needs ten seconds for each: the fake ones are tried with all."""

@@ -46,14 +46,14 @@ async def test_job_is_preempted_cancelled_or_goes_with_its_job_set(
         job_set = JobSet(queue, "set")
 
         await jobs.client.preempt_jobs(queue, "set", preempted)
-        assert Kind.CANCEL_ASKED not in (await _kinds(armada, job_set, Kind.PREEMPTED, preempted))[preempted]
+        assert Kind.CANCEL_REQUESTED not in (await _kinds(armada, job_set, Kind.PREEMPTED, preempted))[preempted]
 
         await jobs.client.cancel_jobs(queue, "set", cancelled)
-        assert Kind.CANCEL_ASKED in (await _kinds(armada, job_set, Kind.CANCELLED, cancelled))[cancelled]
+        assert Kind.CANCEL_REQUESTED in (await _kinds(armada, job_set, Kind.CANCELLED, cancelled))[cancelled]
 
         await jobs.client.cancel_jobset(queue, "set", filter_states=[])
         read = await _kinds(armada, job_set, Kind.CANCELLED, *rest)
         for job in rest:
             assert Kind.SET_CANCELLED in read[job], "the scheduler says it of each"
-            assert Kind.CANCEL_ASKED not in read[job], "nobody has named them"
+            assert Kind.CANCEL_REQUESTED not in read[job], "nobody has named them"
         assert Kind.CANCELLED not in read[preempted], "it is over for Armada"

@@ -100,14 +100,14 @@ def read(body: bytes | bytearray, shape: Shape = WHOLE) -> Request:
         ValueError: it is no AdmissionReview.
         RecursionError: it nests too deep.
     """
-    asked = _reviews.decode(body).request
-    is_large = any(memoryview(one).nbytes > shape.largest_bytes for one in (asked.object, asked.old_object))
+    review = _reviews.decode(body).request
+    is_large = any(memoryview(one).nbytes > shape.largest_bytes for one in (review.object, review.old_object))
     looked_at = (shape.object, shape.before) if not is_large else shape.large or (None, None)
     now, before = (
         None if type_ is None else _decoder(type_).decode(one)
-        for one, type_ in zip((asked.object, asked.old_object), looked_at, strict=True)
+        for one, type_ in zip((review.object, review.old_object), looked_at, strict=True)
     )
-    return Request(asked.uid, asked.namespace, asked.name, asked.user_info, now, before, asked.dry_run, is_large)
+    return Request(review.uid, review.namespace, review.name, review.user_info, now, before, review.dry_run, is_large)
 
 
 @lru_cache(maxsize=64)  # one per shape

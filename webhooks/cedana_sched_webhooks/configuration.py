@@ -78,7 +78,7 @@ class Configuration(PodsConfiguration):
     restore: RestoreContainer
     scheduler_users: frozenset[str] = frozenset()
     """Users whose evictions of pods are held: schedulers that retry and write the condition `DisruptionTarget`."""
-    asking: DeletionConfirmation = DeletionConfirmation()
+    deletion_confirmation: Annotated[DeletionConfirmation, Field(alias="asking")] = DeletionConfirmation()
     adapters: tuple[str, ...] = ()
     """Adapter names of the schedulers that have admission calls of their own."""
     adapter_settings: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -114,7 +114,7 @@ def is_without_id(pod: Object) -> bool:
     return all(one.get("name") != CHECKPOINT_VARIABLE for one in variables)
 
 
-def asks_for_protection(pod: Object) -> bool:
+def is_protection_requested(pod: Object) -> bool:
     """Whether the pod names an id, valid or not; `replica_of` reports what is wrong."""
     try:
         return _requested_identifier_of(pod) is not None

@@ -75,7 +75,7 @@ async def serve(configuration: Configuration, api: Api, stop: asyncio.Event) -> 
     certificate = ServingCertificate(metrics, clients.authorities if clients is not None else None)
     callers = Callers(certificate_names=clients.names if clients is not None else frozenset())
     marker = EvictionMarker(api, SERVER_TIME.now)
-    siblings = ReplicaNumbers(api, looks_for_replaced=configuration.asking.other_pods)
+    siblings = ReplicaNumbers(api, looks_for_replaced=configuration.deletion_confirmation.other_pods)
     answers = create_handlers(informers.caches, configuration, siblings, marker)
     schedulers = _connect_scheduler_webhooks(configuration, api, informers.caches)
     for scheduler in schedulers:

@@ -62,9 +62,9 @@ class PodAdmission:
             return admit_pod(request, self._caches, self._configuration)
         # kept encoded during the API call: decoded it is many times larger, and many requests may wait
         parked = msgspec.json.encode(msgspec.structs.replace(request, object=keep_read_variables(pod)))
-        asking = self._siblings.distinguish(pod, namespace)
+        pending = self._siblings.distinguish(pod, namespace)
         del pod, request
-        apart = await asking
+        apart = await pending
         return admit_pod(msgspec.json.decode(parked, type=Request), self._caches, self._configuration, apart)
 
 
@@ -78,13 +78,13 @@ def admit_pod(
     if _is_large(request, pod):
         return _answer_too_large(pod)
     try:
-        told = apart or Distinction()
-        replica = replica_of(pod, told.by_chance, told.job)
+        distinction = apart or Distinction()
+        replica = replica_of(pod, distinction.by_chance, distinction.job)
         if replica is None:
             return _answer_without_marks(pod, Answer("not-ours"))
         refuse_foreign_use(pod)
         _refuse_user_namespace(pod)
-        return _protect_pod(pod, request.namespace, replica, caches, configuration, told)
+        return _protect_pod(pod, request.namespace, replica, caches, configuration, distinction)
     except UsageError as error:
         return _answer_unprotected(pod, str(error))
 
@@ -162,7 +162,7 @@ def _protect_pod(
     pod_mutations.write_policy(pod, choice.name)
     if not _is_host_access_forbidden(namespace, caches):
         pod_mutations.add_prestop_hook(pod, choice.policy, configuration.agent_port)
-        pod_mutations.write_confirm_deletion(pod, configuration.asking)
+        pod_mutations.write_confirm_deletion(pod, configuration.deletion_confirmation)
     unset = _write_pod_defaults(pod, namespace, choice, continuation, caches)
     decision = "identified"
     warnings: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ LOCAL_VOLUMES: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-vol
 
 LONGEST_REASON: Final = 1_024
 """Characters, as for an Event; the reason may quote fields of the pod."""
-SAID_LATER: Final = (
+WRITTEN_LATER: Final = (
     names.NOT_PROTECTED, names.EVICTION_REQUESTED, names.DISRUPTION_REQUESTED, names.RELEASED_HOLD,
     names.NOT_PREEMPTED, names.CONFIRM_DELETION, names.NAMESPACE_UID, names.MISSED_BY_WEBHOOK,
 )  # fmt: skip
@@ -57,8 +57,8 @@ def write_identity(pod: Object, replica: Replica, namespace_uid: str) -> None:
     """Write the pod's identity as label and annotations; `namespace_uid` is empty for shared names."""
     metadata = pod["metadata"]
     metadata["labels"] = {**(metadata.get("labels") or {}), names.PROTECTED: "true"}
-    told = {names.ID: replica.id, names.INDEX: str(replica.index)}
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), **told}
+    identity = {names.ID: replica.id, names.INDEX: str(replica.index)}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **identity}
     _remove_later_annotations(metadata["annotations"])
     if namespace_uid:
         metadata["annotations"][names.NAMESPACE_UID] = namespace_uid
@@ -84,7 +84,7 @@ def _remove_later_annotations(annotations: dict[str, str]) -> None:
 
     A token is issued for each pod: one that is there has been copied from another pod, or is from our first call.
     """
-    for key in (*SAID_LATER, names.PRESTOP_TOKEN):
+    for key in (*WRITTEN_LATER, names.PRESTOP_TOKEN):
         annotations.pop(key, None)
 
 
@@ -98,14 +98,14 @@ def remove_reserved_marks(pod: Object) -> None:
         spec["schedulingGates"] = [one for one in spec["schedulingGates"] if one.get("name") != names.RESTORE_GATE]
 
 
-def write_confirm_deletion(pod: Object, asking: DeletionConfirmation) -> None:
+def write_confirm_deletion(pod: Object, confirmation: DeletionConfirmation) -> None:
     """Annotate whether the preStop hook waits for a confirmation of what the deletion is."""
     labels, annotations = pod["metadata"]["labels"], pod["metadata"]["annotations"]
-    if asking.labels & labels.keys():
+    if confirmation.labels & labels.keys():
         annotations[names.CONFIRM_DELETION] = names.CONFIRM_ALWAYS
-    elif pod["spec"].get("schedulerName") in asking.schedulers:
+    elif pod["spec"].get("schedulerName") in confirmation.schedulers:
         annotations[names.CONFIRM_DELETION] = names.CONFIRM_IF_EVICTED
-    elif asking.other_pods:
+    elif confirmation.other_pods:
         annotations[names.CONFIRM_DELETION] = names.CONFIRM_ALWAYS
 
 

@@ -42,12 +42,12 @@ class Registration(msgspec.Struct, frozen=True):
         """Return a patch, empty if nothing differs; it fails if the configuration was replaced or changed meanwhile."""
         changes: list[Object] = []
         for index, webhook in enumerate(configuration.webhooks):
-            told, path = webhook.client_config, self.paths.get(webhook.name)
+            client, path = webhook.client_config, self.paths.get(webhook.name)
             place = f"/webhooks/{index}/clientConfig"
             operations: list[Object] = []
-            if told.ca_bundle != self.bundle:
+            if client.ca_bundle != self.bundle:
                 operations.append({"op": "add", "path": f"{place}/caBundle", "value": self.bundle})
-            if path is not None and told.service is not None and told.service.path != path:
+            if path is not None and client.service is not None and client.service.path != path:
                 operations.append({"op": "add", "path": f"{place}/service/path", "value": path})
             if operations:
                 changes.append({"op": "test", "path": f"/webhooks/{index}/name", "value": webhook.name})

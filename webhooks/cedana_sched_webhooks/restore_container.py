@@ -128,10 +128,10 @@ def build_restore_container(
 
 
 def _restore_container_resources(application: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    asked = application.get("resources") or {}
+    resources = application.get("resources") or {}
     found: dict[str, dict[str, Any]] = {}
     for kind in ("limits", "requests"):
-        taken = {name: value for name, value in (asked.get(kind) or {}).items() if name in _ADDED_UP}
+        taken = {name: value for name, value in (resources.get(kind) or {}).items() if name in _ADDED_UP}
         if "memory" in taken and parse_quantity(str(taken["memory"])) < parse_quantity(LEAST_MEMORY):
             taken["memory"] = LEAST_MEMORY
         if taken:

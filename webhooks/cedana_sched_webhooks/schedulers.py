@@ -108,18 +108,18 @@ async def keep_running(webhooks: SchedulerWebhooks) -> None:
     A failure does not affect the other webhooks: the scheduler is absent, or RBAC does not cover a kind yet, as during
     an upgrade.
     """
-    said = ""
+    logged = ""
     while True:
         began = time.monotonic()
         try:
             await run_in_own_task(webhooks.run())
         except* ApiError as group:
             if time.monotonic() - began > WELL_SECONDS:
-                said = ""
+                logged = ""
             problem = _first_error_message(group)
-            write_log = log.debug if problem == said else log.warning
+            write_log = log.debug if problem == logged else log.warning
             write_log("scheduler's objects not read, trying again", adapter=webhooks.name, error=problem)
-            said = problem
+            logged = problem
         await asyncio.sleep(PAUSE_SECONDS)
 
 

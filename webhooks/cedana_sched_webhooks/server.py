@@ -47,10 +47,10 @@ def admission_application(
     Once `ending` is set, open connections are closed with their next response.
     """
     application = web.Application()
-    asked = FirstRequests(time.monotonic, longest_gap_seconds=REPEATED_SECONDS)
+    requests = FirstRequests(time.monotonic, longest_gap_seconds=REPEATED_SECONDS)
     large_ones = asyncio.Semaphore(LARGE_AT_ONCE)
     responding = {
-        path: _limit_large_requests(_create_responder(path, handler, ending, metrics, asked), large_ones)
+        path: _limit_large_requests(_create_responder(path, handler, ending, metrics, requests), large_ones)
         for path, handler in handlers.items()
     }
     if callers is not None:
@@ -75,7 +75,7 @@ def _limit_large_requests(respond: Respond, large_ones: asyncio.Semaphore) -> Re
 
 
 def _create_responder(
-    path: str, handler: Handler, ending: asyncio.Event, metrics: Metrics, asked: FirstRequests
+    path: str, handler: Handler, ending: asyncio.Event, metrics: Metrics, requests: FirstRequests
 ) -> Respond:
     answer_to, shape = (handler.answer, handler.shape) if isinstance(handler, Endpoint) else (handler, admission.WHOLE)
 
@@ -102,7 +102,7 @@ def _create_responder(
             metrics.requests.labels(path, "failed").inc()
             log.exception("admission", webhook=path, namespace=request.namespace, name=request.name)
             raise
-        _record_answer(path, request, answer, metrics, asked)
+        _record_answer(path, request, answer, metrics, requests)
         metrics.duration.labels(path).observe(time.perf_counter() - began)
         response = web.Response(body=admission.write(request, answer), content_type="application/json")
         if ending.is_set():  # API servers keep connections open, and would use them until the end
@@ -125,13 +125,13 @@ async def _answer_undecoded_object() -> Answer:
     return Answer("large", warnings=("cedana: not looked at: it is larger than any that is meant (shorten it)",))
 
 
-def _record_answer(path: str, request: Request, answer: Answer, metrics: Metrics, asked: FirstRequests) -> None:
+def _record_answer(path: str, request: Request, answer: Answer, metrics: Metrics, requests: FirstRequests) -> None:
     metrics.requests.labels(path, answer.decision).inc()
     metrics.warnings.labels(path).inc(len(answer.warnings))
     if answer.decision == "not-ours":
         return
     refused = answer.refusal.message if answer.refusal is not None else None
-    write_log = log.debug if _is_repeated(path, request, answer, asked) else log.info
+    write_log = log.debug if _is_repeated(path, request, answer, requests) else log.info
     write_log(
         "admission",
         webhook=path,
@@ -143,9 +143,9 @@ def _record_answer(path: str, request: Request, answer: Answer, metrics: Metrics
     )
 
 
-def _is_repeated(path: str, request: Request, answer: Answer, asked: FirstRequests) -> bool:
+def _is_repeated(path: str, request: Request, answer: Answer, requests: FirstRequests) -> bool:
     """Whether this 429 was answered before: a held scheduler retries once a second."""
     if answer.refusal is None or answer.refusal.code != 429 or request.old_object is None:
         return False
     uid = request.old_object["metadata"].get("uid")
-    return asked.seconds_since_first((path, uid, answer.decision)) > 0
+    return requests.seconds_since_first((path, uid, answer.decision)) > 0

@@ -96,7 +96,7 @@ def _read(model: type[M], spec: object) -> M:
         return parse_stored_object(model, spec)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field, said = ".".join(("spec", *map(str, first["loc"]))), first["msg"]
+        field, message = ".".join(("spec", *map(str, first["loc"]))), first["msg"]
         is_missing = first["type"] == "missing"
         value, problem = (None, "is missing") if is_missing else (first["input"], "is not allowed")
-        raise UsageError(field, value, problem, remedy=said[:1].lower() + said[1:]) from error
+        raise UsageError(field, value, problem, remedy=message[:1].lower() + message[1:]) from error

@@ -52,7 +52,7 @@ from cedana_sched_armada.unexplained_deletions import UnexplainedDeletions
 
 log = structlog.get_logger(__name__)
 
-_TOLD: dict[type[CedanaSchedError], str] = {
+_REASONS: dict[type[CedanaSchedError], str] = {
     ArmadaDeniedError: "ArmadaDenied",
     ArmadaUntrustedError: "ArmadaCertificateInvalid",
     UsageError: "ArmadaDenied",  # a credential file, or a job set's name
@@ -203,13 +203,13 @@ class ArmadaAdapter:
         reason = "cedana-sched: another job takes the same place"
         self._chores.start(f"cancellation of job {job}", lambda: self._server.cancel(job_set, job, reason))
 
-    def start_namespace_lookup(self, job_set: JobSet, heard: JobEvent) -> None:
-        log.warning("pods of several namespaces say that they are of one job", job=heard.job, job_set=str(job_set))
-        self._chores.start(f"namespace of job {heard.job}", lambda: self._look_up_namespace(job_set, heard))
+    def start_namespace_lookup(self, job_set: JobSet, event: JobEvent) -> None:
+        log.warning("pods of several namespaces say that they are of one job", job=event.job, job_set=str(job_set))
+        self._chores.start(f"namespace of job {event.job}", lambda: self._look_up_namespace(job_set, event))
 
-    async def _look_up_namespace(self, job_set: JobSet, heard: JobEvent) -> None:
-        jobs = await fetch_submissions_of_jobs(self._server, job_set, {heard.job})
-        self._preemptions.on_namespace_found(job_set, heard, jobs[heard.job].namespace)
+    async def _look_up_namespace(self, job_set: JobSet, event: JobEvent) -> None:
+        jobs = await fetch_submissions_of_jobs(self._server, job_set, {event.job})
+        self._preemptions.on_namespace_found(job_set, event, jobs[event.job].namespace)
 
     def _start_pod_release(self, pod: Pod) -> None:
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -221,8 +221,8 @@ class ArmadaAdapter:
         if self._resubmissions is not None:
             await self._resubmissions.conclude_preemption(uid, {})
 
-    def _on_event(self, job_set: JobSet, heard: JobEvent, missed: bool) -> None:  # noqa: FBT001 - JobSets' callback
-        self._preemptions.process_event(job_set, heard, missed=missed)
+    def _on_event(self, job_set: JobSet, event: JobEvent, missed: bool) -> None:  # noqa: FBT001 - JobSets' callback
+        self._preemptions.process_event(job_set, event, missed=missed)
 
     def _on_preemption_concluded(self, case: OpenPreemption, outcome: Outcome) -> None:
         """Publish on the pods what happened to their jobs."""
@@ -260,7 +260,7 @@ class ArmadaAdapter:
 
     def _on_watch_failed(self, pods: tuple[Pod, ...], error: CedanaSchedError) -> None:
         """Publish failures on which a user must act, on the pods that are not saved because of them."""
-        reason = _TOLD.get(type(error))
+        reason = _REASONS.get(type(error))
         if reason is None:
             return
         for pod in pods:

@@ -103,10 +103,10 @@ class ArmadaClient:
         connection.watches += watch
         stream = connection.events.GetJobSetEvents(request, metadata=metadata, timeout=timeout)
         try:
-            async for told in stream:
-                heard = read_event(told)
-                if heard is not None:
-                    yield heard
+            async for message in stream:
+                event = read_event(message)
+                if event is not None:
+                    yield event
         except grpc.RpcError as error:
             if watch and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return

@@ -98,10 +98,10 @@ class ClientCredentials:
         self._clock = clock
         self._token = ""
         self._until = 0.0
-        self._asking = asyncio.Lock()
+        self._renewal = asyncio.Lock()
 
     async def metadata(self) -> Metadata:
-        async with self._asking:  # thousands of streams start at once
+        async with self._renewal:  # thousands of streams start at once
             if self._clock() >= self._until:
                 token = await self._request_token()
                 self._token = token.access_token

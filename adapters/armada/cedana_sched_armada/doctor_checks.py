@@ -63,7 +63,7 @@ async def _find_watch_failures(api: Api) -> list[Finding]:
         events, _ = await api.list_all(EVENTS, None, {"fieldSelector": ours}, into=_Event)
         if events:
             last = events[-1]
-            says = (
+            message = (
                 f"within the last hour its events could not be followed ({reason}; Events: {len(events)}): one in "
                 f"namespace {last.metadata.namespace} says: {replace_unprintable(last.message[:_LONGEST_MESSAGE])!r}"
             )
@@ -72,5 +72,5 @@ async def _find_watch_failures(api: Api) -> list[Finding]:
                 "because any user who may write Events there can write the like; "
                 f"kubectl get events --all-namespaces --field-selector {ours}"
             )
-            found.append(Finding(CHECK, Level.WARN, says, remedy))
+            found.append(Finding(CHECK, Level.WARN, message, remedy))
     return found

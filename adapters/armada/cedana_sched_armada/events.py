@@ -30,7 +30,7 @@ class Kind(StrEnum):
     SUBMITTED = "submitted"
     RUNNING = "running"
     PREEMPTED = "preempted"
-    CANCEL_ASKED = "cancel requested"
+    CANCEL_REQUESTED = "cancel requested"
     """A user cancelled this very job."""
     SET_CANCELLED = "job set cancelled"
     """Cancelled with its job set, whose cancellation has no event of its own."""
@@ -62,7 +62,7 @@ _KINDS = {
     "submitted": Kind.SUBMITTED,
     "running": Kind.RUNNING,
     "preempted": Kind.PREEMPTED,
-    "cancelling": Kind.CANCEL_ASKED,
+    "cancelling": Kind.CANCEL_REQUESTED,
     "cancelled": Kind.CANCELLED,
     "lease_returned": Kind.RETURNED,
     "lease_expired": Kind.RETURNED,
@@ -71,20 +71,20 @@ _KINDS = {
 }
 
 
-def read_event(told: EventStreamMessage) -> JobEvent | None:
+def read_event(received: EventStreamMessage) -> JobEvent | None:
     """Convert a stream message; None if it is irrelevant: queued, leased, utilisation."""
-    message: EventMessage = told.message
+    message: EventMessage = received.message
     name = message.WhichOneof("events")
     kind = _KINDS.get(name or "")
     if name is None or kind is None:
         return None
     event = getattr(message, name)
-    if kind is Kind.CANCEL_ASKED and not event.requestor:
+    if kind is Kind.CANCEL_REQUESTED and not event.requestor:
         kind = Kind.SET_CANCELLED  # the scheduler cancels each job of a cancelled job set without a requestor
     if name == "failed" and event.retryable:
         kind = Kind.RETURNED
     return JobEvent(
-        id=told.id,
+        id=received.id,
         kind=kind,
         job=event.job_id,
         at=event.created.seconds + event.created.nanos / 1e9,

@@ -17,9 +17,9 @@ from cedana_sched_armada.ledger import OpenPreemption
 async def preempted_since(server: ArmadaClient, case: OpenPreemption) -> set[str]:
     """Return the jobs preempted with the case or after it."""
     found = {case.job}
-    async for heard in server.events(case.job_set, case.since, watch=False):
-        if heard.kind is Kind.PREEMPTED:
-            found.add(heard.job)
+    async for event in server.events(case.job_set, case.since, watch=False):
+        if event.kind is Kind.PREEMPTED:
+            found.add(event.job)
     return found
 
 
@@ -34,9 +34,9 @@ async def fetch_submissions_of_jobs(server: ArmadaClient, job_set: JobSet, jobs:
     missing = set(jobs) - found.keys()
     if missing:  # Armada's database lags, or was pruned
         async with aclosing(server.events(job_set, _position_before_submission(min(missing)), watch=False)) as events:
-            async for heard in events:
-                if heard.submitted is not None and heard.job in missing:
-                    found[heard.job] = heard.submitted
+            async for event in events:
+                if event.submitted is not None and event.job in missing:
+                    found[event.job] = event.submitted
                     if missing <= found.keys():
                         break
     if missing - found.keys():
@@ -49,9 +49,9 @@ async def gang_members(server: ArmadaClient, job_set: JobSet, gang: Gang, job: s
     """Return all jobs of the gang of `job`, which were submitted with it."""
     members: set[str] = set()
     async with aclosing(server.events(job_set, _position_before_submission(job), watch=False)) as events:
-        async for heard in events:
-            if heard.submitted is not None and gang_id(dict(heard.submitted.annotations)) == gang.id:
-                members.add(heard.job)
+        async for event in events:
+            if event.submitted is not None and gang_id(dict(event.submitted.annotations)) == gang.id:
+                members.add(event.job)
                 if len(members) == cardinality:
                     break
     return members

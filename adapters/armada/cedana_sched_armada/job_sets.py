@@ -31,7 +31,7 @@ LINGER_SECONDS = 600.0
 """Events of a job whose pod is gone may be this late."""
 SHORTEST_SECONDS = 60.0
 """A watch that ends sooner was not ended by our own timeout."""
-TOLD_AGAIN_SECONDS = 300.0
+PUBLISHED_AGAIN_SECONDS = 300.0
 """A watch failure is published on all pods of the job set; retries are far more frequent."""
 _LAST = {Kind.PREEMPTED, Kind.CANCELLED, Kind.OVER}
 
@@ -125,8 +125,8 @@ class JobSetWatcher:
             ArmadaError: they cannot be read now.
         """
         since = self._ledger.streams.get(job_set) or self._start_position(job_set)
-        async for heard in self._server.events(job_set, since, watch=False):
-            self._process_event(job_set, heard)
+        async for event in self._server.events(job_set, since, watch=False):
+            self._process_event(job_set, event)
 
     def start_or_stop_watch(self, job_set: JobSet) -> None:
         """Start or stop watching the job set."""
@@ -182,7 +182,7 @@ class JobSetWatcher:
         FAILURES.inc()
         kind, until = self._complained.get(job_set, (None, 0.0))
         if type(error) is not kind or self._clock() >= until:
-            self._complained[job_set] = type(error), self._clock() + TOLD_AGAIN_SECONDS
+            self._complained[job_set] = type(error), self._clock() + PUBLISHED_AGAIN_SECONDS
             self._on_watch_failed(self._pods.objects_of(job_set), error)
 
     async def _watch_once(self, job_set: JobSet) -> None:
@@ -190,8 +190,8 @@ class JobSetWatcher:
         begun_at = self._ledger.streams[job_set]
         begun = self._clock()
         try:
-            async for heard in self._server.events(job_set, begun_at, watch=True):
-                self._process_event(job_set, heard)
+            async for event in self._server.events(job_set, begun_at, watch=True):
+                self._process_event(job_set, event)
         except ArmadaError as error:
             if self._ledger.streams.get(job_set) == begun_at:
                 raise
@@ -200,20 +200,20 @@ class JobSetWatcher:
         if self._clock() - begun < SHORTEST_SECONDS:
             raise ArmadaUnavailableError(f"events of job set {job_set} ended", remedy="they are requested again")
 
-    def _process_event(self, job_set: JobSet, heard: JobEvent) -> None:
+    def _process_event(self, job_set: JobSet, event: JobEvent) -> None:
         """Process each event once, whichever call read it."""
-        if event_position_key(heard.id) <= event_position_key(self._ledger.streams.get(job_set, "")):
+        if event_position_key(event.id) <= event_position_key(self._ledger.streams.get(job_set, "")):
             return
-        while_away = job_set in self._resumed and heard.at < self._began_at
-        missed = while_away or heard.job in self._unended.get(job_set, {})
+        while_away = job_set in self._resumed and event.at < self._began_at
+        missed = while_away or event.job in self._unended.get(job_set, {})
         try:
-            self._on_event(job_set, heard, missed)
+            self._on_event(job_set, event, missed)
         except Exception:  # a defect triggered by one job must not make its event repeat forever
-            log.exception("event of Armada not taken in", job_set=job_set.name, job=heard.job, kind=heard.kind)
-        self._ledger.record_position(job_set, heard.id)
-        if heard.kind in _LAST:
-            self._on_job_ended(job_set, heard.job)
-        elif heard.kind is Kind.RUNNING:
+            log.exception("event of Armada not taken in", job_set=job_set.name, job=event.job, kind=event.kind)
+        self._ledger.record_position(job_set, event.id)
+        if event.kind in _LAST:
+            self._on_job_ended(job_set, event.job)
+        elif event.kind is Kind.RUNNING:
             self.start_or_stop_watch(job_set)
 
     def _start_position(self, job_set: JobSet) -> str:

@@ -48,7 +48,7 @@ class Effects(Protocol):
     def cancel_surplus_job(self, job_set: JobSet, job: str) -> None:
         """Cancel a job: another one already replaces the same job."""
 
-    def start_namespace_lookup(self, job_set: JobSet, heard: JobEvent) -> None:
+    def start_namespace_lookup(self, job_set: JobSet, event: JobEvent) -> None:
         """Look up the namespace of a preempted job's submission, and call `PreemptionTracker.on_namespace_found`."""
 
 
@@ -89,28 +89,28 @@ class PreemptionTracker:
         """By namespace: jobs and pod uids of unexplained deletions that wait because of `MOST_DOUBTS`."""
         ledger.on_doubt_over = self._open_waiting_case
 
-    def process_event(self, job_set: JobSet, heard: JobEvent, *, missed: bool) -> None:
+    def process_event(self, job_set: JobSet, event: JobEvent, *, missed: bool) -> None:
         """Process one event; `missed`: a pod of its job may have been here. Idempotent."""
-        match heard.kind:
+        match event.kind:
             case Kind.PREEMPTED:
-                self._on_job_preemption(job_set, heard, missed=missed)
-            case Kind.CANCEL_ASKED:
-                self._on_job_cancellation(heard.job, "the job was cancelled")
+                self._on_job_preemption(job_set, event, missed=missed)
+            case Kind.CANCEL_REQUESTED:
+                self._on_job_cancellation(event.job, "the job was cancelled")
             case Kind.SET_CANCELLED:
                 self._on_set_cancellation(job_set)
             case Kind.CANCELLED | Kind.OVER:
-                self._on_job_end(heard.job)
+                self._on_job_end(event.job)
             case Kind.RETURNED:
-                self._on_job_end(heard.job, heard.pod)
+                self._on_job_end(event.job, event.pod)
             case Kind.RUNNING:
-                self._record_pod_arrival(heard.job)  # here, or in another cluster, whose coordinator then tracks it
+                self._record_pod_arrival(event.job)  # here, or in another cluster, whose coordinator then tracks it
             case Kind.SUBMITTED:
-                self._on_job_submission(job_set, heard)
+                self._on_job_submission(job_set, event)
 
-    def on_namespace_found(self, job_set: JobSet, heard: JobEvent, namespace: str) -> None:
+    def on_namespace_found(self, job_set: JobSet, event: JobEvent, namespace: str) -> None:
         """Continue with the namespace of the preempted job's submission; pods elsewhere only claim to be its."""
-        if self._unseen.pop(heard.job, None) is not None:
-            self._on_job_preemption(job_set, heard, missed=False, namespaces=frozenset({namespace}))
+        if self._unseen.pop(event.job, None) is not None:
+            self._on_job_preemption(job_set, event, missed=False, namespaces=frozenset({namespace}))
 
     def _record_pod_arrival(self, job: str, namespace: str = "") -> None:
         """Record that a job has a pod in this namespace; empty: according to Armada."""
@@ -220,53 +220,53 @@ class PreemptionTracker:
             self._without_room.pop(namespace, None)
 
     def _on_job_preemption(
-        self, job_set: JobSet, heard: JobEvent, *, missed: bool, namespaces: frozenset[str] | None = None
+        self, job_set: JobSet, event: JobEvent, *, missed: bool, namespaces: frozenset[str] | None = None
     ) -> None:
         """Process a preemption. `namespaces`: where its pods may be; None: where pods are labelled with its run."""
         if not self._settings.opts_in(job_set.queue):
             return
         if namespaces is None:
-            namespaces = self._pods.namespaces_of(heard.job, heard.run)
+            namespaces = self._pods.namespaces_of(event.job, event.run)
         if len(namespaces) > 1:
-            self._remember_unseen_event(job_set, heard)
-            self._effects.start_namespace_lookup(job_set, heard)
+            self._remember_unseen_event(job_set, event)
+            self._effects.start_namespace_lookup(job_set, event)
             return
-        pods, gang = self._pods.pods_with_gang(heard.job, next(iter(namespaces), ""))
-        if (known := self._case_with(heard.job, pods, heard.run)) is not None:
+        pods, gang = self._pods.pods_with_gang(event.job, next(iter(namespaces), ""))
+        if (known := self._case_with(event.job, pods, event.run)) is not None:
             if known.doubtful:
-                self._ledger.put_case(replace(known, doubtful=False, at=heard.at))
+                self._ledger.put_case(replace(known, doubtful=False, at=event.at))
             return
-        members = self._build_members(heard, pods, missed=missed)
+        members = self._build_members(event, pods, missed=missed)
         if not members:
             if not pods:
-                self._remember_unseen_event(job_set, heard)
+                self._remember_unseen_event(job_set, event)
             return
         now = self._clock()
         case = OpenPreemption(
-            uid=f"{heard.job}@{heard.run}",
+            uid=f"{event.job}@{event.run}",
             job_set=job_set,
-            since=heard.id,
-            job=heard.job,
+            since=event.id,
+            job=event.job,
             members=tuple(members),
-            at=heard.at,
+            at=event.at,
             observed_at=now,
             not_after=now + self._settings.hold_seconds,
-            reason="Preempted" if heard.preemptor else "PreemptionRequested",
-            preemptor=heard.preemptor,
+            reason="Preempted" if event.preemptor else "PreemptionRequested",
+            preemptor=event.preemptor,
             gang=gang,
         )
-        log.info("preempted", preemption=case.uid, queue=job_set.queue, job_set=job_set.name, reason=heard.reason)
+        log.info("preempted", preemption=case.uid, queue=job_set.queue, job_set=job_set.name, reason=event.reason)
         self._open_case(case)
 
-    def _build_members(self, heard: JobEvent, pods: Collection[Pod], *, missed: bool) -> list[Member]:
+    def _build_members(self, event: JobEvent, pods: Collection[Pod], *, missed: bool) -> list[Member]:
         """Return members of a preempted job or gang: from pods, else from our resubmission, else as unseen."""
-        awaited = self._ledger.awaited.pop(heard.job, None)
+        awaited = self._ledger.awaited.pop(event.job, None)
         if pods:
             left = (pod for pod in pods if pod.status.phase != "Succeeded")
             return [member for member in map(member_from_pod, left) if member is not None]
         if awaited is not None:
-            return [Member(heard.job, heard.run, awaited.namespace, awaited.id, awaited.index)]
-        return [Member(heard.job, heard.run)] if missed else []
+            return [Member(event.job, event.run, awaited.namespace, awaited.id, awaited.index)]
+        return [Member(event.job, event.run)] if missed else []
 
     def _case_with(self, job: str, pods: Collection[Pod], run: str = "") -> OpenPreemption | None:
         """Return the open preemption of a job with one of these pods, or without a recorded pod.
@@ -283,8 +283,8 @@ class PreemptionTracker:
         cases = self._ledger.cases_with(job)
         return next((one for one in cases if job in one.others or any(map(is_about, one.members))), None)
 
-    def _remember_unseen_event(self, job_set: JobSet, heard: JobEvent) -> None:
-        self._unseen[heard.job] = job_set, heard
+    def _remember_unseen_event(self, job_set: JobSet, event: JobEvent) -> None:
+        self._unseen[event.job] = job_set, event
         _limit_entries(self._unseen)
 
     def _open_case(self, case: OpenPreemption) -> None:
@@ -344,27 +344,27 @@ class PreemptionTracker:
         for member in case.members:
             self._pods.release_job_pods(member.job, namespace=member.namespace)
 
-    def _on_job_submission(self, job_set: JobSet, heard: JobEvent) -> None:
+    def _on_job_submission(self, job_set: JobSet, event: JobEvent) -> None:
         """Record a successor of a preempted job; a second one for the same job is surplus."""
-        made = heard.submitted
+        made = event.submitted
         followed = predecessor_by_client_id(made.client_id) if made is not None else None
         if made is None or followed is None:
             return
         known = (one for one in self._ledger.cases_with(followed) if one.job_set == job_set)
         case = next((one for one in known if _has_job(one, followed, made.namespace)), None)
-        noted = case.successors.get(followed, heard.job) if case is not None else heard.job
+        noted = case.successors.get(followed, event.job) if case is not None else event.job
         first = self._successors.setdefault((job_set, made.client_id), noted)
         _limit_entries(self._successors)
-        if first != heard.job:
-            self._effects.cancel_surplus_job(job_set, heard.job)
+        if first != event.job:
+            self._effects.cancel_surplus_job(job_set, event.job)
             return
         if case is None or followed in case.successors:
             return
         member = next((one for one in case.members if one.job == followed), None)
         if member is not None:
             identifier = member.id or checkpoint_id_of(made)
-            self._ledger.awaited[heard.job] = AwaitedJob(job_set, made.namespace, identifier, member.index)
-        self._ledger.put_case(replace(case, successors={**case.successors, followed: heard.job}))
+            self._ledger.awaited[event.job] = AwaitedJob(job_set, made.namespace, identifier, member.index)
+        self._ledger.put_case(replace(case, successors={**case.successors, followed: event.job}))
 
 
 def _has_job(case: OpenPreemption, job: str, namespace: str) -> bool:

@@ -38,7 +38,7 @@ class RefusedResubmissions:
         self._sleep = sleep
         self._give_up_seconds = give_up_seconds
         self._since: dict[str, float] = {}
-        self._told_at: dict[str, float] = {}
+        self._published_at: dict[str, float] = {}
 
     async def back_off_or_give_up(self, case: OpenPreemption, error: ArmadaError) -> bool:
         """Record a failed attempt, and sleep before the next one: half the time since the first refusal, up to minutes.
@@ -61,10 +61,10 @@ class RefusedResubmissions:
     def forget_preemption(self, uid: str) -> None:
         """Drop a preemption that is no longer open."""
         self._since.pop(uid, None)
-        self._told_at.pop(uid, None)
+        self._published_at.pop(uid, None)
 
     def _publish_refusal(self, case: OpenPreemption, error: ArmadaError) -> None:
-        now, told_at = self._clock(), self._told_at.get(case.uid)
-        if told_at is None or now - told_at >= LONGEST_PAUSE_SECONDS:
-            self._told_at[case.uid] = now
+        now, published_at = self._clock(), self._published_at.get(case.uid)
+        if published_at is None or now - published_at >= LONGEST_PAUSE_SECONDS:
+            self._published_at[case.uid] = now
             self._publish(case, error)

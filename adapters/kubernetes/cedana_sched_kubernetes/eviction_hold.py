@@ -97,7 +97,7 @@ class EvictionHold:
     ) -> None:
         self._replica = replica
         self._marker = marker
-        self._told = eviction_request_tracker(clock)
+        self._requests = eviction_request_tracker(clock)
         self._calls_at_once = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def answer_eviction(self, request: Request) -> Answer:
@@ -209,10 +209,10 @@ class EvictionHold:
     def _answer(self, request: Request, pod: Object, cause: str, budget: str) -> Answer:
         metadata, is_dry = msgspec.convert(pod["metadata"], Metadata), _is_dry_run(request)
         mark, now = read_mark(metadata.annotations, names.DISRUPTION_REQUESTED), self._replica.now()
-        told = self._told.seconds_since_first(metadata.uid, remember=False)
+        requested_seconds = self._requests.seconds_since_first(metadata.uid, remember=False)
         holds = self._replica.preemptions.holds_of_pod(metadata.namespace, metadata.uid)
-        decision = decide(metadata.uid, mark, holds, now, told_seconds=told)
-        waited = max(told, mark.seconds_requested(now) if mark is not None else 0.0)
+        decision = decide(metadata.uid, mark, holds, now, requested_seconds=requested_seconds)
+        waited = max(requested_seconds, mark.seconds_requested(now) if mark is not None else 0.0)
         if decision.word == UNHELD and budget and self._waits_for_others(metadata.namespace, waited, now):
             decision = Decision(
                 NOT_HELD, f"Waits: of the pods of PodDisruptionBudget {budget}, cedana saves others first"
@@ -220,7 +220,7 @@ class EvictionHold:
         if decision.refused is None:
             return Answer(decision.word)
         if not is_dry and decision.word != KEPT:
-            self._told.seconds_since_first(metadata.uid)
+            self._requests.seconds_since_first(metadata.uid)
             self._marker.enqueue_mark(metadata, request.user_info.username, cause=cause, budget=budget)
         return Answer(decision.word, refusal=Refusal(429, "TooManyRequests", decision.refused, RETRY_SECONDS))
 

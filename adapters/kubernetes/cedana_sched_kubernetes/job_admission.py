@@ -16,7 +16,7 @@ from cedana_sched.kube.builtin_kinds import DISRUPTED
 from cedana_sched.kube.client import Object
 from cedana_sched.model.errors import UsageError
 from cedana_sched_webhooks.admission import Answer, Request
-from cedana_sched_webhooks.identity import asks_for_protection, is_without_id
+from cedana_sched_webhooks.identity import is_protection_requested, is_without_id
 
 IGNORE_RULE: Final[Object] = {"action": "Ignore", "onPodConditions": [{"type": DISRUPTED, "status": "True"}]}
 _NOT_OURS: Final = Answer("not-ours")
@@ -52,7 +52,7 @@ class JobAdmission:
         return Answer("ignores", patch=patch)
 
     def _is_protected(self, job: Object, template: Object, namespace: str) -> bool:
-        if asks_for_protection(template):
+        if is_protection_requested(template):
             return True
         return bool(template) and is_without_id(template) and self._is_protected_by_admin(job, namespace)
 

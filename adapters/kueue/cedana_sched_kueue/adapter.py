@@ -275,11 +275,11 @@ class KueueAdapter:
     async def _load_earlier_victims(self) -> None:
         """Load victims signalled before this run: other pods of the same object may still need a signal."""
         try:
-            told = await released_victims_by_signal(self._api, ADAPTER)
+            released = await released_victims_by_signal(self._api, ADAPTER)
         except ApiError as error:
             log.warning("earlier holds cannot be read: who comes late to one is not saved", error=error.message)
             return
-        for signal_uid, victims in told.items():
+        for signal_uid, victims in released.items():
             self._preemptions.record_earlier_signal(signal_uid, victims)
 
     async def _find_missed_cancellations(self) -> list[PreemptionCancelled]:

@@ -180,7 +180,7 @@ def _build_workload_status(
     workload: Workload, check: str, state: str, answer: Answer, message: str, now: datetime
 ) -> Object:
     metadata = workload.metadata
-    said = {
+    decided = {
         "name": check,
         "state": state,
         "lastTransitionTime": _format_time(now),
@@ -188,7 +188,7 @@ def _build_workload_status(
         "podSetUpdates": list(answer.pod_set_updates),
     }
     versioned = {"name": metadata.name, "namespace": metadata.namespace, "resourceVersion": metadata.resource_version}
-    return {"metadata": versioned, "status": {"admissionChecks": [said]}}
+    return {"metadata": versioned, "status": {"admissionChecks": [decided]}}
 
 
 def parameters_problem(parameters: ParametersReference | None, policies: Iterable[str]) -> tuple[str, str] | None:

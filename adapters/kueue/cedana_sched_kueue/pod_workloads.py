@@ -68,8 +68,8 @@ class PodWorkloads:
     def as_object(self, workload: Workload) -> ManagedObject:
         """Return the Workload as the object that Kueue stops; its release is what all running pods say alike."""
         running = [pod for pod in self.pods_of(workload) if is_running(pod)]
-        said = {pod.metadata.annotations.get(names.RELEASED_HOLD) for pod in running}
-        (release,) = said if len(said) == 1 else (None,)
+        releases = {pod.metadata.annotations.get(names.RELEASED_HOLD) for pod in running}
+        (release,) = releases if len(releases) == 1 else (None,)
         annotations = {} if release is None else {names.RELEASED_HOLD: release}
         metadata = msgspec.structs.replace(workload.metadata, annotations=annotations)
         return ManagedObject(metadata, suspended=not running, names_identity=True)

@@ -220,8 +220,8 @@ class EvictionDetector:
             return None
         uid, now = f"{target_uid}@{evicted.last_transition_time}", self._clock()
         reported = self._signaled_pod_uids(uid)
-        asking = (pod.metadata.uid for pod in self._list_pods_of(target) if is_prestop_waiting(pod, now))
-        first = min((pod_uid for pod_uid in asking if pod_uid not in reported), default=None)
+        waiting = (pod.metadata.uid for pod in self._list_pods_of(target) if is_prestop_waiting(pod, now))
+        first = min((pod_uid for pod_uid in waiting if pod_uid not in reported), default=None)
         if first is None:
             return None
         return Eviction(f"{uid}{_LATER}{first}" if reported else uid, workload, target)

@@ -255,10 +255,10 @@ def _noted_suspension(metadata: Object, now: datetime) -> str | None:
 
 def _note_of_suspension(metadata: Object, now: datetime) -> tuple[Object, ...]:
     """Return a patch that says when; rounded up, so that all earlier holds are from before."""
-    said = (now + timedelta(seconds=1)).strftime(_NOTED)
+    suspended_at = (now + timedelta(seconds=1)).strftime(_NOTED)
     if metadata.get("annotations") is None:
-        return ({"op": "add", "path": "/metadata/annotations", "value": {names.SUSPENDED_AT: said}},)
-    return ({"op": "add", "path": _annotation_path(names.SUSPENDED_AT), "value": said},)
+        return ({"op": "add", "path": "/metadata/annotations", "value": {names.SUSPENDED_AT: suspended_at}},)
+    return ({"op": "add", "path": _annotation_path(names.SUSPENDED_AT), "value": suspended_at},)
 
 
 def _annotation_path(key: str) -> str:

@@ -127,11 +127,11 @@ class VolcanoAdapter:
     def on_more_opted_in(self, sink: OptedInSink) -> None:
         """See `adapter.cluster_contract.OptingIn`."""
 
-        def heard(before: PartialObject | None, now: PartialObject | None) -> None:
+        def on_queue_change(before: PartialObject | None, now: PartialObject | None) -> None:
             if now is not None and is_protecting(now) and (before is None or not is_protecting(before)):
                 sink(None)
 
-        self._queues.subscribe(heard)
+        self._queues.subscribe(on_queue_change)
 
     def queue_policy(self, pod: Pod) -> str | None:
         """See `adapter.cluster_contract.QueuePolicies`."""

@@ -63,11 +63,11 @@ class Loss(msgspec.Struct, frozen=True):
 
     field: str
     value: str
-    says: str
+    effect: str
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.value} {self.says} ({self.remedy})"
+        return f"{self.field}: {self.value} {self.effect} ({self.remedy})"
 
 
 class Rewritten(msgspec.Struct, frozen=True):
@@ -184,32 +184,32 @@ def _losses_in_list(field: str, policies: Sequence[Policy], spec: Mapping[str, A
                 if counted is not None:
                     yield counted
             else:
-                says = f"is how an evicted pod ends, and {_COSTS[action]}"
-                yield Loss(where, value, says, "leave it out, or write action: SyncJob")
+                effect = f"is how an evicted pod ends, and {_COSTS[action]}"
+                yield Loss(where, value, effect, "leave it out, or write action: SyncJob")
 
 
 def _build_loss(where: str, event: str, action: str, spec: Mapping[str, Any]) -> Loss | None:
     value = f"{event}: {action}"
-    says = f"takes effect {_MOMENTS[event]}, and {_COSTS[action]}"
+    effect = f"takes effect {_MOMENTS[event]}, and {_COSTS[action]}"
     if event == "PodPending":
-        return Loss(where, value, says, "raise its timeout to the longest wait that you can bear")
+        return Loss(where, value, effect, "raise its timeout to the longest wait that you can bear")
     if event == "TaskCompleted":
-        return Loss(where, value, says, "have the program exit with another status on SIGTERM")
+        return Loss(where, value, effect, "have the program exit with another status on SIGTERM")
     if action == "RestartJob" and _is_gang(spec):
         return _retry_loss(where, value, spec)
     if action in _RESTARTS:
-        says += f", which counts towards maxRetry {_maximum_retries(spec)}"
+        effect += f", which counts towards maxRetry {_maximum_retries(spec)}"
     if event == "PodFailed":
         guards = ", ".join(f"{{exitCode: {code}, action: {NO_ACTION}}}" for code in EVICTED_EXIT_CODES)
-        return Loss(where, value, says, f"put {guards} before it")
-    return Loss(where, value, says, "leave it out: the pod is made again without it")
+        return Loss(where, value, effect, f"put {guards} before it")
+    return Loss(where, value, effect, "leave it out: the pod is made again without it")
 
 
 def _retry_loss(where: str, value: str, spec: Mapping[str, Any]) -> Loss | None:
     if _maximum_retries(spec) >= MANY_RETRIES:
         return None
-    says = f"counts every preemption of the gang, and the job fails for good after {_maximum_retries(spec)}"
-    return Loss(where, value, says, f"set spec.maxRetry to {MANY_RETRIES}")
+    effect = f"counts every preemption of the gang, and the job fails for good after {_maximum_retries(spec)}"
+    return Loss(where, value, effect, f"set spec.maxRetry to {MANY_RETRIES}")
 
 
 def _has_retry_loss(spec: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from cedana_sched.model.preemption import Verdict
 class Cancellations:
     """Cancellation."""
 
-    async def test_a_preemption_that_is_taken_back_is_told(self, stage: Stage) -> None:
+    async def test_a_cancelled_preemption_is_reported(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.CANCELLATION, stage.lacks)
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()

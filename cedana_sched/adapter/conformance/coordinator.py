@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 class Coordinator:
-    """Collects one adapter's reports in `heard`. Every signal is held on arrival."""
+    """Collects one adapter's reports in `received`. Every signal is held on arrival."""
 
     def __init__(self, stage: Stage, adapter: Adapter) -> None:
         self.stage = stage
         self.adapter = adapter
-        self.heard: list[Report] = []
+        self.received: list[Report] = []
         self._failure: Exception | None = None
         self._news = asyncio.Event()
 
@@ -86,11 +86,11 @@ class Coordinator:
 
     def preemptions(self, since: int = 0) -> set[str]:
         """Return the uids of all signals received; `since`: skip that many reports."""
-        return {report.signal.uid for report in self.heard[since:] if isinstance(report, Preempted)}
+        return {report.signal.uid for report in self.received[since:] if isinstance(report, Preempted)}
 
     def cancellations(self) -> set[str]:
         """Return the uids of cancelled signals."""
-        return {report.signal_uid for report in self.heard if isinstance(report, PreemptionCancelled)}
+        return {report.signal_uid for report in self.received if isinstance(report, PreemptionCancelled)}
 
     # -- releases
 
@@ -129,12 +129,12 @@ class Coordinator:
 
     async def interrupt_release_call(self, release: Release, turns: int) -> None:
         """Call the adapter's `release`, and cancel the call after `turns` event loop turns if it is unfinished."""
-        telling = asyncio.create_task(self.try_release_call(release), name="release that is cut off")
+        releasing = asyncio.create_task(self.try_release_call(release), name="release that is cut off")
         await yield_to_loop(turns)
-        telling.cancel()
-        await asyncio.wait({telling})
-        if not telling.cancelled():
-            telling.result()
+        releasing.cancel()
+        await asyncio.wait({releasing})
+        if not releasing.cancelled():
+            releasing.result()
 
     async def wait_until_evicted(self, victim: RunningWorkload) -> None:
         """Wait until the scheduler has evicted the workload."""
@@ -167,10 +167,10 @@ class Coordinator:
         async def look() -> T:
             seen = 0
             while True:
-                for report in self.heard[seen:]:
+                for report in self.received[seen:]:
                     if (found := matches(report)) is not None:
                         return found
-                seen = len(self.heard)
+                seen = len(self.received)
                 self._raise_failure()
                 self._news.clear()
                 await self._news.wait()
@@ -193,7 +193,7 @@ class Coordinator:
             if isinstance(self.adapter, HoldsEvictions):
                 await self.adapter.hold(report.signal)
             await self.stage.on_hold_created(report.signal)
-        self.heard.append(report)
+        self.received.append(report)
 
     def _raise_failure(self) -> None:
         if isinstance(self._failure, NonConformanceError):

@@ -68,7 +68,7 @@ class Holds:
             else:
                 await coordinator.check_still_running(victim, although="the verdict was to keep it running")
 
-    async def test_a_release_that_is_said_again_is_harmless(self, stage: Stage) -> None:
+    async def test_a_repeated_release_is_harmless(self, stage: Stage) -> None:
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
@@ -81,7 +81,7 @@ class Holds:
             reported = coordinator.preemptions()
             expect(reported == {signal.uid}, f"after its release the preemption was reported again, as {reported}")
 
-    async def test_a_release_of_what_nobody_knows_lets_nobody_go(self, stage: Stage) -> None:
+    async def test_a_release_of_an_unknown_signal_releases_nothing(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
@@ -92,7 +92,7 @@ class Holds:
             await coordinator.release(signal, Verdict.COMMITTED)
             await coordinator.wait_until_evicted(victim)
 
-    async def test_a_scheduler_that_cannot_be_told_is_told_later(self, stage: Stage) -> None:
+    async def test_a_scheduler_that_cannot_be_called_is_called_later(self, stage: Stage) -> None:
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
@@ -106,7 +106,7 @@ class Holds:
                 await coordinator.deliver_release(release)
             await coordinator.wait_until_evicted(victim)
 
-    async def test_the_schedulers_own_deadline_is_told(self, stage: Stage) -> None:
+    async def test_the_schedulers_own_deadline_is_reported(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.DEADLINE, stage.lacks)
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()

@@ -15,7 +15,7 @@ _TURNS_BEFORE_DEATH = (1, 4, 16)
 class Restarts:
     """Restart."""
 
-    async def test_what_is_pending_is_told_again_after_a_restart(self, stage: Stage) -> None:
+    async def test_what_is_pending_is_reported_again_after_a_restart(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
@@ -27,7 +27,7 @@ class Restarts:
             expect(set(victims_of(after)) == set(victims_of(before)), "after a restart it has other victims")
             await coordinator.check_still_running(victim, although="its adapter was away for a moment only")
 
-    async def test_what_is_pending_is_told_again_to_a_reader_that_comes_back(self, stage: Stage) -> None:
+    async def test_what_is_pending_is_reported_again_to_a_reader_that_comes_back(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)
         async with stage.adapter() as adapter:
             first, second = Coordinator(stage, adapter), Coordinator(stage, adapter)
@@ -39,7 +39,7 @@ class Restarts:
                 after = await second.wait_for_signal(victim)
             expect(after.uid == before.uid, f"to a consumer that restarts, {before.uid} is called {after.uid}")
 
-    async def test_what_happened_while_nobody_listened_is_told(self, stage: Stage) -> None:
+    async def test_what_happened_while_nobody_listened_is_reported(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.HOLD, stage.lacks)
         async with running_coordinator(stage):
             (victim,) = await stage.start()
@@ -60,8 +60,8 @@ class Restarts:
         await stage.finish(victim)
         async with running_coordinator(stage) as coordinator:
             await stage.wait_until_reported()
-            heard = [report.signal for report in coordinator.heard if isinstance(report, Preempted)]
-            reported = [one.uid for one in heard if victim.uid in victims_of(one)]
+            signals = [report.signal for report in coordinator.received if isinstance(report, Preempted)]
+            reported = [one.uid for one in signals if victim.uid in victims_of(one)]
             anew = set(reported) - {signal.uid}
             expect(
                 not anew, f"{victim} ended while there was no consumer, and after a restart was preempted again: {anew}"
@@ -96,7 +96,7 @@ class Restarts:
                 await coordinator.deliver_release(release)
                 await coordinator.check_final_eviction(victim)
 
-    async def test_what_is_over_is_not_told_after_a_restart(self, stage: Stage) -> None:
+    async def test_what_is_over_is_not_reported_after_a_restart(self, stage: Stage) -> None:
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)

@@ -11,7 +11,7 @@ from cedana_sched.model.preemption import AfterCommit, Verdict
 class Signals:
     """Signals, identity, pods without opt-in, duplicate and late notifications."""
 
-    async def test_a_preemption_is_told(self, stage: Stage) -> None:
+    async def test_a_preemption_is_reported(self, stage: Stage) -> None:
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)
@@ -61,7 +61,7 @@ class Signals:
             reported = coordinator.preemptions()
             expect(not reported, f"{stranger} is not opted in, and its preemption was reported: {reported}")
 
-    async def test_what_the_scheduler_says_twice_is_one_preemption(self, stage: Stage) -> None:
+    async def test_what_the_scheduler_decides_twice_is_one_preemption(self, stage: Stage) -> None:
         async with running_coordinator(stage) as coordinator:
             (victim,) = await stage.start()
             await stage.preempt(victim)

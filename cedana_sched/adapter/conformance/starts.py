@@ -11,12 +11,12 @@ from cedana_sched.adapter.contract import Ended, Starting
 class Starts:
     """Starting and Ended."""
 
-    async def test_a_start_is_told_with_its_identity(self, stage: Stage) -> None:
+    async def test_a_start_is_reported_with_its_identity(self, stage: Stage) -> None:
         async with running_coordinator(stage) as coordinator:
             (running,) = await stage.start(deadline_seconds=123.0)
             if SchedulerCapability.STARTS in stage.lacks:
                 await stage.wait_until_reported()
-                reported = [report for report in coordinator.heard if isinstance(report, Starting | Ended)]
+                reported = [report for report in coordinator.received if isinstance(report, Starting | Ended)]
                 expect(
                     not reported,
                     f"{SchedulerCapability.STARTS}: declared to be lacking, and this was reported: {reported}",
@@ -28,7 +28,7 @@ class Starts:
             seconds = start.policy.deadline_seconds
             expect(seconds == 123.0, f"its policy's deadline is {seconds:g} s, and should be 123 s")
 
-    async def test_a_start_that_waits_is_told_again_after_a_restart(self, stage: Stage) -> None:
+    async def test_a_start_that_waits_is_reported_again_after_a_restart(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.STARTS, stage.lacks)
         async with running_coordinator(stage) as coordinator:
             waiting = await stage.bind_workload()
@@ -36,7 +36,7 @@ class Starts:
         async with running_coordinator(stage) as coordinator:
             await coordinator.wait_for_start(waiting)
 
-    async def test_an_end_is_told(self, stage: Stage) -> None:
+    async def test_an_end_is_reported(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.STARTS, stage.lacks)
         async with running_coordinator(stage) as coordinator:
             (running,) = await stage.start()
@@ -44,7 +44,7 @@ class Starts:
             ended = await coordinator.wait_for_end(running)
             expect(bool(ended.why), "`why` is for people, and empty")
 
-    async def test_an_end_while_nobody_listened_is_told(self, stage: Stage) -> None:
+    async def test_an_end_while_nobody_listened_is_reported(self, stage: Stage) -> None:
         skip_unless_capable(SchedulerCapability.STARTS, stage.lacks)
         async with running_coordinator(stage) as coordinator:
             (running,) = await stage.start()
@@ -53,9 +53,10 @@ class Starts:
         async with running_coordinator(stage) as coordinator:
             await coordinator.wait_for_end(running)
 
-    async def test_who_is_not_opted_in_starts_and_ends_untold(self, stage: Stage) -> None:
+    async def test_who_is_not_opted_in_starts_and_ends_unreported(self, stage: Stage) -> None:
         async with running_coordinator(stage) as coordinator:
             (stranger,) = await stage.start(protected=False)
             await stage.finish(stranger)
             await stage.wait_until_reported()
-            expect(not coordinator.heard, f"{stranger} is not opted in, and this was reported: {coordinator.heard}")
+            reported = coordinator.received
+            expect(not reported, f"{stranger} is not opted in, and this was reported: {reported}")

@@ -84,7 +84,7 @@ def _examine_cluster(kubeconfig: Path | None, namespace: str | None) -> list[Fin
 def _findings_table(found: list[Finding]) -> Table:
     rows: list[tuple[str, ...]] = []
     for finding in found:
-        rows.append((finding.level, finding.check, replace_unprintable(finding.says)))
+        rows.append((finding.level, finding.check, replace_unprintable(finding.message)))
         if finding.remedy:
             rows.append(("", "", f"-> {replace_unprintable(finding.remedy)}"))
     return Table(("STATE", "CHECK", "FINDING"), rows)

@@ -19,8 +19,8 @@ def toolchain(*, prepare: bool) -> Iterator[Finding]:
 
     found = ensure_toolchain(try_again=True) if prepare else find_toolchain()
     if found is None:
-        says = "is not on this machine yet; the engine makes it at its first start (20 MB of Debian's packages)"
-        yield Finding("criu", Level.WARN, says, "make it now with 'cedana-sched doctor --prepare'")
+        message = "is not on this machine yet; the engine makes it at its first start (20 MB of Debian's packages)"
+        yield Finding("criu", Level.WARN, message, "make it now with 'cedana-sched doctor --prepare'")
         return
     for fact in check_features(found):
         yield _feature_finding(fact)
@@ -35,16 +35,16 @@ def check_package_origin(found: Toolchain) -> Finding:
         case Origin.PINNED:
             return Finding("criu", Level.OK, "made from the packages of Debian that this version pins by their digests")
         case Origin.MACHINE:
-            says = f"{SYSTEM_CRIU_VARIABLE} names {found.criu}: not made from the packages that this version pins"
-            return Finding("criu", Level.OK, says)
+            message = f"{SYSTEM_CRIU_VARIABLE} names {found.criu}: not made from the packages that this version pins"
+            return Finding("criu", Level.OK, message)
         case Origin.OLDER:
-            says = "made by another version; the engine makes its own at its next start, if it has not tried before"
-            return Finding("criu", Level.WARN, says, OLDER_REMEDY)
+            message = "made by another version; the engine makes its own at its next start, if it has not tried before"
+            return Finding("criu", Level.WARN, message, OLDER_REMEDY)
         case Origin.SERVED:
             folder = found.criu.parents[1]
-            says = "made from what Debian testing had, verified by Debian's signatures: the packages that this version "
+            message = "made from what Debian testing had, verified by Debian's signatures: the packages "
             return Finding(
-                "criu", Level.WARN, says + "pins could not be had",
+                "criu", Level.WARN, message + "that this version pins could not be had",
                 f"to try again, let this machine reach snapshot.debian.org, delete {folder} while no engine runs, "
                 "and run 'cedana-sched doctor --prepare'",
             )  # fmt: skip

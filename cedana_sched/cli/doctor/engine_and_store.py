@@ -41,8 +41,9 @@ def store(place: StoreOptions, session: CommandContext) -> Iterator[Finding]:
         return
     report = opened.check_storage()
     written, read = map(units.format_size, (report.write_bytes_per_second, report.read_bytes_per_second))
-    says = f"{report.place}: {written}/s in, {read}/s out, commits by {report.commit_protocol}"
+    message = f"{report.place}: {written}/s in, {read}/s out, commits by {report.commit_protocol}"
     if report.ranges:
-        yield Finding("store", Level.OK, says)
+        yield Finding("store", Level.OK, message)
     else:
-        yield Finding("store", Level.WARN, f"{says}, no range reads", "restores read whole packs: use another server")
+        remedy = "restores read whole packs: use another server"
+        yield Finding("store", Level.WARN, f"{message}, no range reads", remedy)

@@ -21,16 +21,16 @@ def gpus() -> Iterator[Finding]:
     """Check for GPUs, which this version cannot snapshot."""
     found = asyncio.run(find_gpus())
     if found.devices:
-        says = f"an NVIDIA GPU is here{_driver_versions_text(found)}; a job that uses it cannot be frozen by this "
+        message = f"an NVIDIA GPU is here{_driver_versions_text(found)}; a job that uses it cannot be frozen by this "
         yield Finding(
-            "gpu", Level.WARN, f"{says}version, and keeps running", "submit such jobs without a checkpoint id"
+            "gpu", Level.WARN, f"{message}version, and keeps running", "submit such jobs without a checkpoint id"
         )
         for gpu in found.devices:
             yield Finding("gpu", Level.OK, _gpu_text(gpu))
     if found.problem:
-        says = f"the GPUs of the NVIDIA driver cannot be named: {found.problem}"
+        message = f"the GPUs of the NVIDIA driver cannot be named: {found.problem}"
         yield Finding(
-            "gpu", Level.WARN, says, "see what nvidia-smi says; submit jobs with a GPU without a checkpoint id"
+            "gpu", Level.WARN, message, "see what nvidia-smi says; submit jobs with a GPU without a checkpoint id"
         )
     elif not found.devices:
         yield _no_gpu(found)
@@ -40,8 +40,8 @@ def _no_gpu(found: Gpus) -> Finding:
     if found.driver:
         return Finding("gpu", Level.OK, f"none; an NVIDIA driver is loaded{_driver_versions_text(found)}")
     if shutil.which("nvidia-smi"):
-        says = "nvidia-smi is installed, but the driver is not loaded (no /dev/nvidiactl)"
-        return Finding("gpu", Level.WARN, says, "load the driver, or ignore this on a machine without a GPU")
+        message = "nvidia-smi is installed, but the driver is not loaded (no /dev/nvidiactl)"
+        return Finding("gpu", Level.WARN, message, "load the driver, or ignore this on a machine without a GPU")
     return Finding("gpu", Level.OK, "none")
 
 
@@ -64,10 +64,10 @@ def disk(directory: Path) -> Iterator[Finding]:
     """Check free space for state, logs and staged snapshots; a staged snapshot is as large as the job's memory."""
     place = next(folder for folder in (directory, *directory.absolute().parents) if folder.exists())
     free, memory = shutil.disk_usage(place).free, psutil.virtual_memory().total
-    says = f"{units.format_size(free)} free at {place}; this machine has {units.format_size(memory)} of memory"
+    message = f"{units.format_size(free)} free at {place}; this machine has {units.format_size(memory)} of memory"
     if free < SCARCE_BYTES:
-        yield Finding("disk", Level.FAIL, says, "make room, or choose another --state-dir")
+        yield Finding("disk", Level.FAIL, message, "make room, or choose another --state-dir")
     elif free < memory:
-        yield Finding("disk", Level.WARN, says, "a job as large as the memory would not fit when it is restored")
+        yield Finding("disk", Level.WARN, message, "a job as large as the memory would not fit when it is restored")
     else:
-        yield Finding("disk", Level.OK, says)
+        yield Finding("disk", Level.OK, message)

@@ -43,15 +43,15 @@ def kernel() -> Iterator[Finding]:
     release = platform.release()
     match = re.match(r"(\d+)\.(\d+)", release)
     version = (int(match[1]), int(match[2])) if match else (0, 0)
-    says = f"Linux {release} on {platform.machine()}"
+    message = f"Linux {release} on {platform.machine()}"
     if version < OLDEST_KERNEL:
         oldest = ".".join(str(part) for part in OLDEST_KERNEL)
-        yield Finding("kernel", Level.FAIL, f"{says} is too old", f"use Linux {oldest} or newer")
+        yield Finding("kernel", Level.FAIL, f"{message} is too old", f"use Linux {oldest} or newer")
     elif not Path("/proc/self/map_files").exists():
         remedy = "use a kernel built with CONFIG_CHECKPOINT_RESTORE, as all distributions' are"
-        yield Finding("kernel", Level.FAIL, f"{says} was built without CONFIG_CHECKPOINT_RESTORE", remedy)
+        yield Finding("kernel", Level.FAIL, f"{message} was built without CONFIG_CHECKPOINT_RESTORE", remedy)
     else:
-        yield Finding("kernel", Level.OK, says)
+        yield Finding("kernel", Level.OK, message)
 
 
 def capabilities(status: str | None = None) -> Iterator[Finding]:
@@ -78,8 +78,8 @@ def namespaces() -> Iterator[Finding]:
     if tried.returncode == 0:
         yield Finding("namespaces", Level.OK, f"jobs get their own {', '.join(_NAMESPACES)} namespaces")
     else:
-        said = tried.stderr.strip() or f"exit code {tried.returncode}"
-        yield Finding("namespaces", Level.FAIL, f"a job cannot get its own: {said}", "run as root, not in a container")
+        cause = tried.stderr.strip() or f"exit code {tried.returncode}"
+        yield Finding("namespaces", Level.FAIL, f"a job cannot get its own: {cause}", "run as root, not in a container")
 
 
 def control_groups() -> Iterator[Finding]:
@@ -94,9 +94,9 @@ def control_groups() -> Iterator[Finding]:
         version = "v1"
     wanted = ("cpu", "memory", "pids")
     present = [name for name in wanted if name in names]
-    says = f"{version}, jobs can be frozen; limits: {', '.join(present) or 'none'}"
+    message = f"{version}, jobs can be frozen; limits: {', '.join(present) or 'none'}"
     if absent := [name for name in wanted if name not in names]:
         remedy = f"enable the controller of {', '.join(absent)}, or jobs can use more than they request"
-        yield Finding("cgroups", Level.WARN, says, remedy)
+        yield Finding("cgroups", Level.WARN, message, remedy)
     else:
-        yield Finding("cgroups", Level.OK, says)
+        yield Finding("cgroups", Level.OK, message)

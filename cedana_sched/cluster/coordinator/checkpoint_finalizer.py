@@ -90,7 +90,7 @@ class CheckpointFinalizer:
         await self._removers.synced.wait()
         async with asyncio.TaskGroup() as group:
 
-            def heard(before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
+            def on_checkpoint_change(before: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
                 if (known := now or before) is None:
                     return
                 key = known.metadata.namespace, known.metadata.name
@@ -100,15 +100,15 @@ class CheckpointFinalizer:
                     self._wakes[key] = asyncio.Event()
                     group.create_task(self._reconcile_checkpoint(key), name=f"purge of {'/'.join(key)}")
 
-            self._checkpoints.subscribe(heard)
+            self._checkpoints.subscribe(on_checkpoint_change)
             self._in_use.subscribe(self._wake_all)
             self._removers.subscribe(self._wake_all)
             try:
                 for checkpoint in self._checkpoints:
-                    heard(None, checkpoint)
+                    on_checkpoint_change(None, checkpoint)
                 await asyncio.Event().wait()
             finally:
-                self._checkpoints.unsubscribe(heard)
+                self._checkpoints.unsubscribe(on_checkpoint_change)
                 self._in_use.unsubscribe(self._wake_all)
                 self._removers.close()
 

@@ -44,27 +44,27 @@ class EventPublisher:
         for involved in self._involved_objects(event):
             self._events.record_event(ObjectEvent(involved, event.kind, event.text, event.severity is Severity.WARNING))
 
-    def _involved_objects(self, tell: PublishEvent) -> list[dict[str, str]]:
+    def _involved_objects(self, event: PublishEvent) -> list[dict[str, str]]:
         """Include the controller, because users run `kubectl describe job`.
 
         An eviction of single pods, as Volcano's and Armada's are, has no other object: its failures are published on
         the pods.
         """
         involved = []
-        if tell.severity is Severity.WARNING:
-            involved += [PODS.reference(one.name, one.namespace, one.uid) for one in tell.victims[:MOST_VICTIMS]]
-        owner = held_reference(tell.held) if tell.held is not None else self._controller_reference_of(tell)
+        if event.severity is Severity.WARNING:
+            involved += [PODS.reference(one.name, one.namespace, one.uid) for one in event.victims[:MOST_VICTIMS]]
+        owner = held_reference(event.held) if event.held is not None else self._controller_reference_of(event)
         if owner is not None:
             involved.append(owner)
-        if (pod := tell.workload) is not None:
+        if (pod := event.workload) is not None:
             involved.append(PODS.reference(pod.name, pod.namespace, pod.uid))
         return involved
 
-    def _controller_reference_of(self, tell: PublishEvent) -> dict[str, str] | None:
+    def _controller_reference_of(self, event: PublishEvent) -> dict[str, str] | None:
         """Return a reference to the pod's controller, such as its Job."""
-        if tell.workload is None:
+        if event.workload is None:
             return None
-        pod = self._pods.get(tell.workload.name, tell.workload.namespace)
-        if pod is None or pod.metadata.uid != tell.workload.uid:
+        pod = self._pods.get(event.workload.name, event.workload.namespace)
+        if pod is None or pod.metadata.uid != event.workload.uid:
             return None
         return owner_reference(pod.metadata)

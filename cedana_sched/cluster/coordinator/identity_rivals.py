@@ -75,8 +75,8 @@ class Rivals:
 
     def _refusal_reason(self, pod: Pod) -> str | None:
         """Return why the pod must not be saved."""
-        if (said := pod.metadata.annotations.get(names.NOT_PROTECTED)) is not None:
-            return said[:LONGEST_REASON]
+        if (reason := pod.metadata.annotations.get(names.NOT_PROTECTED)) is not None:
+            return reason[:LONGEST_REASON]
         first = self._earlier_live_rival(pod)
         if first is None or self._is_saved(first):
             return None

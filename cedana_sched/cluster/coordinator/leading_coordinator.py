@@ -304,10 +304,10 @@ class LeadingCoordinator:
 
 
 def _report_unreadable_if_served(
-    served: ServedNamespaces, told: UnreadableSink, resource: Resource, one: Unreadable
+    served: ServedNamespaces, sink: UnreadableSink, resource: Resource, one: Unreadable
 ) -> None:
     if served.includes(one.metadata.namespace):
-        told(resource, one)
+        sink(resource, one)
 
 
 def _create_scoped_probe(configuration: CredentialsConfiguration | None) -> ScopedConditionProbe:

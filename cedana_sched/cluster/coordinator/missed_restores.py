@@ -22,7 +22,7 @@ from cedana_sched.model.objects import names
 
 LATE_SECONDS = 600.0
 """An earlier leader has published pods created before that."""
-_SAID_ELSEWHERE = frozenset({names.RESTORE_IDENTITY, names.NOT_PROTECTED, names.MISSED_BY_WEBHOOK})
+_PUBLISHED_ELSEWHERE = frozenset({names.RESTORE_IDENTITY, names.NOT_PROTECTED, names.MISSED_BY_WEBHOOK})
 
 
 class MissedRestores:
@@ -63,7 +63,7 @@ class MissedRestores:
         if now is None or now.finished or not now.spec.node_name or (before is not None and before.spec.node_name):
             return
         annotations, identity = now.metadata.annotations, find_identity(now)
-        if identity is None or not _SAID_ELSEWHERE.isdisjoint(annotations):
+        if identity is None or not _PUBLISHED_ELSEWHERE.isdisjoint(annotations):
             return
         if not is_recent_pod(now.metadata, self._now()):
             return

@@ -61,9 +61,9 @@ class NamespaceUidCheck:
             OfAnotherNamespaceError: it has another uid, or does not exist.
             ApiError: the API server cannot answer now.
         """
-        asked = self._clock()
+        called_at = self._clock()
         known = self._known.get((name, uid))
-        if not uid or (known is not None and asked - known < CURRENT_SECONDS):
+        if not uid or (known is not None and called_at - known < CURRENT_SECONDS):
             return
         found = await self._api.find(NAMESPACES, name, into=PartialObject)
         if found is None or found.metadata.uid != uid:
@@ -71,7 +71,7 @@ class NamespaceUidCheck:
             raise OfAnotherNamespaceError(name, uid, found.metadata.uid if found is not None else "")
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[name, uid] = asked
+        self._known[name, uid] = called_at
 
     async def with_current_uid(self, record: Record, namespace: str, workloads: Sequence[WorkloadRef]) -> Record:
         """Return the record, with its namespace uid corrected if the record's own pods are in another namespace.

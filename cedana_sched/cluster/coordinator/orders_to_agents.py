@@ -215,8 +215,8 @@ class ObjectAgents:
     def _shorten_and_log(self, outcome: Outcome, of: Metadata) -> Outcome:
         kept = truncate_outcome_texts(outcome)
         if kept != outcome:
-            said = repr(outcome)[:_LONGEST_LOGGED]
-            log.warning("long answer cut", namespace=of.namespace, object=of.name, answer=said)
+            text = repr(outcome)[:_LONGEST_LOGGED]
+            log.warning("long answer cut", namespace=of.namespace, object=of.name, answer=text)
         return kept
 
     def repeat_order(self, node: str, order: Order) -> None:

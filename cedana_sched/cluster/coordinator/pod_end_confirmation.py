@@ -49,7 +49,7 @@ class _Absent:
     """Why it may still run, as logged last."""
     timer: asyncio.TimerHandle | None = None
 
-    def log_objection(self, why: str) -> None:
+    def log_blocker(self, why: str) -> None:
         """Log why the pod may still run, once."""
         if why != self.why:
             self.why = why
@@ -146,18 +146,18 @@ class PodEndConfirmation:
         if absent is None or fencing is None:
             return
         absent.cancel_timer()
-        objection = fencing.objection_to_end(workload)
-        if objection is None and await self._confirm_node(workload, fencing):
+        blocker = fencing.blocker_of(workload)
+        if blocker is None and await self._confirm_node(workload, fencing):
             is_lost = not fencing.has_finished(workload) and fencing.is_node_gone(workload.node)
             self._report_end(Ended(workload.uid, absent.what, lost_with_node=is_lost))
         elif not self._alive.has_dependent_record(workload.uid):
             self._absent.pop(workload.uid, None)
-        elif objection is None:
+        elif blocker is None:
             absent.timer = self._look_again_in(LOOK_AGAIN_SECONDS, workload)
         else:
-            absent.log_objection(objection.why)
-            if objection.until is not None:
-                absent.timer = self._look_again_in(objection.until - self._now(), workload)
+            absent.log_blocker(blocker.why)
+            if blocker.until is not None:
+                absent.timer = self._look_again_in(blocker.until - self._now(), workload)
 
     async def _confirm_node(self, workload: WorkloadRef, fencing: PodFencing) -> bool:
         """Return False if the pod's end follows from its node, and the cache of nodes is late."""

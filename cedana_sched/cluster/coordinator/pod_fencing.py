@@ -45,7 +45,7 @@ _STOPPED: Final = frozenset({CheckpointStep.COMMITTED, CheckpointStep.KILLING, C
 _COMPLETING: Final = _STOPPED - {CheckpointStep.READY}
 
 
-class Objection(msgspec.Struct, frozen=True):
+class FencingBlocker(msgspec.Struct, frozen=True):
     """Why a pod that the API server lacks may still run."""
 
     why: str
@@ -57,7 +57,7 @@ class Objection(msgspec.Struct, frozen=True):
 class Predecessor(msgspec.Struct, frozen=True):
     """The pod that ran an identity before, as far as it concerns the next one."""
 
-    objection: str | None = None
+    blocker: str | None = None
     """Why it may still run, and the remedy; None if it does not."""
     loss: str | None = None
     """How it was lost with its node; None if it was not, or has executed nothing after its snapshot."""
@@ -111,7 +111,7 @@ class PodFencing:
         """Whether the pod was seen with a terminal phase, or was never bound to a node."""
         return not workload.node or self._ends.has_finished(workload.namespace, workload.uid)
 
-    def objection_to_end(self, workload: WorkloadRef) -> Objection | None:
+    def blocker_of(self, workload: WorkloadRef) -> FencingBlocker | None:
         """Return why a pod that the API server lacks may still run; None once it has ended."""
         node = self._nodes.get(workload.node)
         if self.has_finished(workload) or node is None or node.is_out_of_service:
@@ -119,7 +119,7 @@ class PodFencing:
         what = f"{workload.name} was deleted, and may still run on node {workload.node}"
         ready_since = _ready_since(node)
         if ready_since is None:
-            return Objection(
+            return FencingBlocker(
                 f"{what}, which is not ready: it ends when the node is ready again, when its object is deleted, or when"
                 f" it has the taint {OUT_OF_SERVICE} (set it if the machine is off for certain)"
             )
@@ -127,7 +127,7 @@ class PodFencing:
         until = max(gone.at, ready_since) + gone.grace_seconds + KUBELET_SECONDS
         if until <= self._now():
             return None
-        return Objection(f"{what}, whose kubelet has not confirmed its end: counted as ended in time", until)
+        return FencingBlocker(f"{what}, whose kubelet has not confirmed its end: counted as ended in time", until)
 
     def _raised_grace_of(self, uid: str) -> float:
         """Return the grace that the webhook gives a pod of this policy; its author may have written a longer one."""
@@ -147,7 +147,7 @@ class PodFencing:
         others = (one for one in self._of_identity.objects_of(identity) if one.metadata.uid != pod.metadata.uid)
         ending = min(filter(self._is_ending, others), key=lambda one: one.metadata.uid, default=None)
         if ending is not None:  # always the same one: each change is reported
-            return Predecessor(self._objection_to_ending(ending))
+            return Predecessor(self._describe_ending(ending))
         namespace_uid = pod.metadata.annotations.get(names.NAMESPACE_UID, "")
         snapshot = self._checkpoints.newest_ready_checkpoint_of(identity, namespace_uid)
         restore = self._last_run_restore(identity, namespace_uid)
@@ -158,7 +158,7 @@ class PodFencing:
         else:
             return Predecessor()
         if before.loss is not None and self._is_being_saved(identity, uid):
-            before = Predecessor(before.objection or "the checkpoint of the earlier pod is being completed")
+            before = Predecessor(before.blocker or "the checkpoint of the earlier pod is being completed")
         return replace(before, saved=_last_saved(snapshot))
 
     def _is_ending(self, pod: Pod) -> bool:
@@ -187,7 +187,7 @@ class PodFencing:
             for one in self._checkpoints.of_identity.objects_of(identity)
         )
 
-    def _objection_to_ending(self, pod: Pod) -> str:
+    def _describe_ending(self, pod: Pod) -> str:
         what = f"{pod.metadata.name} is being deleted, and may still run on node {pod.spec.node_name}"
         node = self._nodes.get(pod.spec.node_name)
         if node is not None and _ready_since(node) is None:
@@ -217,8 +217,8 @@ class PodFencing:
             return Predecessor(loss=f"node {workload.node} was lost with {workload.name}" if is_lost else None)
         if self._ends.is_shown(workload.uid) and not self.has_finished(workload):
             return Predecessor()
-        objection = self.objection_to_end(workload)
-        return Predecessor(objection.why if objection is not None else f"the end of {workload.name} is being recorded")
+        blocker = self.blocker_of(workload)
+        return Predecessor(blocker.why if blocker is not None else f"the end of {workload.name} is being recorded")
 
     def _saved_predecessor(self, identity: Identity, snapshot: KnownCheckpoint, pod: Pod) -> Predecessor:
         ref = snapshot.spec.pod_ref
@@ -230,8 +230,8 @@ class PodFencing:
         loss = f"node {ref.node_name} was lost with {name}" if is_lost else None
         if self._ends.is_shown(ref.uid):
             return Predecessor(loss=loss)
-        objection = self.objection_to_end(WorkloadRef(ref.uid, identity.namespace, name, ref.node_name))
-        return Predecessor(objection.why if objection is not None else None, loss)
+        blocker = self.blocker_of(WorkloadRef(ref.uid, identity.namespace, name, ref.node_name))
+        return Predecessor(blocker.why if blocker is not None else None, loss)
 
 
 def has_node_gone(node: Node | None, since: float | None = None) -> bool:

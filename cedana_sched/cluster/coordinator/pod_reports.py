@@ -111,7 +111,7 @@ class PodReports:
         await self._checkpoints.synced.wait()
         with self._readers.subscribed_queue() as queue:
 
-            def heard(before: Pod | None, now: Pod | None) -> None:
+            def on_pod_change(before: Pod | None, now: Pod | None) -> None:
                 if before is not None and (now is None or before.metadata.uid != now.metadata.uid):
                     repetitions.cancel(before.metadata.uid)
                 for report in self._reports_of_change(before, now):
@@ -122,25 +122,25 @@ class PodReports:
             def report_again(waiting: WorkloadRef) -> None:
                 pod = self._cluster.pods.get(waiting.name, waiting.namespace)
                 if pod is not None and pod.metadata.uid == waiting.uid:
-                    heard(None, pod)
+                    on_pod_change(None, pod)
 
             def replaced_by(namespace: str, name: str) -> None:
-                heard(None, self._cluster.pods.get(name, namespace))
+                on_pod_change(None, self._cluster.pods.get(name, namespace))
 
             repetitions = _Repetitions(report_again)
-            self._cluster.pods.subscribe(heard)
+            self._cluster.pods.subscribe(on_pod_change)
             self._incarnations.subscribe(replaced_by)
             self._alive.subscribe(self._enqueue_if_uncached)
             try:
                 for pod in self._cluster.pods:
-                    heard(None, pod)
+                    on_pod_change(None, pod)
                 for workload in tuple(self._alive.workloads()):
                     self._enqueue_if_uncached(workload)
                 while True:
                     yield await queue.get()
             finally:
                 repetitions.cancel_all()
-                self._cluster.pods.unsubscribe(heard)
+                self._cluster.pods.unsubscribe(on_pod_change)
                 self._incarnations.unsubscribe(replaced_by)
                 self._alive.unsubscribe(self._enqueue_if_uncached)
 
@@ -196,7 +196,7 @@ class PodReports:
             incarnation=self._incarnations.latest_incarnation_of(pod.metadata.uid),
             newest_snapshot=self._newest_snapshot_of(identity),
             refused=refused,
-            predecessor=before.objection,
+            predecessor=before.blocker,
             ran_on=self._checkpoints.snapshots_run_on(identity, workload.namespace_uid),
             loss=before.loss,
             saved=before.saved,

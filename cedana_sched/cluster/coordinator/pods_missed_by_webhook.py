@@ -50,8 +50,8 @@ from cedana_sched.model.pod_indexing import REVISION
 from cedana_sched.model.preemption import HeldObject, WorkloadRef
 from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched_webhooks.admission_types import MIRROR
-from cedana_sched_webhooks.identity import Replica, asks_for_protection, replica_of
-from cedana_sched_webhooks.pod_mutations import LONGEST_REASON, SAID_LATER
+from cedana_sched_webhooks.identity import Replica, is_protection_requested, replica_of
+from cedana_sched_webhooks.pod_mutations import LONGEST_REASON, WRITTEN_LATER
 from cedana_sched_webhooks.replica_numbers import ReplicaNumbers
 
 log = structlog.get_logger(__name__)
@@ -217,7 +217,7 @@ class PodsMissedByWebhook:
     def _annotations_from_queue(self, body: Object) -> dict[str, str] | None:
         """Return the annotations from its queue; None if nothing requests protection."""
         given = next(filter(None, (dict(scheduler.opt_in_annotations(body)) for scheduler in self._queues)), {})
-        if asks_for_protection(body):
+        if is_protection_requested(body):
             return {key: value for key, value in given.items() if key not in {names.ID, names.DERIVED_ID}}
         return given if names.ID in given else None
 
@@ -231,11 +231,11 @@ class PodsMissedByWebhook:
             return
         annotations: dict[str, str | None] = {names.NOT_PROTECTED: problem[:LONGEST_REASON]}
         if replica is not None:
-            told = {names.ID: replica.id, names.INDEX: str(replica.index), names.MISSED_BY_WEBHOOK: "true"}
+            marks = {names.ID: replica.id, names.INDEX: str(replica.index), names.MISSED_BY_WEBHOOK: "true"}
             if (policy := self._policy_of(annotated)) is not None:
-                told[names.POLICY] = policy
-            forged = {key: None for key in SAID_LATER if key in pod.metadata.annotations}
-            annotations = {**forged, **{key: annotated[key] for key in given}, **told}
+                marks[names.POLICY] = policy
+            forged = {key: None for key in WRITTEN_LATER if key in pod.metadata.annotations}
+            annotations = {**forged, **{key: annotated[key] for key in given}, **marks}
         labels = {names.PROTECTED: "true" if replica else "false"}
         patch: Object = {"metadata": {"labels": labels, "annotations": annotations}}
         if replica is None:  # the informer of refused pods publishes it

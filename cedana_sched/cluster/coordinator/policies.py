@@ -87,19 +87,19 @@ class ClusterPolicies:
 
     def policy_of_pod(self, pod: Pod) -> CheckpointPolicy:
         """See `adapter.cluster_contract.Policies`."""
-        said, namespace = pod.metadata.annotations, pod.metadata.namespace
+        annotations, namespace = pod.metadata.annotations, pod.metadata.namespace
         of_queues = {name for queue_policy in self._queue_policies if (name := queue_policy(pod))}
-        at_creation = said.get(names.QUEUE_POLICY)
+        at_creation = annotations.get(names.QUEUE_POLICY)
         if of_queues <= {at_creation}:
-            return self.policy_named(self.chosen_policy_of(said), namespace)
-        own = said.get(names.POLICY, "")
+            return self.policy_named(self.chosen_policy_of(annotations), namespace)
+        own = annotations.get(names.POLICY, "")
         if own == at_creation:  # the queue's policy at creation, not the pod's own choice
             own = ""
-        said_now = [{names.POLICY: own, names.QUEUE_POLICY: of_queue} for of_queue in sorted(of_queues)]
+        in_effect = [{names.POLICY: own, names.QUEUE_POLICY: of_queue} for of_queue in sorted(of_queues)]
         if at_creation and self._informer.get(at_creation) is not None:
-            said_now.append(said)
+            in_effect.append(annotations)
         # a tenant may have written any of them: a scheduler's object, or the annotation at creation
-        return reduce(restrict_policy, (self.policy_named(self.chosen_policy_of(one), namespace) for one in said_now))
+        return reduce(restrict_policy, (self.policy_named(self.chosen_policy_of(one), namespace) for one in in_effect))
 
     def chosen_policy_of(self, annotations: Mapping[str, str]) -> str | None:
         """Return the policy name for a pod with these annotations that no webhook mutated; None: none is named."""

@@ -25,8 +25,8 @@ _STATUS_FIELDS = {
 
 def status_patch(record: Record, order: Order | None, order_number: int) -> Object:
     """Return the patch; a merge patch keeps omitted fields, so fields without a value are null."""
-    said, fields = status_of(record), _STATUS_FIELDS[resource_of(record).kind]
-    status = {name: said.get(name) for name in fields}
+    complete, fields = status_of(record), _STATUS_FIELDS[resource_of(record).kind]
+    status = {name: complete.get(name) for name in fields}
     if order is not None:
         status["order"] = encode_numbered_order(order_number, order)
     return status

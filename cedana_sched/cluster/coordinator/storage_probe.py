@@ -68,7 +68,7 @@ class StorageProbe:
         """Probe each storage when it appears or changes, then every `PROBE_SECONDS`, forever."""
         async with asyncio.TaskGroup() as group:
 
-            def heard(before: CachedStorage | None, now: CachedStorage | None) -> None:
+            def on_storage_change(before: CachedStorage | None, now: CachedStorage | None) -> None:
                 known = now or before
                 if known is None or (before and now and before.metadata.generation == now.metadata.generation):
                     return
@@ -78,7 +78,7 @@ class StorageProbe:
                     name = now.metadata.name
                     self._probes[name] = group.create_task(self._keep_trying(now), name=f"probe of {name}")
 
-            self._informer.subscribe(heard)
+            self._informer.subscribe(on_storage_change)
             await self._informer.run()
 
     async def _keep_trying(self, storage: CachedStorage) -> None:

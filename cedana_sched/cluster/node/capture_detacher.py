@@ -170,7 +170,7 @@ async def _run_on_host(first: int, script: str, *words: str) -> str | None:
     command = (*enter, "sh", "-c", script, "shelter", *words)
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
-        _, said = await process.communicate()
+        _, output = await process.communicate()
     except OSError as error:
         return str(error)
-    return said.decode(errors="replace").strip() if process.returncode else None
+    return output.decode(errors="replace").strip() if process.returncode else None

@@ -45,14 +45,14 @@ class GarbageCollector:
         """Collect until cancelled."""
         async with asyncio.TaskGroup() as group:
 
-            def heard(_before: CollectionTurns | None, now: CollectionTurns | None) -> None:
+            def on_turns_change(_before: CollectionTurns | None, now: CollectionTurns | None) -> None:
                 standing = now.unexpired_turns(SERVER_TIME.seconds()) if now is not None else ()
                 ours = {one for one in standing if one.node == self._node}
                 for turn in ours - self._taken:
                     group.create_task(self._collect(turn), name=f"garbage of {turn.namespace}")
                 self._taken = ours
 
-            self._informer.subscribe(heard)
+            self._informer.subscribe(on_turns_change)
             await self._informer.run()
 
     async def _collect(self, turn: CollectionTurn) -> None:

@@ -31,12 +31,12 @@ def own_grace_seconds(pod: Pod) -> float | None:
     has ended the pod already.
     """
     written = pod.metadata.annotations.get(names.ORIGINAL_GRACE_PERIOD, "")
-    asked, raised = pod.metadata.deletion_grace_period_seconds, pod.spec.termination_grace_period_seconds
-    if asked == 0 or not (written.isascii() and written.isdecimal()):
+    requested, raised = pod.metadata.deletion_grace_period_seconds, pod.spec.termination_grace_period_seconds
+    if requested == 0 or not (written.isascii() and written.isdecimal()):
         return None
-    if asked is None or asked == raised:
+    if requested is None or requested == raised:
         return float(written) if raised is None else min(float(written), float(raised))  # never lowered
-    return float(asked)
+    return float(requested)
 
 
 def longest_grace_seconds(pod: Pod, container: str) -> float | None:

@@ -38,7 +38,7 @@ class KubeletThresholds:
 
     def __init__(self, folder: Path, proc: Path = Path("/proc")) -> None:
         self._configuration = KubeletConfigurationReader(folder, proc)
-        self._said: str | None = None
+        self._logged: str | None = None
 
     def read_reserve(self) -> Reserve:
         """Read the reserve again; blocks for some milliseconds."""
@@ -51,8 +51,8 @@ class KubeletThresholds:
         return found
 
     def _log_if_changed(self, line: str) -> None:
-        if line != self._said:
-            self._said = line
+        if line != self._logged:
+            self._logged = line
             log.info(line)
 
     def _thresholds(self) -> list[Mapping[str, str]]:

@@ -202,9 +202,9 @@ class NodePods:
         """Return whether the pod's end may be a shutdown of the node, or a preemption, that is not reported yet."""
         if self._shutdown is not None and self._shutdown.is_in_progress():
             return True
-        asks = pod.metadata.annotations.get(names.CONFIRM_DELETION)
-        is_asking = asks == names.CONFIRM_ALWAYS or (asks == names.CONFIRM_IF_EVICTED and pod.is_evicted)
-        return is_asking and await self.is_deleted(pod)
+        when = pod.metadata.annotations.get(names.CONFIRM_DELETION)
+        is_requested = when == names.CONFIRM_ALWAYS or (when == names.CONFIRM_IF_EVICTED and pod.is_evicted)
+        return is_requested and await self.is_deleted(pod)
 
     async def is_deleted(self, pod: Pod) -> bool:
         """Return whether the pod is being deleted, or is gone; True also if the API server does not answer.
@@ -267,13 +267,13 @@ async def _wait_until(shown: PresentPods | Informer[OrderedObject], holds: Calla
         return
     changed = asyncio.Event()
 
-    def heard(before: HasMetadata | None, now: HasMetadata | None) -> None:
+    def on_change(before: HasMetadata | None, now: HasMetadata | None) -> None:
         del before, now
         if holds():
             changed.set()
 
-    shown.subscribe(heard)
+    shown.subscribe(on_change)
     try:
         await changed.wait()
     finally:
-        shown.unsubscribe(heard)
+        shown.unsubscribe(on_change)

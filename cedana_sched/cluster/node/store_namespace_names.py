@@ -67,16 +67,16 @@ def _namespace_of(order: Order) -> str | None:
     return next((identity.namespace for identity in identities_of(order)), None)
 
 
-def _move_identities(told: Any, namespace: str) -> Any:
+def _move_identities(original: Any, namespace: str) -> Any:
     """Return a copy with every identity moved to this namespace."""
-    match told:
+    match original:
         case Identity():
-            return replace(told, namespace=namespace)
+            return replace(original, namespace=namespace)
         case msgspec.Struct():
-            fields = {name: getattr(told, name) for name in told.__struct_fields__}
+            fields = {name: getattr(original, name) for name in original.__struct_fields__}
             moved = {name: _move_identities(value, namespace) for name, value in fields.items()}
-            return replace(told, **{name: value for name, value in moved.items() if value is not fields[name]})
+            return replace(original, **{name: value for name, value in moved.items() if value is not fields[name]})
         case tuple():
-            return tuple(_move_identities(one, namespace) for one in told)
+            return tuple(_move_identities(one, namespace) for one in original)
         case _:
-            return told
+            return original

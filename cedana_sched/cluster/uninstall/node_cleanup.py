@@ -84,16 +84,16 @@ async def _wait_cleaned_up(nodes: Informer[Node], served: tuple[str, ...], secon
     """Return the nodes that lost the annotation. Deleted nodes and nodes no longer Ready are not waited for."""
     changed, left, marked = asyncio.Event(), set[str](), set[str]()
 
-    def heard(before: Node | None, now: Node | None) -> None:
+    def on_node_change(before: Node | None, now: Node | None) -> None:
         known = now or before
         if known is not None and known.metadata.name in served:
             _track_uninstall_mark(known, marked, left)
             changed.set()
 
-    nodes.subscribe(heard)
+    nodes.subscribe(on_node_change)
     try:
         for node in nodes:
-            heard(None, node)
+            on_node_change(None, node)
         async with asyncio.timeout(seconds):
             while any(_is_awaited(nodes, name) for name in served if name not in left):
                 changed.clear()
@@ -101,7 +101,7 @@ async def _wait_cleaned_up(nodes: Informer[Node], served: tuple[str, ...], secon
     except TimeoutError:
         log.warning("agents do not leave in time", nodes=sorted(set(served) - left))
     finally:
-        nodes.unsubscribe(heard)
+        nodes.unsubscribe(on_node_change)
     return left
 
 

@@ -21,11 +21,11 @@ async def wait_until_started(pods: Informer[Pod], seconds: float) -> tuple[Pod, 
     """
     changed = asyncio.Event()
 
-    def heard(before: Pod | None, now: Pod | None) -> None:
+    def on_pod_change(before: Pod | None, now: Pod | None) -> None:
         del before, now
         changed.set()
 
-    pods.subscribe(heard)
+    pods.subscribe(on_pod_change)
     try:
         async with asyncio.timeout(seconds):
             while any(map(is_waiting, pods)):
@@ -37,7 +37,7 @@ async def wait_until_started(pods: Informer[Pod], seconds: float) -> tuple[Pod, 
             log.warning("pod cannot start any more: delete it, and it starts from the beginning", pod=where)
         return left
     finally:
-        pods.unsubscribe(heard)
+        pods.unsubscribe(on_pod_change)
     return ()
 
 

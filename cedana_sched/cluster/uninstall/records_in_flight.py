@@ -53,13 +53,13 @@ class RecordsInFlight:
         Raises:
             StillInFlightError: something is still in flight; the message names it.
         """
-        said: list[str] = []
+        logged: list[str] = []
         try:
             async with asyncio.timeout_at(until):
                 while self._records:
-                    if (now := self._describe_records()) != said:
-                        said = now
-                        log.info("waiting until nothing is under way", left=said)
+                    if (now := self._describe_records()) != logged:
+                        logged = now
+                        log.info("waiting until nothing is under way", left=logged)
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

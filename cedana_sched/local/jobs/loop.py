@@ -189,10 +189,10 @@ class SchedulingLoop:
         """Take a snapshot on request and return the signal's uid; see `requests.checkpoint`."""
         signal = self._new_signal_uid()
 
-        def ask(draft: Draft, job: Job) -> None:
+        def request_checkpoint(draft: Draft, job: Job) -> None:
             requests.checkpoint(draft, job, node=self._node, signal_uid=signal, leave_running=leave_running)
 
-        await self._process_request(key, ask)
+        await self._process_request(key, request_checkpoint)
         return signal
 
     async def restore(self, key: str, generation: int | None = None) -> Job:

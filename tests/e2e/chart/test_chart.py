@@ -607,8 +607,10 @@ async def test_volcanos_adapter_answers_deletions_beside_the_adapter_that_explai
     objects = await render(helm, values)
     settings = {"handsOverDeletions": beside, "otherLabels": ["kueue.x-k8s.io/podset"]}
     assert coordinator_of(objects).adapter_settings["volcano"] == settings
-    asking = webhooks_of(objects).asking
-    assert (asking.schedulers, asking.other_pods) == ((frozenset(), True) if beside else ({"volcano"}, False))
+    confirmation = webhooks_of(objects).deletion_confirmation
+    assert (confirmation.schedulers, confirmation.other_pods) == (
+        (frozenset(), True) if beside else ({"volcano"}, False)
+    )
 
 
 def triples(rule: Object) -> Iterator[tuple[str, str, str]]:

@@ -44,7 +44,7 @@ async def test_armada_is_what_its_values_say(helm: Binaries) -> None:
     said = ArmadaSettings(url="armada.example:50051", queues=frozenset({"bio", "R&D 1"}))
     assert told == said, "the chart's defaults are ours, and no queue is left out"
     assert ProtectedQueues.read(webhooks.adapter_settings["armada"]).queues == {"bio", "R&D 1"}
-    assert webhooks.asking.labels == {JOB_LABEL}
+    assert webhooks.deletion_confirmation.labels == {JOB_LABEL}
     (hook,) = (hook for hook in hooks_of(objects) if hook["name"] == f"armada-pods.{GROUP}")
     assert hook["objectSelector"]["matchExpressions"] == [{"key": JOB_LABEL, "operator": "Exists"}]
     (condition,) = hook["matchConditions"]
@@ -60,7 +60,7 @@ async def test_where_jobs_of_armada_name_themselves_no_webhook_looks_at_its_queu
     assert told.opts_in("any")
     webhooks = webhooks_of(objects)
     assert webhooks.adapters == ()
-    assert webhooks.asking.labels == {JOB_LABEL}
+    assert webhooks.deletion_confirmation.labels == {JOB_LABEL}
     assert f"armada-pods.{GROUP}" not in json.dumps(hooks_of(objects))
 
 

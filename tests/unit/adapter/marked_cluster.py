@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
-from cedana_sched.adapter.marked_evictions import NOT_ASKED, Family, MarkedEvictions, single_pod_family
+from cedana_sched.adapter.marked_evictions import NOT_WANTED, Family, MarkedEvictions, single_pod_family
 from cedana_sched.kube.builtin_kinds import PREEMPTION, Condition, Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.errors import ApiError, ConflictError, RefusedByServerError
 from cedana_sched.kube.watching import Informer
@@ -158,7 +158,7 @@ async def cancelled(heard: asyncio.Queue[Report]) -> str:
     async with asyncio.timeout(60):
         report = await heard.get()
     assert isinstance(report, PreemptionCancelled)
-    assert report.why == NOT_ASKED
+    assert report.why == NOT_WANTED
     return report.signal_uid
 
 

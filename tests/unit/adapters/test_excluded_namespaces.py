@@ -48,7 +48,7 @@ async def test_who_is_preempted_in_an_excluded_namespace_is_nobodys_victim(
             await stage.wait_until_reported()
     told = {
         one.workload.uid
-        for report in coordinator.heard
+        for report in coordinator.received
         if isinstance(report, Preempted)
         for one in report.signal.victims
     }

@@ -17,10 +17,10 @@ from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.token_access import (
     ACCESS_REVIEWS,
-    ASKED_AT_ONCE,
     KEPT_SECONDS,
     MOST_KEPT,
     MOST_WAITING,
+    REVIEWS_AT_ONCE,
     TokenAccess,
 )
 from cedana_sched.kube.token_review import LONGEST_TOKEN, TOKEN_REVIEWS
@@ -115,7 +115,7 @@ async def test_few_are_asked_about_at_a_time_and_few_wait() -> None:
         await asyncio.sleep(0)
     reviews.answers.set()
     said = await asyncio.gather(*calls)
-    assert reviews.most_at_once == ASKED_AT_ONCE
+    assert reviews.most_at_once == REVIEWS_AT_ONCE
     assert said.count(HTTPStatus.TOO_MANY_REQUESTS) == 9 * MOST_WAITING
     assert await may("prometheus") is HTTPStatus.OK
 

@@ -52,7 +52,7 @@ async def test_a_store_that_says_nothing_of_it_is_a_warning(error: Exception) ->
 async def test_a_store_that_does_not_answer_is_one_as_well(
     unlocked: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sealed_store_check, "ASKING_SECONDS", 0.05)
+    monkeypatch.setattr(sealed_store_check, "CHECK_SECONDS", 0.05)
     with capture_logs() as logs:
         await require_keys(_Store(unlocked.wait), ["default"])
     assert [(one["log_level"], one["error"]) for one in logs] == [("warning", "it does not answer")]

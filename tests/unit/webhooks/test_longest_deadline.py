@@ -79,14 +79,14 @@ def test_a_policy_that_is_there_already_counts_for_so_much() -> None:
 @pytest.mark.parametrize(("now", "word"), [(WITHIN, "held"), (AFTER, "past-deadline")])
 def test_no_hold_of_a_pod_lasts_longer(now: datetime, word: str) -> None:
     holds = of_pod(forged()).holds_of_pod("lab", "pod-uid")
-    assert pod_eviction_rule.decide("pod-uid", None, holds, now, told_seconds=1e6).word == word
+    assert pod_eviction_rule.decide("pod-uid", None, holds, now, requested_seconds=1e6).word == word
 
 
 @pytest.mark.parametrize(("now", "word"), [(WITHIN, pod_eviction_rule.KEPT), (AFTER, "nobody-holds")])
 def test_nobody_is_kept_running_for_longer_by_a_hold_that_is_never_released(now: datetime, word: str) -> None:
     hold = forged(HoldStep.RELEASING, VictimStatus("pod-uid", Verdict.KEEP_RUNNING))
     holds = of_pod(hold).holds_of_pod("lab", "pod-uid")
-    assert pod_eviction_rule.decide("pod-uid", None, holds, now, told_seconds=1e6).word == word
+    assert pod_eviction_rule.decide("pod-uid", None, holds, now, requested_seconds=1e6).word == word
 
 
 def test_a_wish_is_not_new_for_ever_because_a_hold_was_taken_back() -> None:
@@ -94,7 +94,7 @@ def test_a_wish_is_not_new_for_ever_because_a_hold_was_taken_back() -> None:
     hold = forged(HoldStep.RELEASING, VictimStatus("pod-uid", Verdict.NOT_NEEDED))
     holds = of_pod(hold).holds_of_pod("lab", "pod-uid")
     after = AFTER + timedelta(seconds=UNANNOUNCED_SECONDS)
-    assert pod_eviction_rule.decide("pod-uid", None, holds, after, told_seconds=LONGEST).word == "nobody-holds"
+    assert pod_eviction_rule.decide("pod-uid", None, holds, after, requested_seconds=LONGEST).word == "nobody-holds"
 
 
 @pytest.mark.parametrize(("now", "word"), [(WITHIN, "held"), (AFTER, "past-deadline")])

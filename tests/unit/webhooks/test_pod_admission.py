@@ -566,7 +566,7 @@ def test_what_is_unclear_is_never_refused_only_warned_of(body: Object, parts: tu
 
 
 def test_a_refused_pod_keeps_nothing_that_ours_write_on_one() -> None:
-    forged = dict.fromkeys((*pod_mutations.SAID_LATER, names.PRESTOP_TOKEN), "forged")
+    forged = dict.fromkeys((*pod_mutations.WRITTEN_LATER, names.PRESTOP_TOKEN), "forged")
     body = pod("no spaces", annotations={**forged, "a": "b"})
     annotations = apply_json_patch(body, ask(body).patch)["metadata"]["annotations"]
     assert annotations.pop(names.NOT_PROTECTED) != "forged"

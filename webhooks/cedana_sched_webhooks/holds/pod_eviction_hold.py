@@ -59,7 +59,7 @@ class PodEvictionHold:
         self._configuration = configuration
         self._marker = marker
         self._persistence = EvictionPersistence(caches, clock)
-        self._told = eviction_request_tracker(clock)
+        self._requests = eviction_request_tracker(clock)
         self._now = now
 
     def answer(self, request: Request) -> Answer:
@@ -69,9 +69,9 @@ class PodEvictionHold:
             return Answer("not-ours")
         pod = msgspec.convert(before["metadata"], Metadata)
         mark, now = read_mark(pod.annotations), self._now()
-        told = self._told.seconds_since_first(pod.uid, remember=False)
+        requested_seconds = self._requests.seconds_since_first(pod.uid, remember=False)
         holds = self._caches.holds_of_pod(pod.namespace, pod.uid)
-        decision = decide(pod.uid, mark, holds, now, told_seconds=told)
+        decision = decide(pod.uid, mark, holds, now, requested_seconds=requested_seconds)
         if decision.refused is None:
             return Answer(
                 decision.word, patch=() if request.is_large else patch_for_stale_write(before, request.object)
@@ -79,7 +79,7 @@ class PodEvictionHold:
         is_steady = self._persistence.is_steady(pod.uid, mark, now, remember=not request.dry_run)
         # no mark for a kept pod: it would be as old as the refusals once these end, and so would be allowed
         if not request.dry_run and decision.word != KEPT and is_steady:
-            self._told.seconds_since_first(pod.uid)
+            self._requests.seconds_since_first(pod.uid)
             self._marker.enqueue_mark(pod, request.user_info.username)
         # client-go's retries would make an unstable choice look persistent
         again = RETRY_SECONDS if is_steady or decision.word != NOT_HELD else None

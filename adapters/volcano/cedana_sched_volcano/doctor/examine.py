@@ -39,15 +39,15 @@ def examine(data: Mapping[str, str], queues: Sequence[dict[str, Any]], installat
     """
     files = {name: text for name, text in data.items() if name.endswith(".conf")}
     if not files:
-        says = f"{CONFIG_MAP} holds no *.conf: Volcano runs as it is built, without preemption"
-        return [Finding(CHECK, Level.WARN, says, "write one; docs of the Volcano adapter have an example")]
+        message = f"{CONFIG_MAP} holds no *.conf: Volcano runs as it is built, without preemption"
+        return [Finding(CHECK, Level.WARN, message, "write one; docs of the Volcano adapter have an example")]
     found: list[Finding] = []
     for name, text in files.items():
         try:
             configuration = read(text)
         except UsageError as error:
-            says = f"{name} cannot be read, and Volcano keeps the previous one: {error.message}"
-            found.append(Finding(CHECK, Level.FAIL, says, error.remedy))
+            message = f"{name} cannot be read, and Volcano keeps the previous one: {error.message}"
+            found.append(Finding(CHECK, Level.FAIL, message, error.remedy))
             continue
         found += preemption.check_actions(configuration)
         found += preemption.check_plugins(configuration)
@@ -66,18 +66,18 @@ def _report_effective_holds(configuration: SchedulerConfiguration, installation:
     ways += ["refused writes of pods/status"] if installation.status_hold else []
     ways += ["preStop"] if installation.pre_stop else []
     if not ways:
-        says = "nothing holds evictions: workloads are killed before they are saved"
-        yield Finding(WAYS, Level.FAIL, says, "install the webhooks with the hold of pods/status")
+        message = "nothing holds evictions: workloads are killed before they are saved"
+        yield Finding(WAYS, Level.FAIL, message, "install the webhooks with the hold of pods/status")
         return
-    says = f"evictions are held by {', '.join(ways)}"
+    message = f"evictions are held by {', '.join(ways)}"
     if installation.status_hold or (by_extender and by_extender == evicting):
-        yield Finding(WAYS, Level.OK, says)
+        yield Finding(WAYS, Level.OK, message)
     else:
         remedy = "switch the hold of pods/status on, which needs nothing of Volcano's configuration"
         yield Finding(
-            WAYS, Level.WARN, f"{says}: its victims are killed at that time, with or without a snapshot", remedy
+            WAYS, Level.WARN, f"{message}: its victims are killed at that time, with or without a snapshot", remedy
         )
     if installation.extender_urls and configuration.find_plugin(EXTENDER) is None:
-        says = "our extender runs, but Volcano does not call it: its configuration lacks the plugin"
+        message = "our extender runs, but Volcano does not call it: its configuration lacks the plugin"
         remedy = f"add it, last in the only tier, at {installation.extender_urls[0]}/SEGMENT: see helm get notes"
-        yield Finding(WAYS, Level.WARN, says, remedy)
+        yield Finding(WAYS, Level.WARN, message, remedy)

@@ -48,8 +48,8 @@ def check_extender(
     level = Level.WARN if otherwise_held else Level.FAIL
     for way in (way for way in VERBS if way in configuration.actions):
         problems = list(_find_bypasses(configuration, way))
-        for says, remedy in problems:
-            yield Finding(CHECK, level, f"'{way}': {says}", remedy)
+        for message, remedy in problems:
+            yield Finding(CHECK, level, f"'{way}': {message}", remedy)
         if not problems:
             yield Finding(CHECK, Level.OK, f"'{way}' calls it, and evicts no pod against its answer")
     for action in (action for action in configuration.actions if action in _BESIDE):
@@ -81,8 +81,8 @@ def _find_bypasses(configuration: SchedulerConfiguration, way: Way) -> Iterator[
         yield f"{switch} of the extender is false, so it is not called", "leave it out"
         return
     if extender.arguments.get("extender.managedResources"):
-        says = "it is called only for jobs that request extender.managedResources"
-        yield says, "leave extender.managedResources out"
+        message = "it is called only for jobs that request extender.managedResources"
+        yield message, "leave extender.managedResources out"
     for other, plugins in enumerate(configuration.tiers):
         voters = ", ".join(plugin.name for plugin in plugins if plugin.is_voting_on(way) and plugin.name != EXTENDER)
         if voters and other < number:
@@ -99,20 +99,21 @@ def _check_arguments(extender: Plugin, urls: tuple[str, ...]) -> Iterator[Findin
     if urls and prefix:
         yield from _check_address(prefix, urls)
     if prefix.startswith("https:"):
-        says = "extender.urlPrefix is https, and the plugin trusts only the authorities of its own image"
-        yield Finding(CHECK, Level.WARN, says, "use http inside the cluster")
+        message = "extender.urlPrefix is https, and the plugin trusts only the authorities of its own image"
+        yield Finding(CHECK, Level.WARN, message, "use http inside the cluster")
     for way, verb in VERBS.items():
-        said = extender.text_argument(verb)
-        if said and said.strip("/") != PATHS[way]:
-            yield Finding(CHECK, Level.FAIL, f"{verb} is {said!r}, where nothing answers", f"set it to {PATHS[way]!r}")
+        path = extender.text_argument(verb)
+        if path and path.strip("/") != PATHS[way]:
+            yield Finding(CHECK, Level.FAIL, f"{verb} is {path!r}, where nothing answers", f"set it to {PATHS[way]!r}")
     ours = set(VERBS.values())
     others = sorted(name for name in extender.arguments if name.endswith("Verb") and name not in ours)
     if others:
-        says = f"it is called for {', '.join(others)} as well, which our extender does not answer: nothing is scheduled"
-        yield Finding(CHECK, Level.FAIL, says, "leave these out")
+        called = f"it is called for {', '.join(others)} as well"
+        message = f"{called}, which our extender does not answer: nothing is scheduled"
+        yield Finding(CHECK, Level.FAIL, message, "leave these out")
     if extender.arguments.get("extender.ignorable") in (True, "true"):
-        says = "extender.ignorable does not let preemptions proceed when it is down: they stop either way"
-        yield Finding(CHECK, Level.WARN, says, "run two replicas, or do without the extender")
+        message = "extender.ignorable does not let preemptions proceed when it is down: they stop either way"
+        yield Finding(CHECK, Level.WARN, message, "run two replicas, or do without the extender")
     yield from _check_timeout(extender)
 
 
@@ -127,8 +128,8 @@ def _check_address(prefix: str, urls: tuple[str, ...]) -> Iterator[Finding]:
     if place not in urls:
         yield Finding(CHECK, Level.WARN, f"extender.urlPrefix is at {place}", f"ours is reached at {urls[0]}")
     elif not _SEGMENT.fullmatch(found.path.rstrip("/")):
-        says = "extender.urlPrefix lacks the secret part of our address: Volcano gets 404, and preempts no pod"
-        yield Finding(CHECK, Level.FAIL, says, _WHERE_IT_STANDS)
+        message = "extender.urlPrefix lacks the secret part of our address: Volcano gets 404, and preempts no pod"
+        yield Finding(CHECK, Level.FAIL, message, _WHERE_IT_STANDS)
 
 
 def _check_timeout(extender: Plugin) -> Iterator[Finding]:
@@ -138,13 +139,14 @@ def _check_timeout(extender: Plugin) -> Iterator[Finding]:
         return
     duration = parse_duration(extender.text_argument(name))
     if duration is None or duration == 0:
-        says = f"{name} {extender.arguments[name]!r} is no duration: {_STOCK_TIMEOUT}"
-        yield Finding(CHECK, Level.WARN, says, "write it as in 500ms")
+        message = f"{name} {extender.arguments[name]!r} is no duration: {_STOCK_TIMEOUT}"
+        yield Finding(CHECK, Level.WARN, message, "write it as in 500ms")
     elif duration > LONGEST_TIMEOUT_SECONDS:
-        says = (
+        message = (
             f"{name} is {extender.text_argument(name)}: a slow extender stops the whole scheduler that long, each call"
         )
-        yield Finding(CHECK, Level.WARN, says, "set it to 500ms")
+        yield Finding(CHECK, Level.WARN, message, "set it to 500ms")
     elif duration < SHORTEST_TIMEOUT_SECONDS:
-        says = f"{name} is {extender.text_argument(name)}: calls that take longer, as for full nodes, allow no eviction"
-        yield Finding(CHECK, Level.WARN, says, "set it to 500ms")
+        given = extender.text_argument(name)
+        message = f"{name} is {given}: calls that take longer, as for full nodes, allow no eviction"
+        yield Finding(CHECK, Level.WARN, message, "set it to 500ms")

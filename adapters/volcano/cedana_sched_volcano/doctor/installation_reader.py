@@ -72,8 +72,8 @@ async def examine_cluster(api: Api) -> list[Finding]:
     named = {"fieldSelector": f"metadata.name={CONFIG_MAP}"}
     found, _ = await api.list_all(CONFIG_MAPS, None, named, into=_ConfigMap)
     if not found:
-        says = f"no ConfigMap is called {CONFIG_MAP}: Volcano is not there, or was installed under another name"
-        return [Finding(CHECK, Level.WARN, says, "look at its scheduler's configuration yourself"), *protected]
+        message = f"no ConfigMap is called {CONFIG_MAP}: Volcano is not there, or was installed under another name"
+        return [Finding(CHECK, Level.WARN, message, "look at its scheduler's configuration yourself"), *protected]
     examined = [finding for one in found for finding in examine(one.data, list[Object](queues), installation)]
     return [*examined, *protected]
 

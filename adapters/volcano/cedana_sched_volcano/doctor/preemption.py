@@ -25,8 +25,8 @@ _SWITCHES: Final[dict[Way, str]] = {"preempt": "enablePreemptable", "reclaim": "
 def check_actions(configuration: SchedulerConfiguration) -> Iterator[Finding]:
     """Yield which kinds of preemption the scheduler performs."""
     for unknown in (action for action in configuration.actions if action not in _KNOWN):
-        says = f"action {unknown!r} is unknown to us; Volcano refuses the whole file if it does not support it"
-        yield Finding(CHECK, Level.WARN, says, "see the scheduler's log for 'failed to find Action'")
+        message = f"action {unknown!r} is unknown to us; Volcano refuses the whole file if it does not support it"
+        yield Finding(CHECK, Level.WARN, message, "see the scheduler's log for 'failed to find Action'")
     for way, without in _WITHOUT.items():
         if way in configuration.actions or f"gang{way}" in configuration.actions:
             yield Finding(CHECK, Level.OK, f"it performs '{way}'")
@@ -39,14 +39,14 @@ def check_plugins(configuration: SchedulerConfiguration) -> Iterator[Finding]:
     """Yield plugins that prevent preemptions, or allow too many."""
     names = {plugin.name for tier in configuration.tiers for plugin in tier}
     if "overcommit" in names:
-        says = "the overcommit plugin keeps jobs from getting pods while the cluster is full: they never preempt"
-        yield Finding(CHECK, Level.WARN, says, "remove it, or raise its overcommit-factor far above the stock 1.2")
+        message = "the overcommit plugin keeps jobs from getting pods while the cluster is full: they never preempt"
+        yield Finding(CHECK, Level.WARN, message, "remove it, or raise its overcommit-factor far above the stock 1.2")
     if {"proportion", "capacity"} <= names:
-        says = "proportion and capacity both say what a queue deserves"
-        yield Finding(CHECK, Level.WARN, says, "keep one: proportion for weights, capacity for Queue.spec.deserved")
+        message = "proportion and capacity both say what a queue deserves"
+        yield Finding(CHECK, Level.WARN, message, "keep one: proportion for weights, capacity for Queue.spec.deserved")
     if any(_has_share_conflict([(one.name, one.hierarchy) for one in tier]) for tier in configuration.tiers):
-        says = "proportion and drf with enableHierarchy stand in one tier: Volcano refuses the file"
-        yield Finding(CHECK, Level.FAIL, says, "keep one of them")
+        message = "proportion and drf with enableHierarchy stand in one tier: Volcano refuses the file"
+        yield Finding(CHECK, Level.FAIL, message, "keep one of them")
     for way in _enabled_actions(configuration):
         yield from _check_gang_votes(configuration, way)
     if "reclaim" in configuration.actions:
@@ -68,26 +68,27 @@ def _check_gang_votes(configuration: SchedulerConfiguration, way: Way) -> Iterat
             continue
         remedy = f"set {_SWITCHES[way]}: false on gang, so that whole gangs can make room"
         if number + 1 < len(voting):
-            says = (
+            message = (
                 f"'{way}': gangs that are no larger than their minAvailable are passed on to the next tier, "
                 "which may break them up"
             )
-            yield Finding(CHECK, Level.WARN, says, remedy)
+            yield Finding(CHECK, Level.WARN, message, remedy)
         else:
-            says = f"'{way}' never takes jobs whose minAvailable is all of their pods: the gang plugin protects them"
-            yield Finding(CHECK, Level.WARN, says, remedy)
+            message = f"'{way}' never takes jobs whose minAvailable is all of their pods: the gang plugin protects them"
+            yield Finding(CHECK, Level.WARN, message, remedy)
 
 
 def _check_queue_shares(configuration: SchedulerConfiguration) -> Iterator[Finding]:
     shares = configuration.find_plugin("proportion") or configuration.find_plugin("capacity")
     if shares is None:
-        says = "neither proportion nor capacity says what a queue deserves: 'reclaim' takes from any queue"
-        yield Finding(CHECK, Level.WARN, says, "add one of them")
+        message = "neither proportion nor capacity says what a queue deserves: 'reclaim' takes from any queue"
+        yield Finding(CHECK, Level.WARN, message, "add one of them")
         return
     voting = [tier for tier in configuration.tiers if any(plugin.is_voting_on("reclaim") for plugin in tier)]
     if shares.reclaimable and not any(one.name == shares.name for one in voting[0]):
-        says = f"an earlier tier decides 'reclaim' alone wherever it finds a victim: {shares.name} is not called there"
-        yield Finding(CHECK, Level.WARN, says, "put all plugins into one tier")
+        unused = f"{shares.name} is not called there"
+        message = f"an earlier tier decides 'reclaim' alone wherever it finds a victim: {unused}"
+        yield Finding(CHECK, Level.WARN, message, "put all plugins into one tier")
 
 
 def check_queues(configuration: SchedulerConfiguration, found: Sequence[dict[str, Any]]) -> Iterator[Finding]:
@@ -100,10 +101,10 @@ def check_queues(configuration: SchedulerConfiguration, found: Sequence[dict[str
         if name == "root":
             continue
         if spec.get("reclaimable") is False:
-            says = f"queue {name} never gives back what it borrows"
-            yield Finding(QUEUES, Level.WARN, says, "set spec.reclaimable: true where that is not meant")
+            message = f"queue {name} never gives back what it borrows"
+            yield Finding(QUEUES, Level.WARN, message, "set spec.reclaimable: true where that is not meant")
         if by_deserved and not spec.get("deserved"):
-            says = f"queue {name} has no spec.deserved, by which the capacity plugin would claim for it"
-            yield Finding(QUEUES, Level.WARN, says, "set it, as in deserved: {cpu: 8, memory: 32Gi}")
+            message = f"queue {name} has no spec.deserved, by which the capacity plugin would claim for it"
+            yield Finding(QUEUES, Level.WARN, message, "set it, as in deserved: {cpu: 8, memory: 32Gi}")
         if (state := status.get("state", "Open")) != "Open":
             yield Finding(QUEUES, Level.WARN, f"queue {name} is {state}: its jobs get no pods", "open it")

@@ -20,11 +20,12 @@ def check_queue_protection(queues: Sequence[dict[str, Any]], policies: Collectio
     """
     for queue in queues:
         name, annotations = queue["metadata"]["name"], queue["metadata"].get("annotations") or {}
-        said = annotations.get(names.PROTECT)
-        if said not in {None, "true", "false"}:
-            says = f"queue {name} protects no pod: {names.PROTECT} is {said!r}"
-            yield Finding(CHECK, Level.WARN, says, "write 'true', or leave it out")
+        protect = annotations.get(names.PROTECT)
+        if protect not in {None, "true", "false"}:
+            message = f"queue {name} protects no pod: {names.PROTECT} is {protect!r}"
+            yield Finding(CHECK, Level.WARN, message, "write 'true', or leave it out")
         policy = annotations.get(names.POLICY)
-        if said == "true" and policy and policies is not None and policy not in policies:
-            says = f"pods of queue {name} are not protected: {names.POLICY} is {policy!r}, which is no CheckpointPolicy"
-            yield Finding(CHECK, Level.FAIL, says, "name one of 'kubectl get checkpointpolicies', or leave it out")
+        if protect == "true" and policy and policies is not None and policy not in policies:
+            wrong = f"{names.POLICY} is {policy!r}, which is no CheckpointPolicy"
+            message = f"pods of queue {name} are not protected: {wrong}"
+            yield Finding(CHECK, Level.FAIL, message, "name one of 'kubectl get checkpointpolicies', or leave it out")

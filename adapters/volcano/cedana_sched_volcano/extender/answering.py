@@ -20,7 +20,7 @@ class Answer(NamedTuple):
     node: str
     evictees: int
     victims: int
-    asked: tuple[str, ...]
+    requested: tuple[str, ...]
 
 
 def answer_extender_call(way: Way, body: bytes | bytearray, pod_states: ProtectedPodStates, claims: Claims) -> Answer:
@@ -43,8 +43,8 @@ def answer_extender_call(way: Way, body: bytes | bytearray, pod_states: Protecte
         pod_states.free_resources(node, evictor.uid),
     )
     wanted = EvictionRequester(way, evictor.job, evictor.uid)
-    for uid in decision.asked:
+    for uid in decision.requested:
         pod_states.record_eviction_request(uid, wanted)
     allowed = [one.raw for one in call.evictees if one.task.uid in decision.allowed]
     written = wire.write(allowed)
-    return Answer(written, decision.word, evictor.job, node, len(candidates), len(allowed), decision.asked)
+    return Answer(written, decision.word, evictor.job, node, len(candidates), len(allowed), decision.requested)

@@ -78,7 +78,7 @@ class CachedPodStates:
         without the pod."""
         self._costs_since = now()
         self._marker = EvictionMarker(api, now)
-        self._told = eviction_request_tracker(clock)
+        self._requests = eviction_request_tracker(clock)
         """Pods to be marked: bounds their hold if the mark can never be written."""
 
     @property
@@ -107,10 +107,9 @@ class CachedPodStates:
         if pod.status.phase != "Running" or metadata.deletion_timestamp is not None or pod.is_evicted:
             return ProtectedPodState(may_go=True)
         now, mark = self._now(), read_mark(metadata.annotations)
-        told = self._told.seconds_since_first(pod_uid, remember=False)
-        decision = decide(
-            pod_uid, mark, self._preemptions.holds_of_pod(metadata.namespace, pod_uid), now, told_seconds=told
-        )
+        requested_seconds = self._requests.seconds_since_first(pod_uid, remember=False)
+        holds = self._preemptions.holds_of_pod(metadata.namespace, pod_uid)
+        decision = decide(pod_uid, mark, holds, now, requested_seconds=requested_seconds)
         stays = decision.word == KEPT
         wanted = mark is not None and mark.is_fresh(now)
         return ProtectedPodState(
@@ -124,7 +123,7 @@ class CachedPodStates:
         """See `ProtectedPodStates`."""
         pod = self._by_uid.unique_object_of(pod_uid)
         if pod is not None and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None:
-            self._told.seconds_since_first(pod_uid)
+            self._requests.seconds_since_first(pod_uid)
             self._marker.enqueue_mark(pod.metadata, f"volcano extender, {by.way} for {by.job}")
 
     def free_resources(self, node: str, preemptor: str) -> dict[str, float] | None:

@@ -76,7 +76,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     word: Word
     allowed: frozenset[str] = frozenset()
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
 
 
 class _Claim(msgspec.Struct):
@@ -127,10 +127,10 @@ class _PreemptorJob(msgspec.Struct):
         """Jobs that lose a member to it."""
         return frozenset(name for one in self.tasks.values() if one.claim is not None for name in one.claim.jobs)
 
-    def resources_left(self, free: Mapping[str, float], asking: _PendingTask, node: str) -> Mapping[str, float]:
+    def resources_left(self, free: Mapping[str, float], task: _PendingTask, node: str) -> Mapping[str, float]:
         """Return the node's free resources minus the use of its other active tasks: a gang gets them only once."""
         left = dict(free)
-        others = [one for one in self.tasks.values() if one is not asking and one.at >= asking.began_before]
+        others = [one for one in self.tasks.values() if one is not task and one.at >= task.began_before]
         for claim in (one.claim for one in others):
             if claim is not None and claim.place.node == node:
                 for name, amount in claim.uses.items():
@@ -170,26 +170,26 @@ class Claims:
         now = self._clock()
         self._drop_inactive_preemptors(now)
         job = self._jobs.setdefault(preemptor.job, _PreemptorJob())
-        asking = job.tasks.setdefault(preemptor.uid, _PendingTask())
-        asking.at = now
-        self._begin_round(preemptor, asking, place)
+        task = job.tasks.setdefault(preemptor.uid, _PendingTask())
+        task.at = now
+        self._begin_round(preemptor, task, place)
         going = frozenset(one.uid for one in candidates if one.is_evictable)
         if now >= job.given_up_until:
             job.given_up.clear()
         if now < job.paused_until:
-            self._replace_claim(preemptor, asking, None)
+            self._replace_claim(preemptor, task, None)
             return Decision("paused", going)
-        if asking.claim is not None and asking.claim.place != place:
+        if task.claim is not None and task.claim.place != place:
             return Decision("elsewhere")
         if all(one.standing is None for one in candidates):
             return Decision("nothing-of-ours", going)
-        return self._decide_with_protected(preemptor, job, asking, place, candidates, free)
+        return self._decide_with_protected(preemptor, job, task, place, candidates, free)
 
     def _decide_with_protected(
         self,
         preemptor: Preemptor,
         job: _PreemptorJob,
-        asking: _PendingTask,
+        task: _PendingTask,
         place: Place,
         candidates: Sequence[Candidate],
         free: Mapping[str, float] | None,
@@ -197,41 +197,39 @@ class Claims:
         """Answer a call about a place with protected pods."""
         going = frozenset(one.uid for one in candidates if one.is_evictable)
         if free is not None:
-            free = job.resources_left(free, asking, place.node)
-        ordered = self._order_candidates(preemptor, job, asking.claim, candidates)
+            free = job.resources_left(free, task, place.node)
+        ordered = self._order_candidates(preemptor, job, task.claim, candidates)
         chosen = select_sufficient_candidates(ordered, preemptor.need, free)
         short = chosen is None
-        if chosen is None and free is None and self._is_worth_trying(preemptor, job, asking, place, ordered):
+        if chosen is None and free is None and self._is_worth_trying(preemptor, job, task, place, ordered):
             chosen = tuple(ordered)
         if chosen is None:
-            self._replace_claim(preemptor, asking, None)
+            self._replace_claim(preemptor, task, None)
             return Decision("not-enough", going)
         if not short:
-            asking.seen[place] = math.inf
+            task.seen[place] = math.inf
         offered = all(one.is_evictable for one in chosen)
         protected = tuple(one.uid for one in chosen if one.standing is not None)
-        self._replace_claim(
-            preemptor, asking, _build_claim(chosen, place, preemptor, short=short) if protected else None
-        )
-        if offered and not job.is_waiting_for_saves and self._is_patience_exhausted(asking, place, len(candidates)):
-            self._give_up_claim(preemptor, job, asking, chosen)
+        self._replace_claim(preemptor, task, _build_claim(chosen, place, preemptor, short=short) if protected else None)
+        if offered and not job.is_waiting_for_saves and self._is_patience_exhausted(task, place, len(candidates)):
+            self._give_up_claim(preemptor, job, task, chosen)
             return Decision("given-up", going)
         if not protected:
             return Decision("not-needed", going)
         allowed = frozenset(one.uid for one in chosen if one.is_evictable)
         return Decision("offered" if offered else "held", allowed, protected)
 
-    def _begin_round(self, preemptor: Preemptor, asking: _PendingTask, place: Place) -> None:
-        if place not in asking.seen:
-            asking.seen[place] = 0.0
+    def _begin_round(self, preemptor: Preemptor, task: _PendingTask, place: Place) -> None:
+        if place not in task.seen:
+            task.seen[place] = 0.0
             return
-        asking.began, asking.began_before = asking.at, asking.began
-        if asking.claim is not None and asking.claim.place not in asking.seen:
-            self._replace_claim(preemptor, asking, None)  # the scheduler no longer considers that place
-        asking.vain = {one: rounds for one, rounds in asking.vain.items() if one in asking.seen}
-        asking.barren = asking.barren + 1 if asking.claim is None else 0
-        asking.closest = max(asking.seen, key=lambda one: asking.seen[one])
-        asking.seen = {place: 0.0}
+        task.began, task.began_before = task.at, task.began
+        if task.claim is not None and task.claim.place not in task.seen:
+            self._replace_claim(preemptor, task, None)  # the scheduler no longer considers that place
+        task.vain = {one: rounds for one, rounds in task.vain.items() if one in task.seen}
+        task.barren = task.barren + 1 if task.claim is None else 0
+        task.closest = max(task.seen, key=lambda one: task.seen[one])
+        task.seen = {place: 0.0}
 
     def _order_candidates(
         self, preemptor: Preemptor, job: _PreemptorJob, claim: _Claim | None, candidates: Sequence[Candidate]
@@ -251,40 +249,40 @@ class Claims:
         return ordered
 
     def _is_worth_trying(
-        self, preemptor: Preemptor, job: _PreemptorJob, asking: _PendingTask, place: Place, ordered: list[Candidate]
+        self, preemptor: Preemptor, job: _PreemptorJob, task: _PendingTask, place: Place, ordered: list[Candidate]
     ) -> bool:
         """Whether to try all pods of the place, although they may not be enough."""
-        asking.seen[place] = covered = fraction_of_need_freed(ordered, preemptor.need)
-        if asking.claim is not None:
-            return asking.claim.short
-        patient = asking.barren * covered >= BARREN_ROUNDS and self._clock() >= job.short_until
-        return patient and place == asking.closest
+        task.seen[place] = covered = fraction_of_need_freed(ordered, preemptor.need)
+        if task.claim is not None:
+            return task.claim.short
+        patient = task.barren * covered >= BARREN_ROUNDS and self._clock() >= job.short_until
+        return patient and place == task.closest
 
-    def _is_patience_exhausted(self, asking: _PendingTask, place: Place, evictees: int) -> bool:
-        asking.vain[place] = asking.vain.get(place, 0) + 1
-        return asking.vain[place] > min(max(PATIENT_ROUNDS, 3 * evictees), LONGEST_PATIENT_ROUNDS)
+    def _is_patience_exhausted(self, task: _PendingTask, place: Place, evictees: int) -> bool:
+        task.vain[place] = task.vain.get(place, 0) + 1
+        return task.vain[place] > min(max(PATIENT_ROUNDS, 3 * evictees), LONGEST_PATIENT_ROUNDS)
 
     def _give_up_claim(
-        self, preemptor: Preemptor, job: _PreemptorJob, asking: _PendingTask, chosen: tuple[Candidate, ...]
+        self, preemptor: Preemptor, job: _PreemptorJob, task: _PendingTask, chosen: tuple[Candidate, ...]
     ) -> None:
         job.given_up.update(one.uid for one in chosen)
         job.given_up_until = self._clock() + ANEW_SECONDS
-        if asking.claim is not None and asking.claim.short:
+        if task.claim is not None and task.claim.short:
             job.short_until = self._clock() + LONGEST_PAUSE_SECONDS
-        self._replace_claim(preemptor, asking, None)
-        asking.vain.clear()
+        self._replace_claim(preemptor, task, None)
+        task.vain.clear()
         if any(one.standing is not None for one in chosen):
             pause = min(FIRST_PAUSE_SECONDS * 2**job.pauses, LONGEST_PAUSE_SECONDS)
             job.paused_until = self._clock() + pause
             job.pauses += 1
 
-    def _replace_claim(self, preemptor: Preemptor, asking: _PendingTask, claim: _Claim | None) -> None:
-        for uid in asking.claim.uids if asking.claim is not None else ():
+    def _replace_claim(self, preemptor: Preemptor, task: _PendingTask, claim: _Claim | None) -> None:
+        for uid in task.claim.uids if task.claim is not None else ():
             if claimants := self._claimed.get(uid):
                 claimants.discard(preemptor.uid)
                 if not claimants:
                     del self._claimed[uid]
-        asking.claim = claim
+        task.claim = claim
         for uid in claim.uids if claim is not None else ():
             self._claimed.setdefault(uid, set()).add(preemptor.uid)
 
@@ -294,9 +292,9 @@ class Claims:
             return
         self._swept = now
         for name, job in list(self._jobs.items()):
-            for uid, asking in list(job.tasks.items()):
-                if now - asking.at > FORGOTTEN_SECONDS:
-                    self._replace_claim(Preemptor(uid, name, {}), asking, None)
+            for uid, task in list(job.tasks.items()):
+                if now - task.at > FORGOTTEN_SECONDS:
+                    self._replace_claim(Preemptor(uid, name, {}), task, None)
                     del job.tasks[uid]
             if not job.tasks:
                 del self._jobs[name]

@@ -86,10 +86,10 @@ def _with_call_limit(way: Way, respond: Respond, call_limit: CallLimit, metrics:
 
 def _bytes_to_read(received: web.Request) -> int:
     """Return the upper bound of the body."""
-    said = received.content_length
-    if said is None:
+    length = received.content_length
+    if length is None:
         return LONGEST_REQUEST_BYTES
-    return said if said <= LONGEST_REQUEST_BYTES else 0  # it is refused
+    return length if length <= LONGEST_REQUEST_BYTES else 0  # it is refused
 
 
 def _build_extender_handler(
@@ -147,5 +147,5 @@ def _record_answer(way: Way, answered: Answer, metrics: Metrics) -> None:
         node=answered.node,
         evictees=answered.evictees,
         victims=answered.victims,
-        asked=answered.asked,
+        asked=answered.requested,
     )

@@ -49,11 +49,11 @@ async def check_enabled_adapters(reads: ClusterReader, one: Installation) -> lis
     found: list[Finding] = []
     for name, group in SCHEDULERS.items():
         if group in served and name not in adapters:
-            says = f"{name} is here, and its adapter is not enabled: what it preempts is lost"
-            found.append(Finding(CHECK, Level.WARN, says, _enable_remedy(name)))
+            message = f"{name} is here, and its adapter is not enabled: what it preempts is lost"
+            found.append(Finding(CHECK, Level.WARN, message, _enable_remedy(name)))
         if group not in served and name in adapters:
-            says = f"the adapter of {name} is enabled, and no kinds of {group} are served"
-            found.append(Finding(CHECK, Level.WARN, says, f"install {name}, or set {name}.enabled=false"))
+            message = f"the adapter of {name} is enabled, and no kinds of {group} are served"
+            found.append(Finding(CHECK, Level.WARN, message, f"install {name}, or set {name}.enabled=false"))
     return found or [Finding(CHECK, Level.OK, f"enabled: {', '.join(sorted(adapters))}")]
 
 
@@ -66,8 +66,8 @@ async def check_armada_has_adapter(reads: ClusterReader, one: Installation) -> l
     if not jobs and not executors:
         return []
     shown = f"{len(jobs)} pods of its jobs" if jobs else "its executor"
-    says = f"armada is here ({shown}), and its adapter is not enabled: what it preempts is lost"
-    return [Finding(CHECK, Level.WARN, says, f"{_enable_remedy(ARMADA)} --set armada.url=HOST:PORT")]
+    message = f"armada is here ({shown}), and its adapter is not enabled: what it preempts is lost"
+    return [Finding(CHECK, Level.WARN, message, f"{_enable_remedy(ARMADA)} --set armada.url=HOST:PORT")]
 
 
 async def examine(api: Api) -> list[Finding]:

@@ -87,5 +87,5 @@ async def examine(reads: ClusterReader, one: Installation) -> list[Finding]:
     return found or [Finding(CHECK, Level.OK, f"all deny: {summarize_names(kept)}")]
 
 
-def _failed_finding(says: str) -> Finding:
-    return Finding(CHECK, Level.FAIL, says, "upgrade the release, which writes it again")
+def _failed_finding(message: str) -> Finding:
+    return Finding(CHECK, Level.FAIL, message, "upgrade the release, which writes it again")

@@ -25,21 +25,21 @@ async def examine(reads: ClusterReader, one: Installation) -> list[Finding]:
     have = {name: _readiness_by_node(pods, name) for name in ("agent", "prestop-proxy")}
     found: list[Finding] = []
     if absent := working.keys() - have["agent"].keys():
-        says = f"{len(absent)} of {len(working)} nodes have no agent, and what runs there is not saved: "
+        message = f"{len(absent)} of {len(working)} nodes have no agent, and what runs there is not saved: "
         remedy = "see agent.nodeSelector and agent.affinity of the chart, or keep protected pods away from them"
         level = Level.WARN if have["agent"] else Level.FAIL
-        found.append(Finding(CHECK, level, says + summarize_names(absent), remedy))
+        found.append(Finding(CHECK, level, message + summarize_names(absent), remedy))
     for name, by_node in have.items():
         if dead := {node for node, ready in by_node.items() if not ready}:
-            says = f"the {name} pod is not ready on {len(dead)} of {len(by_node)} nodes: {summarize_names(dead)}"
+            message = f"the {name} pod is not ready on {len(dead)} of {len(by_node)} nodes: {summarize_names(dead)}"
             remedy = f"kubectl --namespace {one.namespace} get pods --output wide --selector {COMPONENT}={name}"
-            found.append(Finding(CHECK, Level.FAIL if len(dead) == len(by_node) else Level.WARN, says, remedy))
+            found.append(Finding(CHECK, Level.FAIL if len(dead) == len(by_node) else Level.WARN, message, remedy))
     ready = {node for node, is_ready in have["agent"].items() if is_ready}
     if bare := {node for node in ready & working.keys() if working[node].metadata.labels.get(NODE_PREPARED) != "true"}:
-        says = (
+        message = (
             f"agents run on nodes that they have not prepared, to which no saved pod returns: {summarize_names(bare)}"
         )
-        found.append(Finding(CHECK, Level.WARN, says, "the logs of their agents say what is missing"))
+        found.append(Finding(CHECK, Level.WARN, message, "the logs of their agents say what is missing"))
     return found or [Finding(CHECK, Level.OK, f"each of {len(working)} nodes for workloads has one that is ready")]
 
 

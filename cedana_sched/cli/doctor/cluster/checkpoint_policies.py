@@ -56,9 +56,9 @@ def _policy_finding(name: str, body: Object) -> Finding | None:
     try:
         without = ineffective_fields(name, read_spec(name, body))
     except UsageError:
-        says = f"CheckpointPolicy {name} cannot be read: no new pod that names it is protected"
-        return Finding(CHECK, Level.FAIL, says, f"correct it: kubectl edit checkpointpolicy {name}")
+        message = f"CheckpointPolicy {name} cannot be read: no new pod that names it is protected"
+        return Finding(CHECK, Level.FAIL, message, f"correct it: kubectl edit checkpointpolicy {name}")
     if not without:
         return None
-    says = f"CheckpointPolicy {name} says {', '.join(without)}, which applies to no pod"
-    return Finding(CHECK, Level.WARN, says, "write in its spec.allowedNamespaces for whom, or take it out")
+    message = f"CheckpointPolicy {name} says {', '.join(without)}, which applies to no pod"
+    return Finding(CHECK, Level.WARN, message, "write in its spec.allowedNamespaces for whom, or take it out")

@@ -92,13 +92,13 @@ async def find_releases(reads: ClusterReader) -> tuple[Installation, ...]:
 def check_releases(there: tuple[Installation, ...]) -> list[Finding]:
     """Check that there is exactly one release, and that it is available."""
     if not there:
-        says = "no coordinator of cedana-sched can be seen: preemptions lose their work"
-        return [Finding(CHECK, Level.FAIL, says, "install the chart: docs/kubernetes.md")]
+        message = "no coordinator of cedana-sched can be seen: preemptions lose their work"
+        return [Finding(CHECK, Level.FAIL, message, "install the chart: docs/kubernetes.md")]
     found = [finding for one in there for finding in _check_deployments_available(one)]
     if len(there) > 1:
         where = summarize_names(one.namespace for one in there)
-        says = f"{len(there)} releases share the records of one cluster, in {where}"
-        found.append(Finding(CHECK, Level.FAIL, says, "uninstall all but one"))
+        message = f"{len(there)} releases share the records of one cluster, in {where}"
+        found.append(Finding(CHECK, Level.FAIL, message, "uninstall all but one"))
     return found
 
 
@@ -107,13 +107,14 @@ def _check_deployments_available(one: Installation) -> list[Finding]:
     fewer = [each for each in one.deployments if 0 < each.status.available_replicas < each.spec.replicas]
     found: list[Finding] = []
     if down:
-        says = f"nothing of {summarize_names(each.metadata.name for each in down)} is available"
-        found.append(Finding(CHECK, Level.FAIL, says, f"kubectl --namespace {one.namespace} describe deployments"))
+        message = f"nothing of {summarize_names(each.metadata.name for each in down)} is available"
+        found.append(Finding(CHECK, Level.FAIL, message, f"kubectl --namespace {one.namespace} describe deployments"))
     if fewer:
-        says = f"of {summarize_names(each.metadata.name for each in fewer)} fewer replicas are available than desired"
-        found.append(Finding(CHECK, Level.WARN, says, f"kubectl --namespace {one.namespace} describe deployments"))
+        short = summarize_names(each.metadata.name for each in fewer)
+        message = f"of {short} fewer replicas are available than desired"
+        found.append(Finding(CHECK, Level.WARN, message, f"kubectl --namespace {one.namespace} describe deployments"))
     if not found:
         versions = {each.metadata.labels.get(VERSION, "unknown") for each in one.deployments}
-        says = f"version {summarize_names(versions)} runs in namespace {one.namespace}: "
-        found.append(Finding(CHECK, Level.OK, says + summarize_names(one.deployed_components)))
+        message = f"version {summarize_names(versions)} runs in namespace {one.namespace}: "
+        found.append(Finding(CHECK, Level.OK, message + summarize_names(one.deployed_components)))
     return found

@@ -20,6 +20,6 @@ async def examine(reads: ClusterReader, one: Installation) -> list[Finding]:
     found = await reads.read_objects(NETWORK_POLICIES, one.namespace, labels=OURS, into=PartialObject)
     covered = {policy.metadata.labels.get(COMPONENT) for policy in found}
     if missing := {name for name in one.deployed_components | _DAEMON_SETS if name not in covered}:
-        says = f"no NetworkPolicy says who may call {summarize_names(missing)}"
-        return [Finding(CHECK, Level.WARN, says, "set networkPolicy.enabled of the chart, and upgrade")]
+        message = f"no NetworkPolicy says who may call {summarize_names(missing)}"
+        return [Finding(CHECK, Level.WARN, message, "set networkPolicy.enabled of the chart, and upgrade")]
     return [Finding(CHECK, Level.OK, f"there is one for {summarize_names(one.deployed_components | _DAEMON_SETS)}")]

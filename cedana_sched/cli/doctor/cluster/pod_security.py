@@ -38,13 +38,13 @@ async def check_product_namespace(reads: ClusterReader, one: Installation) -> li
     level = found.metadata.labels.get(ENFORCE) if found else None
     remedy = f"kubectl label --overwrite namespace {one.namespace} {ENFORCE}=privileged"
     if level in _NARROW:
-        says = f"namespace {one.namespace} enforces {level}: no new agent starts, for agents are privileged"
-        return [Finding(CHECK, Level.FAIL, says, remedy)]
+        message = f"namespace {one.namespace} enforces {level}: no new agent starts, for agents are privileged"
+        return [Finding(CHECK, Level.FAIL, message, remedy)]
     if level is None:
-        says = (
+        message = (
             f"namespace {one.namespace} has no label {ENFORCE}: agents start only where the cluster's default lets them"
         )
-        return [Finding(CHECK, Level.WARN, says, remedy)]
+        return [Finding(CHECK, Level.WARN, message, remedy)]
     return [Finding(CHECK, Level.OK, f"namespace {one.namespace} lets the agents be {level}")]
 
 
@@ -54,8 +54,8 @@ async def check_foreign_pods(reads: ClusterReader, one: Installation) -> list[Fi
     pods = await reads.read_objects(PODS, one.namespace, labels=selector, fields=UNFINISHED_PODS, into=PartialObject)
     if not pods:
         return [Finding(CHECK, Level.OK, f"no other pods run in namespace {one.namespace}")]
-    says = f"pods of others run in namespace {one.namespace}, which holds our Secrets: {_pod_names(pods)}"
-    return [Finding(CHECK, Level.WARN, says, "give them a namespace of their own")]
+    message = f"pods of others run in namespace {one.namespace}, which holds our Secrets: {_pod_names(pods)}"
+    return [Finding(CHECK, Level.WARN, message, "give them a namespace of their own")]
 
 
 async def check_tenant_namespaces(reads: ClusterReader) -> list[Finding]:
@@ -69,12 +69,12 @@ async def check_tenant_namespaces(reads: ClusterReader) -> list[Finding]:
     wide = used - {one.metadata.name for one in known if one.metadata.labels.get(ENFORCE) in _NARROW}
     if not wide:
         return [Finding(CHECK, Level.OK, "all namespaces with protected pods enforce baseline or restricted")]
-    says = (
+    message = (
         f"namespaces with protected pods enforce neither baseline nor restricted: {summarize_names(wide)}; pods may use"
         " hostNetwork and hostPath, and be privileged there, if nothing else forbids it"
     )
     remedy = f"label them {ENFORCE}=baseline; their pods get no preStop hook then: see docs/kubernetes.md#opt-in"
-    return [Finding(CHECK, Level.WARN, says, remedy)]
+    return [Finding(CHECK, Level.WARN, message, remedy)]
 
 
 def _pod_names(pods: tuple[PartialObject, ...]) -> str:

@@ -45,11 +45,11 @@ def _namespace_finding(
     if not settings.served.includes(namespace.name):
         return Finding(CHECK, Level.WARN, f"{field}, and excludedNamespaces excludes it", "remove it from one of them")
     if policy and policy not in policies:
-        says = (
+        message = (
             f"new pods of namespace {namespace.name} are not protected: metadata.annotations[{names.POLICY}] is"
             f" {policy!r}, which is no CheckpointPolicy"
         )
         return Finding(
-            CHECK, Level.FAIL, says, "name one of 'kubectl get checkpointpolicies', or remove the annotation"
+            CHECK, Level.FAIL, message, "name one of 'kubectl get checkpointpolicies', or remove the annotation"
         )
     return None

@@ -69,8 +69,8 @@ async def examine(reads: ClusterReader) -> list[Finding]:
     ]
     if not found:
         runtimes = sorted({info.container_runtime_version for info in infos.values()})
-        says = f"no node has a containerd with a hole that is known here: {', '.join(runtimes[:_MOST_KINDS])}"
-        found.append(Finding(CHECK, Level.OK, says))
+        message = f"no node has a containerd with a hole that is known here: {', '.join(runtimes[:_MOST_KINDS])}"
+        found.append(Finding(CHECK, Level.OK, message))
     return found + _check_runc_versions({one.metadata.name: _runc_version_of(one.metadata) for one in nodes})
 
 
@@ -79,8 +79,8 @@ def _check_other_runtimes(infos: Mapping[str, _Info]) -> list[Finding]:
     others = {node for node, info in infos.items() if not info.container_runtime_version.startswith(_CONTAINERD)}
     if not others:
         return []
-    says = f"no containerd runs the pods of {summarize_names(others)}, and nothing is saved there"
-    return [Finding(CHECK, Level.WARN, says, "keep protected pods on nodes with containerd 1.7 or 2")]
+    message = f"no containerd runs the pods of {summarize_names(others)}, and nothing is saved there"
+    return [Finding(CHECK, Level.WARN, message, "keep protected pods on nodes with containerd 1.7 or 2")]
 
 
 def _check_vulnerabilities(
@@ -95,9 +95,9 @@ def _check_vulnerabilities(
             if (version := read_version(text)) is not None and hole.is_in(version)
         }
         if open_on:
-            says = f"{program} of {len(open_on)} of {len(versions)} nodes is open to {hole.names}: "
+            message = f"{program} of {len(open_on)} of {len(versions)} nodes is open to {hole.names}: "
             remedy = f"install {fixed_versions((hole,))} or newer, or see whether your distribution has mended it"
-            found.append(Finding(CHECK, Level.WARN, says + summarize_names(open_on), remedy))
+            found.append(Finding(CHECK, Level.WARN, message + summarize_names(open_on), remedy))
     return found
 
 
@@ -105,15 +105,15 @@ def _check_runc_versions(versions: Mapping[str, str]) -> list[Finding]:
     """Check versions of runc. `versions`: by node, as published by its agent; empty if unknown."""
     found = _check_vulnerabilities("runc", versions, RUNC)
     if unknown := {node for node, text in versions.items() if read_version(text) is None}:
-        says = f"which runc is on {len(unknown)} of {len(versions)} nodes is not known, for no agent says it: "
+        message = f"which runc is on {len(unknown)} of {len(versions)} nodes is not known, for no agent says it: "
         remedy = (
             f"'runc --version' there, which should be {fixed_versions(RUNC)} or newer; an agent that begins says it"
         )
-        found.append(Finding(CHECK, Level.WARN, says + summarize_names(unknown), remedy))
+        found.append(Finding(CHECK, Level.WARN, message + summarize_names(unknown), remedy))
     if versions and not found:
         kinds = sorted(set(versions.values()))
-        says = f"no node has a runc with a hole that is known here: {', '.join(kinds[:_MOST_KINDS])}"
-        found.append(Finding(CHECK, Level.OK, says))
+        message = f"no node has a runc with a hole that is known here: {', '.join(kinds[:_MOST_KINDS])}"
+        found.append(Finding(CHECK, Level.OK, message))
     return found
 
 
@@ -133,5 +133,5 @@ def _check_kernel_versions(infos: Mapping[str, _Info]) -> list[Finding]:
     if not old:
         return []
     oldest = ".".join(map(str, OLDEST_KERNEL))
-    says = f"the kernel is older than {oldest} on {summarize_names(old)}: CRIU does not work there"
-    return [Finding(CHECK, Level.WARN, says, "install a newer one, or keep protected pods away")]
+    message = f"the kernel is older than {oldest} on {summarize_names(old)}: CRIU does not work there"
+    return [Finding(CHECK, Level.WARN, message, "install a newer one, or keep protected pods away")]

@@ -54,14 +54,14 @@ async def check_key_secret(reads: ClusterReader, one: Installation) -> list[Find
         raise CedanaSchedError(message, remedy="upgrade the release, which writes it again")
     mounted = [each.secret for each in agents.spec.template.spec.volumes if each.name == _VOLUME]
     if not mounted or mounted[0] is None:
-        says = "snapshots are not sealed: who reads the store reads memory, and who writes it owns nodes"
+        message = "snapshots are not sealed: who reads the store reads memory, and who writes it owns nodes"
         return [
-            Finding(CHECK, Level.WARN, says, "set storage.sealing.enabled, and upgrade: docs/kubernetes.md#upgrade")
+            Finding(CHECK, Level.WARN, message, "set storage.sealing.enabled, and upgrade: docs/kubernetes.md#upgrade")
         ]
     name = mounted[0].secret_name
     if not await reads.exists(SECRETS, name, one.namespace):
-        says = f"Secret {name} is not there: no new agent starts, and without its key all snapshots are lost"
-        return [Finding(CHECK, Level.FAIL, says, "make it again from your copy of the keys")]
+        message = f"Secret {name} is not there: no new agent starts, and without its key all snapshots are lost"
+        return [Finding(CHECK, Level.FAIL, message, "make it again from your copy of the keys")]
     return [Finding(CHECK, Level.OK, f"the key that seals snapshots is in Secret {name}; keep a copy elsewhere")]
 
 
@@ -69,10 +69,10 @@ async def check_unsealed_snapshots(reads: ClusterReader, one: Installation) -> l
     """Check for agents that still write unsealed snapshots, or accept them from any writer of the store."""
     settings = await read_settings(reads, one)
     if settings.writes_unsealed:  # such agents also accept unsealed snapshots, regardless of `accepts_unsealed`
-        says = "agents have the key and seal nothing: who reads the store reads memory, and who writes it owns nodes"
+        message = "agents have the key and seal nothing: who reads the store reads memory, and who writes it owns nodes"
         remedy = "once all agents have the key, continue with docs/operations.md#begin-to-seal-in-a-cluster"
-        return [Finding(CHECK, Level.WARN, says, remedy)]
+        return [Finding(CHECK, Level.WARN, message, remedy)]
     if not settings.accepts_unsealed:
         return []
-    says = "agents accept snapshots that are not sealed: who writes to the store owns nodes"
-    return [Finding(CHECK, Level.WARN, says, "unset storage.sealing.acceptUnsealed once older snapshots are gone")]
+    message = "agents accept snapshots that are not sealed: who writes to the store owns nodes"
+    return [Finding(CHECK, Level.WARN, message, "unset storage.sealing.acceptUnsealed once older snapshots are gone")]

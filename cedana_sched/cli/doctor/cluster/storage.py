@@ -44,8 +44,8 @@ async def examine(reads: ClusterReader) -> list[Finding]:
             found += _check_scoped_condition(one)
             found += await _check_bucket(one.metadata.name, s3)
     if len(there) > MOST_NAMES:
-        says = f"{len(there) - MOST_NAMES} more CheckpointStorages were not looked at"
-        found.append(Finding(CHECK, Level.WARN, says, "kubectl get cstore"))
+        message = f"{len(there) - MOST_NAMES} more CheckpointStorages were not looked at"
+        found.append(Finding(CHECK, Level.WARN, message, "kubectl get cstore"))
     return found
 
 
@@ -62,8 +62,8 @@ def _check_ready_condition(one: CachedStorage) -> Finding:
     name = one.metadata.name
     ready = next((each for each in one.status.conditions if each.type == "Ready"), None)
     if ready is None:
-        says = f"{name}: no coordinator has tried it yet"
-        return Finding(CHECK, Level.WARN, says, "see whether one leads: kubectl get leases")
+        message = f"{name}: no coordinator has tried it yet"
+        return Finding(CHECK, Level.WARN, message, "see whether one leads: kubectl get leases")
     if ready.status == "False":
         return Finding(CHECK, Level.FAIL, f"{name} cannot be used: {ready.message}", f"kubectl describe cstore {name}")
     return Finding(CHECK, Level.OK, f"{name}: {ready.message}")
@@ -84,18 +84,18 @@ def _check_scoped_condition(one: CachedStorage) -> list[Finding]:
 async def _check_bucket(name: str, s3: S3Storage) -> list[Finding]:
     found: list[Finding] = []
     if s3.allow_http and (s3.endpoint or "").startswith("http:"):
-        says = f"{name}: {s3.endpoint} has no TLS, and memory crosses the network as the store gets it"
-        found.append(Finding(CHECK, Level.WARN, says, "give it a certificate, and unset storage.s3.allowHttp"))
+        message = f"{name}: {s3.endpoint} has no TLS, and memory crosses the network as the store gets it"
+        found.append(Finding(CHECK, Level.WARN, message, "give it a certificate, and unset storage.s3.allowHttp"))
     try:
         is_public = await _is_publicly_listable(s3)
     except (aiohttp.ClientError, OSError, ValueError) as error:  # a timeout is an OSError
         reason = str(error)[:_LONGEST_REASON] or type(error).__name__
-        says = f"{name}: whether bucket {s3.bucket} is public is not known here: {reason}"
-        found.append(Finding(CHECK, Level.WARN, says, "run it where the bucket's endpoint can be reached"))
+        message = f"{name}: whether bucket {s3.bucket} is public is not known here: {reason}"
+        found.append(Finding(CHECK, Level.WARN, message, "run it where the bucket's endpoint can be reached"))
         return found
     if is_public:
-        says = f"{name}: bucket {s3.bucket} can be listed without a key, and its objects may be readable"
-        found.append(Finding(CHECK, Level.FAIL, says, "forbid public access to the bucket"))
+        message = f"{name}: bucket {s3.bucket} can be listed without a key, and its objects may be readable"
+        found.append(Finding(CHECK, Level.FAIL, message, "forbid public access to the bucket"))
     else:
         found.append(Finding(CHECK, Level.OK, f"{name}: bucket {s3.bucket} cannot be listed without a key"))
     return found

@@ -97,10 +97,10 @@ async def _try_creating_pod(reads: ClusterReader, one: Installation, namespace: 
             return Finding(CHECK, Level.OK, f"the API server calls {WEBHOOK}, which prepared a pod {where}")
         if mark is not None:
             why = pod.metadata.annotations.get(names.NOT_PROTECTED, "no reason is given")[:_LONGEST_REASON]
-            says = f"{WEBHOOK} answers, and does not protect a pod {where}: {why}"
-            return Finding(CHECK, Level.WARN, says, "mend what it names; see the log of the webhooks")
+            message = f"{WEBHOOK} answers, and does not protect a pod {where}: {why}"
+            return Finding(CHECK, Level.WARN, message, "mend what it names; see the log of the webhooks")
         became = "stays as it was"
-    says = (
+    message = (
         f"the API server gets no answer from {WEBHOOK}, {TIMES} times in a row: a pod that requests protection"
         f" {became} {where}, and evictions are not held"
     )
@@ -108,7 +108,7 @@ async def _try_creating_pod(reads: ClusterReader, one: Installation, namespace: 
         f"let every API server reach port 9443 of the pods behind Service {one.name}-webhooks"
         " (docs/operations.md#ports); its log says 'failed calling webhook', and why"
     )
-    return Finding(CHECK, Level.FAIL, says, remedy)
+    return Finding(CHECK, Level.FAIL, message, remedy)
 
 
 def _is_our_webhook_silent(error: ApiError) -> bool:

@@ -54,11 +54,12 @@ async def check_ready_endpoints(reads: ClusterReader, one: Installation) -> list
     endpoints = [each for part in slices for each in part.endpoints or ()]
     there = {address for each in endpoints if each.conditions.ready is not False for address in each.addresses}
     if not there:
-        says = f"no endpoint of Service {service} is ready: evictions are not held"
-        return [Finding(CHECK, Level.FAIL, says, f"kubectl --namespace {one.namespace} describe deployment {service}")]
+        message = f"no endpoint of Service {service} is ready: evictions are not held"
+        remedy = f"kubectl --namespace {one.namespace} describe deployment {service}"
+        return [Finding(CHECK, Level.FAIL, message, remedy)]
     if len(there) == 1:
-        says = f"one endpoint of Service {service} is ready: evictions are not held while it is replaced"
-        return [Finding(CHECK, Level.WARN, says, "run two replicas (webhooks.replicas), on two nodes")]
+        message = f"one endpoint of Service {service} is ready: evictions are not held while it is replaced"
+        return [Finding(CHECK, Level.WARN, message, "run two replicas (webhooks.replicas), on two nodes")]
     return [Finding(CHECK, Level.OK, f"{len(there)} endpoints of Service {service} are ready")]
 
 
@@ -68,18 +69,18 @@ async def _check_registration(
     found = await reads.read_objects(resource, labels=OURS, into=WebhookConfiguration)
     ours = [each for each in found if each.metadata.name == one.name]
     if not ours or not ours[0].webhooks:
-        says = f"no {resource.kind} called {one.name} has webhooks"
-        return [Finding(CHECK, level, says, "upgrade the release, which writes it again")]
+        message = f"no {resource.kind} called {one.name} has webhooks"
+        return [Finding(CHECK, level, message, "upgrade the release, which writes it again")]
     unknown = [each.name for each in ours[0].webhooks if not each.client_config.ca_bundle]
     services = {each.name: each.client_config.service for each in ours[0].webhooks}
     lost = [name for name, service in services.items() if service is None or service.path in {"", "/"}]
     problems: list[Finding] = []
     if unknown:
-        says = f"{resource.kind}: no caBundle, so the API server trusts none of {summarize_names(unknown)}"
-        problems.append(Finding(CHECK, level, says, _WRITTEN))
+        message = f"{resource.kind}: no caBundle, so the API server trusts none of {summarize_names(unknown)}"
+        problems.append(Finding(CHECK, level, message, _WRITTEN))
     if lost:
-        says = f"{resource.kind}: no path leads to {summarize_names(lost)}"
-        problems.append(Finding(CHECK, level, says, _WRITTEN))
+        message = f"{resource.kind}: no path leads to {summarize_names(lost)}"
+        problems.append(Finding(CHECK, level, message, _WRITTEN))
     return problems or [
         Finding(CHECK, Level.OK, f"{resource.kind}: {summarize_names(each.name for each in ours[0].webhooks)}")
     ]

@@ -26,9 +26,9 @@ log = structlog.get_logger(__name__)
 
 PATH: Final = "/credentials"
 LONGEST_REQUEST_BYTES: Final = 4096
-TOLD_AGAIN_SECONDS: Final = 60.0
+LOGGED_AGAIN_SECONDS: Final = 60.0
 """A refusal of the same namespace and reason is logged once per interval, because refused agents retry."""
-_MOST_TOLD: Final = 1024
+_MOST_LOGGED: Final = 1024
 
 Decide = Callable[[str, CredentialRequest], Awaitable[str]]
 """Authorizes a request: returns the node of the token's owner, or raises `CredentialsRefused`."""
@@ -53,7 +53,7 @@ class CredentialEndpoint:
         self._begin = begin
         self._metrics = metrics
         self._clock = clock
-        self._told: dict[tuple[str, str], float] = {}
+        self._logged_at: dict[tuple[str, str], float] = {}
         self.web = web.Application(client_max_size=LONGEST_REQUEST_BYTES)
         self.web.router.add_post(PATH, self._respond)
 
@@ -90,11 +90,11 @@ class CredentialEndpoint:
 
     def _log_refusal(self, namespace: str, why: str) -> None:
         now = self._clock()
-        if now - self._told.get((namespace, why), now - TOLD_AGAIN_SECONDS) < TOLD_AGAIN_SECONDS:
+        if now - self._logged_at.get((namespace, why), now - LOGGED_AGAIN_SECONDS) < LOGGED_AGAIN_SECONDS:
             return
-        if len(self._told) >= _MOST_TOLD:
-            self._told.clear()
-        self._told[namespace, why] = now
+        if len(self._logged_at) >= _MOST_LOGGED:
+            self._logged_at.clear()
+        self._logged_at[namespace, why] = now
         log.warning("credentials refused", namespace=namespace[:LONGEST_REQUEST_BYTES], reason=why)
 
 

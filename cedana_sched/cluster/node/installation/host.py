@@ -53,6 +53,6 @@ class Host:
                 process.kill()
                 await process.wait()
         if process.returncode:
-            said = (out + errors).decode(errors="replace").strip().splitlines()
-            raise HostError(f"{' '.join(words[:3])} failed on the host", evidence=tuple(said))
+            output = (out + errors).decode(errors="replace").strip().splitlines()
+            raise HostError(f"{' '.join(words[:3])} failed on the host", evidence=tuple(output))
         return out.decode(errors="replace")

@@ -185,10 +185,10 @@ class Installation:
         Raises:
             HostError: one does not run there.
         """
-        said = await self._host.run(version / "bin/cedana-runtime", "--version")
+        output = await self._host.run(version / "bin/cedana-runtime", "--version")
         await self._host.run(version / "bin/cedana-runtime", "cedana-check")
         await self._host.run(version / "criu/bin/criu", "--version")
-        found = _RUNC_VERSION.search(said)
+        found = _RUNC_VERSION.search(output)
         return found[1] if found else ""
 
     @tenacity.retry(

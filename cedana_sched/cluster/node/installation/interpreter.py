@@ -27,7 +27,7 @@ _NEEDED = (
     "encodings.utf_8",
     "traceback",
 )
-_ASK = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sorted(sys.modules))"
+_PROGRAM = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sorted(sys.modules))"
 
 
 class InterpreterError(CedanaSchedError):
@@ -72,8 +72,10 @@ def compile_folder(folder: Path) -> None:
 def _modules_loaded_by_handler() -> list[str]:
     """Return the standard library's modules that the handler loads, in a process that has loaded nothing else."""
     package = Path(__file__).parents[4]
-    ask = f"import sys; sys.path.insert(0, {str(package)!r})\n{_ASK}"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", ask, *_NEEDED], capture_output=True, text=True, check=True)
+    code = f"import sys; sys.path.insert(0, {str(package)!r})\n{_PROGRAM}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, *_NEEDED], capture_output=True, text=True, check=True
+    )
     return [name for name in done.stdout.split() if not name.startswith("cedana_sched")]
 
 

@@ -181,14 +181,14 @@ async def fill_volume(archive: Path, pod_uid: str, name: str, paths: HostPaths) 
         stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
-        _, said = await process.communicate()
+        _, output = await process.communicate()
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # and the child in which it writes
             await process.wait()
     if process.returncode:
-        words = said.decode(errors="replace").strip()
+        words = output.decode(errors="replace").strip()
         raise RestoreError(f"volume {name} cannot be filled: {words}", evidence=tuple(words.splitlines()))
 
 

@@ -20,18 +20,18 @@ class StagingProgress:
     def __init__(self, paths: HostPaths) -> None:
         self._paths = paths
         self._lock = threading.Lock()
-        self._told_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
 
     def print_progress(self, pod_uid: str, done_bytes: int, total_bytes: int) -> None:
         """Print progress in the pod's log, unless its restore container does not run yet."""
         now = time.monotonic()
         is_done = done_bytes >= total_bytes
         with self._lock:
-            if not is_done and now - self._told_at.get(pod_uid, 0.0) < EVERY_SECONDS:
+            if not is_done and now - self._reported_at.get(pod_uid, 0.0) < EVERY_SECONDS:
                 return
-            self._told_at[pod_uid] = now
+            self._reported_at[pod_uid] = now
             if is_done:
-                del self._told_at[pod_uid]
+                del self._reported_at[pod_uid]
         line = f"{done_bytes / _MIB:.0f} of {total_bytes / _MIB:.0f} MiB of the snapshot are on this node"
         with contextlib.suppress(RestoreError):  # its volume is not mounted yet: there is no reader
             RestoreContainerMessages(pod_uid, self._paths).print_line(line)

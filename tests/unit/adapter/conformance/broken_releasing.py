@@ -41,7 +41,7 @@ class ReleasesNobody(Broken):
     caught_by = (
         "a_victim_that_is_committed_is_evicted",
         "past_its_deadline_a_victim_is_evicted_without_a_snapshot",
-        "a_release_that_is_said_again_is_harmless",
+        "a_repeated_release_is_harmless",
         "a_victim_that_ends_by_itself_holds_nobody_up",
         "who_is_alone_shares_no_gang_with_another_job",
     )
@@ -69,7 +69,7 @@ class EvictsWhomItMustKeep(Broken):
 
 
 class ComplainsOfRepetitions(Broken):
-    caught_by = ("a_release_that_is_said_again_is_harmless",)
+    caught_by = ("a_repeated_release_is_harmless",)
     says = "NoSuchDecisionError"
 
     async def release(self, release: Release) -> None:
@@ -77,7 +77,7 @@ class ComplainsOfRepetitions(Broken):
 
 
 class ReleasesEverything(Broken):
-    caught_by = ("a_release_of_what_nobody_knows_lets_nobody_go",)
+    caught_by = ("a_release_of_an_unknown_signal_releases_nothing",)
     says = "another preemption that was released"
 
     async def release(self, release: Release) -> None:
@@ -86,7 +86,7 @@ class ReleasesEverything(Broken):
 
 
 class HidesThatItCouldNotTell(Broken):
-    caught_by = ("a_scheduler_that_cannot_be_told_is_told_later",)
+    caught_by = ("a_scheduler_that_cannot_be_called_is_called_later",)
     says = "released and not evicted"
 
     async def _proceed(self, uid: str, pods: Any) -> None:
@@ -95,7 +95,7 @@ class HidesThatItCouldNotTell(Broken):
 
 
 class RaisesItsClientsErrors(Broken):
-    caught_by = ("a_scheduler_that_cannot_be_told_is_told_later",)
+    caught_by = ("a_scheduler_that_cannot_be_called_is_called_later",)
     says = "ToyDownError"
 
     async def release(self, release: Release) -> None:
@@ -130,7 +130,7 @@ class LooksForVictimsThatEnded(Broken):
 
 class HearsNoSecondThoughts(Broken):
     caught_by = (
-        "a_preemption_that_is_taken_back_is_told",
+        "a_cancelled_preemption_is_reported",
         "who_is_spared_runs_on",
         "who_was_spared_is_preempted_anew",
         "what_was_taken_back_while_nobody_listened_evicts_nobody",
@@ -145,9 +145,9 @@ class HearsNoSecondThoughts(Broken):
 
 class HearsNewsOnly(Broken):
     caught_by = (
-        "what_is_pending_is_told_again_after_a_restart",
-        "what_is_pending_is_told_again_to_a_reader_that_comes_back",
-        "what_happened_while_nobody_listened_is_told",
+        "what_is_pending_is_reported_again_after_a_restart",
+        "what_is_pending_is_reported_again_to_a_reader_that_comes_back",
+        "what_happened_while_nobody_listened_is_reported",
     )
     says = "no preemption of"
 
@@ -190,7 +190,7 @@ class NotesAReleaseBeforeItIsDone(Broken):
 
 
 class NotesWhatItTellsForEver(Broken):
-    caught_by = ("what_is_over_is_not_told_after_a_restart",)
+    caught_by = ("what_is_over_is_not_reported_after_a_restart",)
     says = "after a restart was reported"
 
     async def reports(self) -> AsyncIterator[Report]:

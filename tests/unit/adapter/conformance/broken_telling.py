@@ -32,7 +32,7 @@ class LacksRelease(Broken):
 
 
 class SpeaksForAnother(ChangedSignals):
-    caught_by = ("a_preemption_is_told",)
+    caught_by = ("a_preemption_is_reported",)
     says = "names 'kueue'"
 
     def changed(self, signal: Signal) -> Signal:
@@ -82,7 +82,7 @@ class IgnoresPolicies(ChangedVictims):
 
 
 class ForgetsTheDeadline(ChangedSignals):
-    caught_by = ("the_schedulers_own_deadline_is_told",)
+    caught_by = ("the_schedulers_own_deadline_is_reported",)
     says = "says so: None"
 
     def changed(self, signal: Signal) -> Signal:
@@ -91,9 +91,9 @@ class ForgetsTheDeadline(ChangedSignals):
 
 class NamesEveryTellingAnew(ChangedSignals):
     caught_by = (
-        "what_the_scheduler_says_twice_is_one_preemption",
-        "what_is_pending_is_told_again_after_a_restart",
-        "what_is_pending_is_told_again_to_a_reader_that_comes_back",
+        "what_the_scheduler_decides_twice_is_one_preemption",
+        "what_is_pending_is_reported_again_after_a_restart",
+        "what_is_pending_is_reported_again_to_a_reader_that_comes_back",
         "a_gang_goes_as_a_whole_after_a_restart",
     )
     says = "is called|several uids"
@@ -187,7 +187,7 @@ class AsksForStrangersToo(Broken):
 
 
 class TellsOfPodsThatOthersTellOf(Broken):
-    caught_by = ("a_start_is_told_with_its_identity", "who_is_not_opted_in_starts_and_ends_untold")
+    caught_by = ("a_start_is_reported_with_its_identity", "who_is_not_opted_in_starts_and_ends_unreported")
     says = "whoever"
 
     async def reports(self) -> AsyncIterator[Report]:
@@ -197,7 +197,7 @@ class TellsOfPodsThatOthersTellOf(Broken):
 
 
 class ReadsOneReport(Broken):
-    caught_by = ("a_preemption_that_is_taken_back_is_told",)
+    caught_by = ("a_cancelled_preemption_is_reported",)
     says = r"reports\(\) ended"
 
     async def reports(self) -> AsyncIterator[Report]:
@@ -234,7 +234,7 @@ class BrokenStarts(StartingToyAdapter):
 
 
 class HearsNewPodsOnly(BrokenStarts):
-    caught_by = ("a_start_that_waits_is_told_again_after_a_restart", "an_end_while_nobody_listened_is_told")
+    caught_by = ("a_start_that_waits_is_reported_again_after_a_restart", "an_end_while_nobody_listened_is_reported")
     says = "no Starting|no Ended"
 
     def pods_at_first(self) -> tuple[Pod, ...]:
@@ -242,7 +242,7 @@ class HearsNewPodsOnly(BrokenStarts):
 
 
 class TellsNoEnds(BrokenStarts):
-    caught_by = ("an_end_is_told", "an_end_while_nobody_listened_is_told")
+    caught_by = ("an_end_is_reported", "an_end_while_nobody_listened_is_reported")
     says = "no Ended"
 
     def told_of(self, pod: Pod, *, is_gone: bool) -> Report:

@@ -270,7 +270,7 @@ async def test_who_may_not_watch_is_told_once_in_a_while(world: World) -> None:
     async with world.coordinator():
         await until(lambda: world.armada.calls.count("watch") == 3)
         assert len(world.events.told) == 1
-        world.now += job_sets.TOLD_AGAIN_SECONDS
+        world.now += job_sets.PUBLISHED_AGAIN_SECONDS
         await until(lambda: len(world.events.told) == 2)
 
 

@@ -132,7 +132,7 @@ class SpotStage(KubernetesStage):
 
 def signalled(coordinator: Coordinator) -> list[str]:
     """The names of the reported pods, in order."""
-    return [report.signal.victims[0].workload.name for report in coordinator.heard if hasattr(report, "signal")]
+    return [report.signal.victims[0].workload.name for report in coordinator.received if hasattr(report, "signal")]
 
 
 async def test_pods_of_a_node_that_ends_are_saved_and_evicted() -> None:
@@ -164,7 +164,7 @@ async def test_other_nodes_and_pods_without_protection_are_left_alone() -> None:
         stage.announce()
         await stage.api.until(lambda: stage.is_cordoned)
         await stage.wait_until_reported()
-    assert coordinator.heard == []
+    assert coordinator.received == []
 
 
 async def test_a_notice_that_is_withdrawn() -> None:
@@ -260,7 +260,7 @@ async def test_a_risk_is_published_and_moves_nothing() -> None:
         await stage.start()
         stage.announce(None, InterruptionKind.RISK)
         await stage.wait_until_reported()
-        assert coordinator.heard == []
+        assert coordinator.received == []
         assert not stage.is_cordoned
         stage.announce(120)
         await stage.api.until(lambda: stage.is_cordoned)
@@ -289,7 +289,7 @@ async def test_taints(taint: dict[str, str], is_notice: bool) -> None:
             assert (await coordinator.wait_for_signal(pod)).not_after is None
         else:
             await stage.wait_until_reported()
-            assert coordinator.heard == []
+            assert coordinator.received == []
 
 
 async def test_of_the_agents_notice_and_a_taint_the_one_with_a_time_counts() -> None:
@@ -449,7 +449,7 @@ async def test_pods_that_were_left_out_are_planned_again_once_others_are_release
         await stage.api.until(lambda: stage.is_cordoned)
         await stage.wait_until_reported()
         assert signalled(coordinator) == ["first-0"]
-        (signal,) = (report.signal for report in coordinator.heard if hasattr(report, "signal"))
+        (signal,) = (report.signal for report in coordinator.received if hasattr(report, "signal"))
         await coordinator.release(signal, verdict)  # sooner than planned
         await coordinator.wait_for_signal(second)
 
@@ -487,7 +487,7 @@ async def test_a_notice_whose_time_is_over_saves_nothing() -> None:
         stage.announce(-60)
         await stage.api.until(lambda: stage.is_cordoned)
         await stage.wait_until_reported()
-        assert coordinator.heard == []
+        assert coordinator.received == []
 
 
 async def test_saves_are_planned_although_nothing_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -538,7 +538,7 @@ async def test_an_annotation_of_another_writer_is_no_notice(text: str) -> None:
         await stage.start()
         stage.change_node({"metadata": {"annotations": {names.NODE_INTERRUPTION: text}}})
         await stage.wait_until_reported()
-        assert coordinator.heard == []
+        assert coordinator.received == []
         assert not stage.is_cordoned
 
 
@@ -630,7 +630,7 @@ async def test_pod_that_is_left_out_is_not_saved_when_it_is_deleted_as_well() ->
     async with left_out_of_shutdown(stage, large) as coordinator:
         delete(stage, large)
         await stage.api.until(lambda: mark_of(stage, large) == "true")
-        assert coordinator.heard == []
+        assert coordinator.received == []
 
 
 async def test_pod_may_be_left_out_of_one_shutdown_after_another(events: list[ObjectEvent]) -> None:

@@ -205,7 +205,7 @@ async def test_saved_pod_that_its_budget_keeps_runs_on_after_a_while(monkeypatch
             monkeypatch.setattr(saved_pod_eviction, "PATIENCE_SECONDS", 0.0)
             await adapter.release(committed(signal))
             await stage.wait_until_reported()
-    (cancelled,) = (one for one in coordinator.heard if isinstance(one, PreemptionCancelled))
+    (cancelled,) = (one for one in coordinator.received if isinstance(one, PreemptionCancelled))
     assert cancelled.signal_uid == signal.uid
     assert "refuses its eviction" in cancelled.why
     assert not await stage.is_evicted(pod)

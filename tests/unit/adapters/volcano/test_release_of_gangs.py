@@ -11,7 +11,7 @@ import pytest
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
 from cedana_sched.adapter.contract import Preempted, PreemptionCancelled, Report
-from cedana_sched.adapter.marked_evictions import NOT_ASKED
+from cedana_sched.adapter.marked_evictions import NOT_WANTED
 from cedana_sched.kube.builtin_kinds import Metadata, Pod, PodSpec, PodStatus
 from cedana_sched.kube.errors import ConflictError
 from cedana_sched.kube.events import ObjectEvent
@@ -139,7 +139,7 @@ SAVED = Release("group@before", {f"uid-{index}": Verdict.COMMITTED for index in 
 
 async def test_a_gang_that_was_taken_back_while_nobody_listened_runs_on() -> None:
     cluster = Cluster(asked=None)
-    assert await reported(cluster, SAVED) == [PreemptionCancelled("group@before", NOT_ASKED)]
+    assert await reported(cluster, SAVED) == [PreemptionCancelled("group@before", NOT_WANTED)]
     assert cluster.deleted == []
 
 
@@ -160,5 +160,5 @@ async def test_a_member_that_was_gone_before_its_gang_was_saved_does_not_say_tha
     cluster = Cluster(asked=None)
     cluster.pods._drop(next(iter(cluster.pods)))
     release = Release(SAVED.signal_uid, {**SAVED.verdicts, "uid-0": Verdict.NOT_NEEDED})
-    assert await reported(cluster, release) == [PreemptionCancelled("group@before", NOT_ASKED)]
+    assert await reported(cluster, release) == [PreemptionCancelled("group@before", NOT_WANTED)]
     assert cluster.deleted == []

@@ -95,7 +95,7 @@ def test_what_restarts_and_counts(event: str, action: str) -> None:
     """`PodEvicted: RestartPod` with two victims twice was the end of a job with the stock three retries."""
     spec = job(on(event, action))
     (loss,) = find_preemption_losses(spec)
-    assert "counts towards maxRetry 3" in loss.says
+    assert "counts towards maxRetry 3" in loss.effect
     assert done(rewrite_policies(spec).spec, event, code=137) == "SyncJob"
     assert rewrite_policies(spec).spec.get("maxRetry") is None
 
@@ -104,7 +104,7 @@ def test_what_restarts_and_counts(event: str, action: str) -> None:
 def test_a_gang_is_restarted_as_a_whole_as_often_as_it_is_preempted(event: str) -> None:
     spec = job(on(event, "RestartJob"), least=4)
     (loss,) = find_preemption_losses(spec)
-    assert "fails for good after 3" in loss.says
+    assert "fails for good after 3" in loss.effect
     rewritten = rewrite_policies(spec)
     assert rewritten.spec["policies"] == spec["policies"]
     assert rewritten.spec["maxRetry"] == MANY_RETRIES
@@ -120,7 +120,7 @@ def test_a_task_that_completes_when_it_is_asked_to_end_is_told_and_left() -> Non
     """The last pod exits with 0 on SIGTERM: Volcano counts the job as Completed, and the work is silently lost."""
     spec = job(on("TaskCompleted", "CompleteJob"))
     (loss,) = find_preemption_losses(spec)
-    assert "counts the job as complete" in loss.says
+    assert "counts the job as complete" in loss.effect
     assert loss.remedy == "have the program exit with another status on SIGTERM"
     assert rewrite_policies(spec).spec == spec
 

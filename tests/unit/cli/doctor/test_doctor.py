@@ -40,9 +40,9 @@ def test_a_full_root_has_nothing_to_mend() -> None:
 
 def test_missing_capabilities_say_what_does_not_work() -> None:
     resource, admin = "CAP_SYS_RESOURCE", "CAP_SYS_ADMIN"
-    found = {finding.says.split()[0]: finding for finding in machine.capabilities(status_without(resource, admin))}
+    found = {finding.message.split()[0]: finding for finding in machine.capabilities(status_without(resource, admin))}
     assert found[resource].level is Level.WARN
-    assert "limits of other users" in found[resource].says
+    assert "limits of other users" in found[resource].message
     assert found[admin].level is Level.FAIL
     assert all(finding.remedy for finding in found.values())
 
@@ -57,7 +57,7 @@ def test_old_kernels_are_refused(monkeypatch: pytest.MonkeyPatch, release: str, 
     monkeypatch.setattr("platform.release", lambda: release)
     (finding,) = machine.kernel()
     assert finding.level is level
-    assert release in finding.says
+    assert release in finding.message
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_it_says_which_packages_criu_is_made_from(origin: Origin, level: Level, 
     programs = (folder / "bin/criu", folder / "bin/tini", folder / "bin/nft", folder / "python")
     finding = criu.check_package_origin(Toolchain("4.2.1", *programs, origin=origin))
     assert finding.level is level
-    assert named in f"{finding.says} {finding.remedy}"
+    assert named in f"{finding.message} {finding.remedy}"
     assert bool(finding.remedy) == (level is Level.WARN)
 
 
@@ -109,7 +109,7 @@ def test_gpus_are_named(found: Gpus, says: list[str], monkeypatch: pytest.Monkey
     monkeypatch.setattr(gpus_and_disk, "find_gpus", find)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     findings = list(gpus_and_disk.gpus())
-    assert [f"{finding.level} {finding.says}" for finding in findings] == says
+    assert [f"{finding.level} {finding.message}" for finding in findings] == says
     assert [bool(finding.remedy) for finding in findings] == [finding.level is Level.WARN for finding in findings]
 
 
@@ -120,12 +120,12 @@ def test_a_driver_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus_and_disk, "find_gpus", find)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     (finding,) = gpus_and_disk.gpus()
-    assert (finding.level, "the driver is not loaded" in finding.says) == (Level.WARN, True)
+    assert (finding.level, "the driver is not loaded" in finding.message) == (Level.WARN, True)
 
 
 def test_the_disk_of_a_directory_that_is_not_there_yet_is_its_parents(tmp_path: Path) -> None:
     (finding,) = gpus_and_disk.disk(tmp_path / "a" / "b")
-    assert f"free at {tmp_path};" in finding.says
+    assert f"free at {tmp_path};" in finding.message
 
 
 def test_too_little_room_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,11 +124,11 @@ class Field:
         self.fencing = PodFencing(self.pods, self.nodes, known, self.restores, lambda: self.now)
 
     def end(self, of: WorkloadRef = OLD) -> str | None:
-        objection = self.fencing.objection_to_end(of)
-        return None if objection is None else objection.why
+        blocker = self.fencing.blocker_of(of)
+        return None if blocker is None else blocker.why
 
     def start(self) -> str | None:
-        return self.fencing.predecessor_of(NEW).objection
+        return self.fencing.predecessor_of(NEW).blocker
 
     def loss(self) -> str | None:
         return self.fencing.predecessor_of(NEW).loss
@@ -401,7 +401,7 @@ def test_a_pod_without_a_node_has_run_nothing_and_displaces_nothing(monkeypatch:
     field.pods._drop(finished)
     field.pods._drop(never_bound)
     assert field.end() is None
-    assert field.fencing.objection_to_end(WorkloadRef("uid-of-pending", "bio", "pending", "")) is None
+    assert field.fencing.blocker_of(WorkloadRef("uid-of-pending", "bio", "pending", "")) is None
 
 
 def test_only_evidence_of_a_node_is_reported() -> None:

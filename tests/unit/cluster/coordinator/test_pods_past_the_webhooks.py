@@ -35,7 +35,7 @@ from cedana_sched.testing.patches import apply_json_patch
 from cedana_sched_webhooks import pod_admission
 from cedana_sched_webhooks.admission import Request
 from cedana_sched_webhooks.admission_types import MIRROR
-from cedana_sched_webhooks.pod_mutations import LONGEST_REASON, SAID_LATER
+from cedana_sched_webhooks.pod_mutations import LONGEST_REASON, WRITTEN_LATER
 from tests.pauses import shorten_pauses
 from tests.unit.cluster.coordinator.filled_mirrors import filled
 from tests.unit.webhooks.admission_builders import configuration, knowledge
@@ -388,7 +388,7 @@ def test_strangers_are_watched_by_their_metadata_alone() -> None:
 
 async def test_what_only_ours_may_say_of_a_pod_is_taken_off_its_template() -> None:
     """A uid of another namespace, which no record of the pod could be written with, is one of these."""
-    forged = dict.fromkeys({*SAID_LATER} - {names.MISSED_BY_WEBHOOK}, "forged")
+    forged = dict.fromkeys({*WRITTEN_LATER} - {names.MISSED_BY_WEBHOOK}, "forged")
     written = await World(pod(annotations={names.ID: "md"} | forged)).sees()
     assert written is not None
     assert {key: written["annotations"].get(key, "kept") for key in forged} == dict.fromkeys(forged)

@@ -77,18 +77,18 @@ def found(
 def bad(findings: list[Finding]) -> list[str]:
     for finding in findings:
         assert (finding.level is Level.OK) == (not finding.remedy), finding
-    return [f"{finding.level} {finding.says}" for finding in findings if finding.level is not Level.OK]
+    return [f"{finding.level} {finding.message}" for finding in findings if finding.level is not Level.OK]
 
 
 def one(findings: list[Finding], part: str) -> Finding:
-    (finding,) = [finding for finding in findings if part in finding.says]
+    (finding,) = [finding for finding in findings if part in finding.message]
     return finding
 
 
 def test_one_tier_with_the_extender_last_is_well() -> None:
     findings = found(ONE_TIER)
     assert bad(findings) == []
-    assert findings[-1].says == "evictions are held by the extender (preempt and reclaim), preStop"
+    assert findings[-1].message == "evictions are held by the extender (preempt and reclaim), preStop"
 
 
 def test_stock_volcano_preempts_nobody() -> None:
@@ -96,12 +96,12 @@ def test_stock_volcano_preempts_nobody() -> None:
     lacking = [said for said in bad(findings) if "actions lack" in said]
     assert len(lacking) == 2
     assert "raise its overcommit-factor" in one(findings, "overcommit plugin").remedy
-    assert one(findings, "held by").says == "evictions are held by refused writes of pods/status, preStop"
+    assert one(findings, "held by").message == "evictions are held by refused writes of pods/status, preStop"
 
 
 def test_stock_tiers_do_not_ask_what_a_queue_deserves_and_break_up_gangs() -> None:
     findings = found(RECLAIMING, status_hold=True, extender_url=None)
-    assert "proportion is not called" in one(findings, "an earlier tier decides 'reclaim'").says
+    assert "proportion is not called" in one(findings, "an earlier tier decides 'reclaim'").message
     assert one(findings, "passed on to the next tier").remedy.startswith("set enableReclaimable: false on gang")
 
 
@@ -116,13 +116,13 @@ def test_an_extender_behind_another_tier_is_not_asked(status_hold: bool, level: 
     findings = found(RECLAIMING + EXTENDER, status_hold=status_hold)
     finding = one(findings, "'reclaim': an earlier tier (gang, conformance) decides without it")
     assert (finding.level, finding.remedy) == (level, "put all plugins into one tier, the extender last")
-    assert "extender (" not in findings[-1].says
+    assert "extender (" not in findings[-1].message
 
 
 def test_an_extender_before_another_tier_is_overruled() -> None:
     text = ONE_TIER + "- plugins:\n  - name: capacity\n"
     assert one(found(text), "'reclaim': if it allows no victim, a later tier (capacity) decides").level is Level.FAIL
-    assert one(found(text), "held by").says.startswith("evictions are held by the extender (preempt), preStop")
+    assert one(found(text), "held by").message.startswith("evictions are held by the extender (preempt), preStop")
     harmless = (
         ONE_TIER
         + "- plugins:\n  - name: binpack\n  - {name: pdb, enablePreemptable: false, enableReclaimable: false}\n"
@@ -171,7 +171,7 @@ def test_every_trap_has_its_sentence_and_its_remedy(before: str, after: str, par
 
 def test_the_secret_part_of_the_address_is_not_repeated() -> None:
     for text in (ONE_TIER, ONE_TIER.replace(HOST, "elsewhere"), ONE_TIER.replace(SEGMENT, f"{SEGMENT}/x")):
-        assert not any(SEGMENT in f"{finding.says} {finding.remedy}" for finding in found(text))
+        assert not any(SEGMENT in f"{finding.message} {finding.remedy}" for finding in found(text))
     assert bad(found(ONE_TIER.replace(SEGMENT, f"{SEGMENT}/"))) == []
 
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_read(text: str) -> None:
 
 def test_no_configuration_at_all() -> None:
     (finding,) = examine({}, [], Installation(status_hold=True))
-    assert "Volcano runs as it is built, without preemption" in finding.says
+    assert "Volcano runs as it is built, without preemption" in finding.message
 
 
 @pytest.mark.parametrize(

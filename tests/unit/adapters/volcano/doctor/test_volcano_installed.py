@@ -83,7 +83,7 @@ async def test_what_is_set_up_well_needs_nothing() -> None:
     findings = await cluster.findings()
     assert bad(findings) == []
     says = "evictions are held by the extender (preempt and reclaim), refused writes of pods/status, preStop"
-    assert findings[-1].says == says
+    assert findings[-1].message == says
     for resource, query in cluster.asked:
         assert query or resource is QUEUES, "a person is not asked for more than is looked at"
 

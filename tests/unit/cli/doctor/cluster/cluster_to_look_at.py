@@ -92,4 +92,4 @@ class Cluster:
 def said(findings: list[Finding]) -> list[str]:
     """As `level sentence`; whatever is not well has a remedy."""
     assert all(one.remedy for one in findings if one.level is not Level.OK)
-    return [f"{one.level} {one.says}" for one in findings]
+    return [f"{one.level} {one.message}" for one in findings]
