@@ -1,7 +1,8 @@
-"""House rules of prose: words that docs/glossary.md replaces, in pages, docstrings, comments and texts for people.
+"""House rules of words: those that docs/glossary.md replaces, in pages, docstrings, comments, texts and identifiers.
 
 A part of `make lint`. Components call, watch, publish and cache; they do not ask, tell, hear or know. One concept has
-one word. A quotation in backquotes is exempt, as it names what others have written.
+one word. A quotation in backquotes is exempt, as it names what others have written. Of identifiers, only definitions
+are checked: a use of another library's name is no choice of ours.
 """
 
 from __future__ import annotations
@@ -55,9 +56,22 @@ RULES = (
     _rule(r"as long as it takes|in one's place", "say it plainly"),
 )
 
+IDENTIFIER_RULES = (
+    _rule(r"asks?|asked|asking", "call, request, requested, query"),
+    _rule(r"tells?|told|telling", "report, publish, print, signal"),
+    _rule(r"hears?|heard|hearing", "receive, event, on_change"),
+    _rule(r"knows?|knew|knowing", "has, cached, supports"),
+    _rule(r"says?|said|saying", "message, output, log, report"),
+)
+"""For parts of identifiers, such as `heard` of `on_heard`; texts may quote what a page or a message says."""
+
 PAGES = ("*.md", "*.yaml", "*.yml", "Makefile", ".ci/run", "*.sh", "*.txt")
 PRODUCT = ("adapters/", "cedana_sched/", "demo/", "tools/", "webhooks/")
+NAMED = ("adapters/", "cedana_sched/", "webhooks/")
+"""Whose identifiers are checked."""
 
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+"""Of an identifier: `HTTPSays` has `HTTP` and `Says`."""
 _QUOTED = re.compile(r"`[^`]*`|\"[^\"\n]*\"|\]\([^)]*\)|https?://\S+")
 
 
@@ -98,6 +112,31 @@ def prose_of_module(text: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+def defined_names(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) of every name that a module defines: functions, classes, arguments, attributes, variables."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield node.lineno, name
+
+
+def name_complaints(where: str, text: str) -> Iterator[str]:
+    """Yield every replaced word in a name that a module defines, as `file:line: what`."""
+    for line, name in sorted(defined_names(text)):
+        for word in _WORDS.findall(name):
+            for rule in IDENTIFIER_RULES:
+                if rule.pattern.fullmatch(word):
+                    yield f"{where}:{line}: {name!r} has {word!r}: {rule.instead}"
+
+
 def main() -> int:
     found: list[str] = []
     for path in tracked_files(ROOT, *PAGES):
@@ -108,8 +147,11 @@ def main() -> int:
         if path.startswith(PRODUCT):
             if path == "tools/check_prose.py":
                 continue  # it names the words
-            for line, prose in prose_of_module((ROOT / path).read_text(encoding="utf-8")):
+            text = (ROOT / path).read_text(encoding="utf-8")
+            for line, prose in prose_of_module(text):
                 found += complaints(path, prose, line)
+            if path.startswith(NAMED):
+                found += name_complaints(path, text)
     for complaint in found:
         print(complaint, file=sys.stderr)
     return 1 if found else 0
