@@ -1,8 +1,8 @@
 """Comparison of files outside a snapshot with their record, through descriptors of held processes; and their rewind.
 
 A path may lead elsewhere by now, so files are compared and truncated only through what the restored processes have open
-themselves (`/proc/PID/fd`). All files are compared first; they are truncated last, when nothing else of the container
-can fail.
+themselves. All files are compared first; they are truncated last (`held_file_truncation`), when nothing else of the
+container can fail.
 
 Containers of a pod are restored one after another, and may share files. The first that could write to a file judges it:
 once it runs, the file changes. Standard library only.
@@ -10,33 +10,20 @@ once it runs, the file changes. Standard library only.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from cedana_sched.runtime_handler.file_change_rules import Action, FileState, Judgement, OnChange, judge_file
+from cedana_sched.runtime_handler.held_file_truncation import Truncation, truncate_held_files
 from cedana_sched.runtime_handler.held_processes import HeldProcesses, RestoredProcessesError
-from cedana_sched.runtime_handler.outside_files import (
-    Holder,
-    OutsideFile,
-    OutsideFiles,
-    is_writable,
-    open_state_of,
-    read_outside_files,
-)
-from cedana_sched.runtime_handler.safe_open import open_regular_file
+from cedana_sched.runtime_handler.outside_files import FileKey, OutsideFiles, read_outside_files
 from cedana_sched.runtime_handler.volume_file_comparison import ProcEntries
 
 MOST_NOTES = 8
 """Files named in a result; more are counted."""
-_TOGETHER = 64
-"""Files that are open at a time."""
 _REMEDY = "put the file back as it was at the snapshot, or start without the snapshot"
-
-FileKey = tuple[int, int]
-"""Device and inode."""
 
 
 class FilesRanAheadError(RestoredProcessesError):
@@ -51,20 +38,11 @@ class ChangePolicy(NamedTuple):
     """Files, by their state at the dump, that a restored container of the pod had open for writing."""
 
 
-class _Rewind(NamedTuple):
-    process: int
-    holder: Holder
-    file: OutsideFile
-    key: FileKey
-    """The file now."""
-    text: str
-
-
 class Comparison(NamedTuple):
     """What is to be done; nothing has been changed."""
 
     notes: tuple[str, ...] = ()
-    rewinds: tuple[_Rewind, ...] = ()
+    rewinds: tuple[Truncation, ...] = ()
 
 
 def compare_with_record(held: HeldProcesses, images: str, policy: ChangePolicy) -> Comparison:
@@ -103,7 +81,7 @@ def compare_outside_files(held: HeldProcesses, files: OutsideFiles | None, polic
     by_namespace_pid = held.by_namespace_pid()
     entries: dict[int, ProcEntries] = {}
     notes: list[str] = []
-    rewinds: list[_Rewind] = []
+    rewinds: list[Truncation] = []
     for file in files.files:
         if (file.device, file.inode) in policy.judged:
             continue
@@ -116,7 +94,7 @@ def compare_outside_files(held: HeldProcesses, files: OutsideFiles | None, polic
         key, now = _state_of(entries[process].entry_path(holder.place))
         judgement = judge_file(file, now, policy.on_change)
         if judgement.action is Action.REWIND:
-            rewinds.append(_Rewind(process, holder, file, key, judgement.text))
+            rewinds.append(Truncation(process, holder, file.path, key, file.size, judgement.text))
         else:
             notes += _notes_of(judgement, policy.on_change)
     return Comparison(tuple(notes), tuple(rewinds))
@@ -126,12 +104,11 @@ def rewind_files(held: HeldProcesses, comparison: Comparison) -> tuple[str, ...]
     """Truncate the files that ran ahead; return notes on all changed files, of bounded number.
 
     Raises:
-        RestoredProcessesError: a file is not the compared one any more; earlier ones are truncated.
+        RestoredProcessesError: a file is not the compared one any more; earlier ones may be truncated.
         OSError: a file cannot be truncated.
     """
-    for start in range(0, len(comparison.rewinds), _TOGETHER):
-        _truncate_together(held, comparison.rewinds[start : start + _TOGETHER])
-    notes = [*(f"{rewind.text}: truncated to its size at the snapshot" for rewind in comparison.rewinds)]
+    truncate_held_files(held, comparison.rewinds)
+    notes = [*(f"{rewind.change}: truncated to its size at the snapshot" for rewind in comparison.rewinds)]
     notes += comparison.notes
     more = len(notes) - MOST_NOTES
     return tuple(notes[:MOST_NOTES]) + ((f"{more} more files have changed",) if more > 0 else ())
@@ -161,41 +138,3 @@ def _state_of(entry: str) -> tuple[FileKey, FileState]:
     if not stat.S_ISREG(seen.st_mode):
         raise RestoredProcessesError(f"{os.readlink(entry)!r:.200} is no regular file any more ({_REMEDY})")
     return (seen.st_dev, seen.st_ino), FileState(seen.st_ino, seen.st_size, seen.st_mtime_ns)
-
-
-def _truncate_together(held: HeldProcesses, rewinds: Sequence[_Rewind]) -> None:
-    """Open some files, check what was opened, and truncate them.
-
-    A process that was killed meanwhile may have left its PID to another one, whose file must not be truncated: after
-    its descriptor is open here, the process must still be one of the held group.
-    """
-    opened: list[int] = []
-    try:
-        opened.extend(map(_open_held_file, rewinds))  # what was opened before an error is in the list
-        living = frozenset(held.current_processes())
-        for rewind in rewinds:
-            if rewind.process not in living:
-                raise RestoredProcessesError(f"process {rewind.holder.pid} ended before its files were rewound")
-        for rewind, descriptor in zip(rewinds, opened, strict=True):
-            os.ftruncate(descriptor, rewind.file.size)
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-
-
-def _open_held_file(rewind: _Rewind) -> int:
-    """Open for writing what a held process has open for writing."""
-    entry = ProcEntries(rewind.process).entry_path(rewind.holder.place)
-    seen = os.open(entry, os.O_PATH | os.O_CLOEXEC)
-    try:
-        state = os.fstat(seen)
-        is_same = (state.st_dev, state.st_ino) == rewind.key and os.readlink(entry) == rewind.file.path
-        if not is_same or not is_writable(open_state_of(rewind.process, rewind.holder.place)[0]):
-            raise RestoredProcessesError(f"{rewind.text}, and is not open for writing in its place any more")
-        return open_regular_file(seen, os.O_WRONLY)
-    except OSError as error:
-        if error.errno == errno.EINVAL:
-            raise RestoredProcessesError(f"{rewind.text}, and is no regular file any more") from error
-        raise
-    finally:
-        os.close(seen)

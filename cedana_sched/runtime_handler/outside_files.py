@@ -43,6 +43,10 @@ _PLACE = re.compile(rf"{_DESCRIPTORS}[0-9]{{1,10}}|{_MAPPINGS}[0-9a-f]{{1,16}}")
 _DELETED = " (deleted)"
 
 
+FileKey = tuple[int, int]
+"""Device and inode."""
+
+
 class Holder(NamedTuple):
     """One place where a process holds a file."""
 

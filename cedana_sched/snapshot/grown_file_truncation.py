@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.runtime_handler.held_processes import HeldProcesses
+from cedana_sched.runtime_handler.file_change_rules import printable_path
+from cedana_sched.runtime_handler.held_file_truncation import Truncation, truncate_held_files
+from cedana_sched.runtime_handler.held_processes import HeldProcesses, RestoredProcessesError
 from cedana_sched.runtime_handler.outside_files import OutsideFile, outside_files_of
-from cedana_sched.runtime_handler.safe_open import open_regular_file
-from cedana_sched.runtime_handler.volume_file_comparison import ProcEntries
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.images import Entry, Images, folder_reader
 
@@ -98,7 +98,7 @@ def truncate_grown_files(held: HeldProcesses, sizes: dict[str, int]) -> list[Tru
     """Truncate the files of held processes that are longer than these sizes.
 
     Raises:
-        RestoreError: a file is shorter; nothing has been changed.
+        RestoreError: a file is shorter, and nothing has been changed; or it is not open in its place any more.
         OSError, ValueError: the files cannot be inspected or truncated.
     """
     if not sizes:
@@ -107,30 +107,22 @@ def truncate_grown_files(held: HeldProcesses, sizes: dict[str, int]) -> list[Tru
     files = [file for file in open_now.files if file.is_written]
     for file in files:
         if file.size < sizes[file.path]:
+            name = printable_path(file.path)
             raise RestoreError(
-                f"{file.path} has {file.size} bytes now, and had {sizes[file.path]} when the snapshot was taken",
+                f"{name} has {file.size} bytes now, and had {sizes[file.path]} when the snapshot was taken",
                 remedy="put the file back as it was, or restore an earlier snapshot",
             )
     grown = [file for file in files if file.size > sizes[file.path]]
     processes = held.by_namespace_pid()
-    for file in grown:
-        _truncate(file, processes, sizes[file.path])
+    try:
+        truncate_held_files(held, [_truncation_of(file, processes, sizes[file.path]) for file in grown])
+    except RestoredProcessesError as error:
+        raise RestoreError(str(error), remedy="restore it again") from error
     return [TruncatedFile(file.path, file.size, sizes[file.path]) for file in grown]
 
 
-def _truncate(file: OutsideFile, processes: dict[int, int], size: int) -> None:
-    """Truncate by a descriptor of a process that can write to the file; no name is followed."""
+def _truncation_of(file: OutsideFile, processes: Mapping[int, int], size: int) -> Truncation:
+    """Return the truncation of a file through the first process that can write to it."""
     holder = next(one for one in file.holders if one.is_writable)
-    entry = ProcEntries(processes[holder.pid]).entry_path(holder.place)
-    seen = os.open(entry, os.O_PATH | os.O_CLOEXEC)
-    try:
-        state = os.fstat(seen)
-        if (state.st_dev, state.st_ino) != (file.device, file.inode):
-            raise RestoreError(f"{file.path} is not open any more", remedy="restore it again")
-        descriptor = open_regular_file(seen, os.O_WRONLY)
-    finally:
-        os.close(seen)
-    try:
-        os.ftruncate(descriptor, size)
-    finally:
-        os.close(descriptor)
+    change = f"{printable_path(file.path)} has grown ({size} bytes at the snapshot, {file.size} now)"
+    return Truncation(processes.get(holder.pid), holder, file.path, (file.device, file.inode), size, change)
