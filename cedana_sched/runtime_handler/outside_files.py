@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from cedana_sched.runtime_handler.held_processes import pid_in_namespace
+from cedana_sched.runtime_handler.json_records import RecordFormat, excerpt, require_integer, require_list, require_text
 from cedana_sched.runtime_handler.volume_file_comparison import ProcEntries, has_ended
 
 OUTSIDE_FILES = "outside-files.json"
@@ -39,6 +40,7 @@ _BYTES_OF_HOLDER = 64
 
 _O_PATH = 0o10000000
 _DESCRIPTORS, _MAPPINGS = "fd/", "map_files/"
+_FORMAT = RecordFormat(OUTSIDE_FILES, "the record of the files outside the snapshot", VERSION)
 _PLACE = re.compile(rf"{_DESCRIPTORS}[0-9]{{1,10}}|{_MAPPINGS}[0-9a-f]{{1,16}}")
 _DELETED = " (deleted)"
 
@@ -156,7 +158,7 @@ def outside_files_of(
 
 def encode(files: OutsideFiles) -> str:
     """Encode for `read_outside_files`. Names that are not valid text are preserved."""
-    return json.dumps({"version": VERSION, **files._asdict()})
+    return _FORMAT.encode(files._asdict())
 
 
 def read_outside_files(images: str) -> OutsideFiles | None:
@@ -164,60 +166,32 @@ def read_outside_files(images: str) -> OutsideFiles | None:
 
     Raises:
         OSError: the record cannot be read now.
-        ValueError: the record's format is unknown.
+        ValueError: the record is unreadable, or of another version.
     """
-    try:
-        with open(f"{images}/{OUTSIDE_FILES}", encoding="utf-8") as file:
-            content = json.load(file)
-    except FileNotFoundError:
-        return None
-    except RecursionError as error:
-        raise ValueError("the record of the files outside the snapshot is nested too deep") from error
-    try:
-        if content["version"] != VERSION:
-            raise ValueError(f"the record of the files outside the snapshot is of version {content['version']!r:.20}")
-        return OutsideFiles(
-            tuple(map(_decode_file, _require_list(content["files"]))), _require_text(content["problem"])
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"this is no record of files outside the snapshot: {error!r:.200}") from error
+    return _FORMAT.read(images, _decode)
+
+
+def _decode(content: dict[str, Any]) -> OutsideFiles:
+    return OutsideFiles(tuple(map(_decode_file, require_list(content["files"]))), require_text(content["problem"]))
 
 
 def _decode_file(written: Any) -> OutsideFile:
-    path, device, inode, size, mtime_ns, holders = _require_list(written, 6)
+    path, device, inode, size, mtime_ns, holders = require_list(written, 6)
     return OutsideFile(
-        _require_text(path),
-        _require_number(device),
-        _require_number(inode),
-        _require_number(size),
-        _require_number(mtime_ns),
-        tuple(map(_decode_holder, _require_list(holders))),
+        require_text(path),
+        require_integer(device),
+        require_integer(inode),
+        require_integer(size, least=0),
+        require_integer(mtime_ns),
+        tuple(map(_decode_holder, require_list(holders))),
     )
 
 
 def _decode_holder(written: Any) -> Holder:
-    pid, place, flags, position = _require_list(written, 4)
-    if not _PLACE.fullmatch(_require_text(place)):
-        raise TypeError(f"{place!r:.100} is no place where a process holds a file")
-    return Holder(_require_number(pid), place, _require_number(flags), _require_number(position))
-
-
-def _require_list(written: Any, length: int | None = None) -> list[Any]:
-    if not isinstance(written, list) or (length is not None and len(written) != length):
-        raise TypeError(f"{written!r:.100} is no list of {length or 'anything'}")
-    return written
-
-
-def _require_text(written: Any) -> str:
-    if not isinstance(written, str):
-        raise TypeError(f"{written!r:.100} is no text")
-    return written
-
-
-def _require_number(written: Any) -> int:
-    if type(written) is not int:
-        raise TypeError(f"{written!r:.100} is no number")
-    return written
+    pid, place, flags, position = require_list(written, 4)
+    if not _PLACE.fullmatch(require_text(place)):
+        raise TypeError(f"{excerpt(place)} is no place where a process holds a file")
+    return Holder(require_integer(pid), place, require_integer(flags), require_integer(position))
 
 
 def _places_of(process: int) -> Iterator[str]:

@@ -12,6 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cedana_sched.runtime_handler.json_records import (
+    require_integer,
+    require_list,
+    require_text,
+    require_true_or_false,
+)
 from cedana_sched.runtime_handler.privilege_comparison import (
     Capabilities,
     Confinement,
@@ -42,7 +48,7 @@ def decode(content: Any) -> Privileges:
         ValueError: not a record, or one of a newer version.
     """
     try:
-        version = _require_int(content["version"])
+        version = require_integer(content["version"])
         container = Confinement(**_decode_fields(content["container"], _OF_CONTAINER))
         processes = Credentials(**_decode_fields(content["processes"], _OF_PROCESSES))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -64,36 +70,12 @@ def _decode_fields(content: dict[str, Any], kinds: Mapping[str, Callable[[Any], 
     return {name: read(content[name]) for name, read in kinds.items()}
 
 
-def _require_int(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no number")
-    return value
-
-
-def _require_bool(value: Any) -> bool:
-    if type(value) is not bool:
-        raise TypeError(f"{value!r} is neither true nor false")
-    return value
-
-
-def _require_str(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _require_list(value: Any) -> list[Any]:
-    if type(value) is not list:
-        raise TypeError(f"{value!r} is no list")
-    return value
-
-
 def _decode_int_set(value: Any) -> frozenset[int]:
-    return frozenset(map(_require_int, _require_list(value)))
+    return frozenset(map(require_integer, require_list(value)))
 
 
 def _decode_str_set(value: Any) -> frozenset[str]:
-    return frozenset(map(_require_str, _require_list(value)))
+    return frozenset(map(require_text, require_list(value)))
 
 
 def _decode_capabilities(value: Any) -> Capabilities:
@@ -101,37 +83,37 @@ def _decode_capabilities(value: Any) -> Capabilities:
 
 
 def _decode_device(value: Any) -> Device:
-    kind, major, minor, access = _require_list(value)
-    return Device(_require_str(kind), _decode_optional_int(major), _decode_optional_int(minor), _require_str(access))
+    kind, major, minor, access = require_list(value)
+    return Device(require_text(kind), _decode_optional_int(major), _decode_optional_int(minor), require_text(access))
 
 
 def _decode_optional_int(value: Any) -> int | None:
-    return None if value is None else _require_int(value)
+    return None if value is None else require_integer(value)
 
 
 def _decode_devices(value: Any) -> frozenset[Device]:
-    return frozenset(map(_decode_device, _require_list(value)))
+    return frozenset(map(_decode_device, require_list(value)))
 
 
 def _decode_id_map(value: Any) -> Map:
     return tuple(
-        (_require_int(inside), _require_int(outside), _require_int(count))
-        for inside, outside, count in _require_list(value)
+        (require_integer(inside), require_integer(outside), require_integer(count))
+        for inside, outside, count in require_list(value)
     )
 
 
 _OF_CONTAINER: Mapping[str, Callable[[Any], Any]] = {
-    "user": _require_int,
-    "group": _require_int,
+    "user": require_integer,
+    "group": require_integer,
     "groups": _decode_int_set,
     "capabilities": _decode_capabilities,
-    "no_new_privileges": _require_bool,
-    "seccomp": _require_str,
-    "apparmor": _require_str,
-    "selinux": _require_str,
+    "no_new_privileges": require_true_or_false,
+    "seccomp": require_text,
+    "apparmor": require_text,
+    "selinux": require_text,
     "masked_paths": _decode_str_set,
     "read_only_paths": _decode_str_set,
-    "read_only_root": _require_bool,
+    "read_only_root": require_true_or_false,
     "read_only_mounts": _decode_str_set,
     "devices": _decode_devices,
     "own_namespaces": _decode_str_set,
@@ -144,7 +126,7 @@ _OF_PROCESSES: Mapping[str, Callable[[Any], Any]] = {
     "groups": _decode_int_set,
     "supplementary_groups": _decode_int_set,
     "capabilities": _decode_capabilities,
-    "no_new_privileges": _require_bool,
-    "filtered": _require_bool,
+    "no_new_privileges": require_true_or_false,
+    "filtered": require_true_or_false,
     "labels": _decode_str_set,
 }

@@ -29,9 +29,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cedana_sched.runtime_handler.held_processes import pid_in_namespace
+from cedana_sched.runtime_handler.json_records import RecordFormat, excerpt, require_integer, require_list, require_text
 
 VOLUME_FILES = "volume-files.json"
 """Beside CRIU's images of a container."""
@@ -51,6 +52,7 @@ _DELETED_BY_CRIU = (".cr_link", ".ghost")
 """Suffixes of names under which CRIU opens files that were deleted before the dump, if the old name is taken."""
 _DESCRIPTORS, _MAPPINGS = "fd/", "map_files/"
 _SINGLE = {"cwd": "working directory", "root": "root directory", "exe": "program"}
+_FORMAT = RecordFormat(VOLUME_FILES, "the record of the files of volumes", VERSION)
 _PLACE = re.compile(rf"{_DESCRIPTORS}[0-9]{{1,10}}|{_MAPPINGS}[0-9a-f]{{1,16}}|{'|'.join(_SINGLE)}")
 
 
@@ -132,8 +134,8 @@ def volume_files_of(
 
 
 def encode(files: VolumeFiles) -> str:
-    """Encode for `read`. Names that are not valid text are preserved."""
-    return json.dumps({"version": VERSION, **files._asdict()})
+    """Encode for `read_record`. Names that are not valid text are preserved."""
+    return _FORMAT.encode(files._asdict())
 
 
 def read_record(images: str) -> VolumeFiles | None:
@@ -141,39 +143,25 @@ def read_record(images: str) -> VolumeFiles | None:
 
     Raises:
         OSError: the record cannot be read now.
-        ValueError: the record's format is unknown.
+        ValueError: the record is unreadable, or of another version.
     """
-    try:
-        with open(f"{images}/{VOLUME_FILES}", encoding="utf-8") as file:
-            content = json.load(file)
-    except FileNotFoundError:
-        return None
-    except RecursionError as error:
-        raise ValueError("this does not say which files of volumes were open: it is nested too deep") from error
-    try:
-        if content["version"] != VERSION:
-            raise ValueError(f"files of volumes are written down in version {content['version']}")
-        return VolumeFiles(
-            tuple(map(_require_text, content["volumes"])),
-            tuple(map(_decode_file, content["files"])),
-            tuple(map(_require_text, content.get("saved", ()))),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"this does not say which files of volumes were open: {error!r}") from error
+    return _FORMAT.read(images, _decode)
 
 
-def _require_text(written: object) -> str:
-    if not isinstance(written, str):
-        raise TypeError(f"{written!r:.100} is no path")
-    return written
+def _decode(content: dict[str, Any]) -> VolumeFiles:
+    return VolumeFiles(
+        tuple(map(require_text, require_list(content["volumes"]))),
+        tuple(map(_decode_file, require_list(content["files"]))),
+        tuple(map(require_text, require_list(content.get("saved", [])))),
+    )
 
 
-def _decode_file(written: Iterable[object]) -> VolumeFile:
+def _decode_file(written: Any) -> VolumeFile:
     """Decode one file; its place must be one where processes hold files, and nothing else."""
-    pid, place, path, *numbers = written
-    if not _PLACE.fullmatch(_require_text(place)) or not all(type(one) is int for one in (pid, *numbers)):
-        raise TypeError(f"{written!r:.100} is no file that a process holds")
-    return VolumeFile(pid, _require_text(place), _require_text(path), *numbers)  # type: ignore[arg-type]  # looked at above
+    pid, place, path, *numbers = require_list(written, 6)
+    if not _PLACE.fullmatch(require_text(place)):
+        raise TypeError(f"{excerpt(place)} is no place where a process holds a file")
+    return VolumeFile(require_integer(pid), place, require_text(path), *map(require_integer, numbers))
 
 
 def objection_to_files(held: VolumeFiles | None, processes: Mapping[int, int], groups: Collection[int]) -> str | None:

@@ -217,5 +217,5 @@ def test_whatever_is_written_down_is_read_or_refused_in_words(written: str) -> N
 def test_a_place_that_leads_elsewhere_is_not_looked_at(tmp_path: Path, place: str) -> None:
     file = [os.getpid(), place, "/x", 0o100644, 0, 0]
     (tmp_path / VOLUME_FILES).write_text(json.dumps({"version": 1, "volumes": ["/v"], "files": [file]}))
-    with pytest.raises(ValueError, match="does not say which files of volumes were open"):
+    with pytest.raises(ValueError, match="files of volumes is unreadable"):
         read_record(str(tmp_path))
