@@ -7,7 +7,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from cedana_sched.model.policy import OnVolumeChange
 from cedana_sched.model.preemption import WorkloadRef
+from cedana_sched.runtime_handler.file_change_rules import OnChange
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -98,6 +100,17 @@ class SnapshotOrigin(msgspec.Struct, frozen=True):
     """Whether it is known to have run on after the snapshot, so that its files may have run ahead."""
     is_same_identity: bool = False
     """Whether it had the identity of the workload that is restored, which alone may rewind its files."""
+
+
+def on_change_of(policy: OnVolumeChange, origin: SnapshotOrigin) -> OnChange:
+    """Return what follows if files outside the snapshot have changed.
+
+    A workload that was killed with its snapshot has changed nothing since: others have. And another workload's files
+    are not rewound.
+    """
+    if not origin.ran_on or (policy is OnVolumeChange.REWIND and not origin.is_same_identity):
+        return OnChange.NONE
+    return OnChange(policy.value)
 
 
 UNKNOWN_ORIGIN: Final = SnapshotOrigin()

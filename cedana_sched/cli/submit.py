@@ -67,6 +67,14 @@ async def submit(
         str | None,
         typer.Option(metavar="DURATION", help="Longest time from a preemption's notice until the job must go."),
     ] = None,
+    on_volume_change: Annotated[
+        str | None,
+        typer.Option(
+            metavar="Rewind|ColdStart|Fail",
+            help="What follows if its files ran ahead of the snapshot that it is restored from.",
+            show_default="the group's",
+        ),
+    ] = None,
     tty: Annotated[bool, typer.Option("--tty", help="Give the job a terminal; see 'attach'.")] = False,
     wait: arguments.Wait = False,
     timeout: arguments.Timeout = None,
@@ -100,6 +108,7 @@ async def submit(
         stdout=str(stdout.absolute()) if stdout else None,
         stderr=str(stderr.absolute()) if stderr else None,
         deadline_seconds=units.parse_duration("deadline", deadline) if deadline else None,
+        on_volume_change=on_volume_change,
         tty=tty,
     )
     async with session.client() as client:

@@ -242,6 +242,7 @@ class _Engine:
             user=description.user,
             cpus=description.request.cpu / 1000,
             memory_bytes=description.request.memory,
+            on_volume_change=description.policy.on_volume_change,
             has_terminal=description.tty,
         )
 

@@ -162,6 +162,8 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stdout: str | None = None
     stderr: str | None = None
     deadline_seconds: float | None = None
+    on_volume_change: str | None = None
+    """`onVolumeChange` of the job's policy, if it is not its group's."""
     tty: bool = False
 
 

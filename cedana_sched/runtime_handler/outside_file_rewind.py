@@ -76,7 +76,10 @@ def compare_outside_files(held: HeldProcesses, files: OutsideFiles | None, polic
         return Comparison()
     if files.problem:
         if policy.on_change in (OnChange.COLD, OnChange.FAIL):
-            raise FilesRanAheadError(f"it is unknown whether its files have changed: {files.problem}")
+            raise FilesRanAheadError(
+                f"it is unknown whether its files have changed: {files.problem}; and the policy has onVolumeChange: "
+                f"{policy.on_change} (start without the snapshot, or with onVolumeChange: {OnChange.REWIND})"
+            )
         return Comparison((f"it is unknown whether its files have changed: {files.problem}",))
     by_namespace_pid = held.by_namespace_pid()
     entries: dict[int, ProcEntries] = {}

@@ -37,6 +37,8 @@ MOST_BYTES = 4 << 20
 """Bytes of the records of all containers of a pod."""
 _BYTES_BESIDE_PATH = 128
 _BYTES_OF_HOLDER = 64
+_MOST_PROBLEM = 500
+"""Characters."""
 
 _O_PATH = 0o10000000
 _DESCRIPTORS, _MAPPINGS = "fd/", "map_files/"
@@ -154,6 +156,11 @@ def outside_files_of(
             if not has_ended(process):  # a file system may return that for an open file
                 raise
     return OutsideFiles(tuple(found.values()))
+
+
+def unknown_outside_files(error: OSError | ValueError) -> OutsideFiles:
+    """Return what is recorded of files that could not be recorded at the dump, because of this error."""
+    return OutsideFiles(problem=f"when the snapshot was taken: {error}"[:_MOST_PROBLEM])
 
 
 def encode(files: OutsideFiles) -> str:

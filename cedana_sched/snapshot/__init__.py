@@ -9,6 +9,7 @@
     restore                 a folder of images becomes a running tree
     external_mounts         the mount namespace a job must live in
     grown_file_truncation   files that grew since the snapshot
+    ran_ahead_files         files that changed since the snapshot, where the policy decides
     reopened_names          names that a restore uses as root, and who can redirect them
     snapshot_contents       contents of a snapshot
     gpus                    NVIDIA's, by a process of its own

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from cedana_sched.model.errors import RestoreError, RetryableError
+from cedana_sched.runtime_handler.file_change_rules import OnChange
 from cedana_sched.runtime_handler.held_processes import (
     HeldProcesses,
     RestoredProcessesError,
@@ -35,6 +36,7 @@ from cedana_sched.snapshot.explain import explain_criu_exit, last_lines
 from cedana_sched.snapshot.grown_file_truncation import TruncatedFile, truncate_grown_files
 from cedana_sched.snapshot.job_terminal import duplicate_master
 from cedana_sched.snapshot.launch import RestorerPlacement, interpreter_environment, prepare_restorer_process
+from cedana_sched.snapshot.ran_ahead_files import has_to_be_unchanged, require_unchanged_files
 from cedana_sched.snapshot.stall_detection import StallDetector
 
 LOG_NAME = "restore.log"
@@ -64,6 +66,11 @@ class RestoreRequest(msgspec.Struct, frozen=True):
     instruction."""
     sizes: dict[str, int] = {}
     """Sizes that `remove_sizes` removed from the images, by path: files that are longer now are truncated."""
+    on_change: OnChange = OnChange.NONE
+    """What follows if files outside the snapshot have changed since: `COLD` and `FAIL` refuse the restore, if it is not
+    only `outputs` that have."""
+    outputs: tuple[Path, ...] = ()
+    """The job's own output files, which only the job writes."""
     has_terminal: bool = False
     """Whether the tree is a job with a terminal (see `job_terminal`)."""
     timeout_seconds: float = 600.0
@@ -89,6 +96,7 @@ def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
 
     Raises:
         RestoreInterruptedError: CRIU was killed, or hung.
+        FilesChangedError: files outside the snapshot have changed since, and `on_change` decides.
         RestoreError: the processes do not run, and none of them is left; the message has the reason in plain words.
     """
     began = time.monotonic()
@@ -99,6 +107,7 @@ def restore(toolchain: Toolchain, request: RestoreRequest) -> RestoreResult:
     log.unlink(missing_ok=True)
     files = _read_files(request)
     is_held = files is not None or bool(request.locks or request.sizes) or request.has_terminal
+    is_held = is_held or has_to_be_unchanged(request.on_change)
     try:
         status = _run_criu(toolchain, request, pidfile, stderr, is_held=is_held)
     except RestoreError:
@@ -134,6 +143,7 @@ def _complete_held_processes(
         with restored_processes(str(request.workdir)) as processes:
             if files is not None:
                 _require_same_files(processes, files)
+            require_unchanged_files(processes, request.images, request.on_change, request.outputs)
             terminal = duplicate_master(root_pid) if request.has_terminal else None
             retake_process_locks(processes, request.locks)
             return terminal, tuple(truncate_grown_files(processes, request.sizes))

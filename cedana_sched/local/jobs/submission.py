@@ -16,7 +16,7 @@ from cedana_sched.local.scheduler.resources import Resource, Resources, in_words
 from cedana_sched.local.views import Submission
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE, validate_name
-from cedana_sched.model.policy import CheckpointPolicy
+from cedana_sched.model.policy import CheckpointPolicy, OnVolumeChange
 
 MOST_REPLICAS = 1024
 _SHORT_UID = 6
@@ -52,7 +52,7 @@ def create_job_description(
         request=request,
         priority=submission.priority,
         replicas=submission.replicas,
-        policy=_policy_with_deadline(submission, group.checkpoint_policy),
+        policy=_policy_of(submission, group.checkpoint_policy),
         stdout=_require_absolute_path("stdout", submission.stdout) or str(outputs / uid / "stdout"),
         stderr=_require_absolute_path("stderr", submission.stderr) or str(outputs / uid / "stderr"),
         submitted_at=now,
@@ -128,7 +128,10 @@ def _require_absolute_path(field: str, path: str | None) -> str | None:
     return path
 
 
-def _policy_with_deadline(submission: Submission, policy: CheckpointPolicy) -> CheckpointPolicy:
+def _policy_of(submission: Submission, policy: CheckpointPolicy) -> CheckpointPolicy:
+    """Return the group's policy with what the submission overrides."""
+    if submission.on_volume_change is not None:
+        policy = policy.model_copy(update={"on_volume_change": _on_volume_change(submission.on_volume_change)})
     if submission.deadline_seconds is None:
         return policy
     try:
@@ -137,3 +140,11 @@ def _policy_with_deadline(submission: Submission, policy: CheckpointPolicy) -> C
     except ValidationError as error:
         remedy = "give seconds above 0, at most one day (86400)"
         raise UsageError("deadline", submission.deadline_seconds, "is out of range", remedy=remedy) from error
+
+
+def _on_volume_change(value: str) -> OnVolumeChange:
+    try:
+        return OnVolumeChange(value)
+    except ValueError as error:
+        remedy = f"give one of {', '.join(OnVolumeChange)}"
+        raise UsageError("on-volume-change", value, "is no policy for files that ran ahead", remedy=remedy) from error

@@ -1,9 +1,13 @@
-"""The record of the files that a job's frozen processes hold, which its snapshot does not contain.
+"""The records of the files that a job's frozen processes hold, which its snapshot does not contain.
+
+One has all that must be the same file again (`volume_file_comparison`), the other one those that may have run ahead of
+the snapshot by then (`outside_files`).
 
 All of the host's files count, except those below mounts that are the job's own: their files are in the snapshot, or the
 kernel makes their names. Each mapping of each process counts, so the bounds are higher than those of a container.
 
-Without a record, a job of another user than root is not restored (`name_verification`), so it is not saved either.
+Without the first record, a job of another user than root is not restored (`name_verification`), so it is not saved
+either.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ from msgspec.structs import replace
 
 from cedana_sched.agent.store_threads import StoreThreads
 from cedana_sched.agent.workload_runtime import Refusal, RunningContainer
-from cedana_sched.runtime_handler.volume_file_comparison import VOLUME_FILES, encode, volume_files_of
+from cedana_sched.runtime_handler.outside_files import OUTSIDE_FILES, outside_files_of, unknown_outside_files
+from cedana_sched.runtime_handler.outside_files import encode as encode_outside_files
+from cedana_sched.runtime_handler.volume_file_comparison import VOLUME_FILES, encode, is_within, volume_files_of
 from cedana_sched.snapshot import freezer
 from cedana_sched.snapshot.external_mounts import mount_points
 
@@ -74,8 +80,13 @@ class HeldFilesRecorder:
 
 def _make_note(root_pid: int, group: Path, externals: Collection[str]) -> dict[str, str]:
     saved = sorted(OWN_MOUNTS.intersection(mount_points(Path(f"/proc/{root_pid}/mountinfo"))).difference(externals))
-    held = volume_files_of(freezer.pids_in_cgroup(group), HOST, _MOST_BYTES, saved, _MOST_FILES)
-    return {VOLUME_FILES: encode(held)}
+    processes = freezer.pids_in_cgroup(group)
+    held = volume_files_of(processes, HOST, _MOST_BYTES, saved, _MOST_FILES)
+    try:
+        outside = outside_files_of(processes, lambda path: is_within(path, HOST, saved))
+    except (OSError, ValueError) as error:
+        outside = unknown_outside_files(error)
+    return {VOLUME_FILES: encode(held), OUTSIDE_FILES: encode_outside_files(outside)}
 
 
 def _has_other_users(processes: Iterable[int]) -> bool:

@@ -22,10 +22,11 @@ class JobRestorer:
         workload: WorkloadRef,
         images: Path,
         restore_facts: dict[str, Any],
-        _origin: SnapshotOrigin = UNKNOWN_ORIGIN,
+        origin: SnapshotOrigin = UNKNOWN_ORIGIN,
+        /,
     ) -> None:
         """See `LocalRuntime.restore_from_images`."""
-        await self._runtime.restore_from_images(workload, images, restore_facts)
+        await self._runtime.restore_from_images(workload, images, restore_facts, origin)
 
     async def describe_changed_files(self, _: WorkloadRef) -> tuple[str, ...]:
         """Return none: what was truncated is in the engine's log."""

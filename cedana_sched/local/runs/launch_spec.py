@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from cedana_sched.model.errors import UsageError
+from cedana_sched.model.policy import OnVolumeChange
 from cedana_sched.snapshot.cgroups import Limits
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.external_mounts import Externals
@@ -48,6 +49,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: float | None = None
     memory_bytes: int | None = None
     processes: int | None = None
+    on_volume_change: OnVolumeChange = OnVolumeChange.REWIND
+    """What follows if the job's files ran ahead of the snapshot that it is restored from."""
     has_terminal: bool = False
     """Whether the standard streams are a terminal; its output goes to `stdout`."""
 

@@ -38,10 +38,8 @@ def require_mounts(wanted: Collection[str]) -> Externals:
     return Externals(tuple(wanted))
 
 
-def prepare_images(toolchain: Toolchain, request: RestoreRequest, outputs: Collection[Path]) -> RestoreRequest:
+def prepare_images(toolchain: Toolchain, request: RestoreRequest) -> RestoreRequest:
     """Make images consistent; return the request with what the processes must be given before they run.
-
-    `outputs` are the job's own output files, without other writers.
 
     Raises:
         RestoreError: a user may have redirected a name in them.
@@ -55,7 +53,7 @@ def prepare_images(toolchain: Toolchain, request: RestoreRequest, outputs: Colle
     decoded = Images(toolchain, folder_reader(images))
     reopen_by_name(decoded, images)
     separate_terminal_files(decoded, images)
-    sizes = remove_sizes(toolchain, images, outputs)
+    sizes = remove_sizes(toolchain, images, request.outputs)
     return replace(request, sizes=sizes, locks=remove_posix_locks(toolchain, images))
 
 

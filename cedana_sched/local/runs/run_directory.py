@@ -22,7 +22,7 @@ import msgspec
 
 from cedana_sched.local.runs.launch_spec import RestoreTask
 from cedana_sched.local.runs.process_identity import ProcessId
-from cedana_sched.model.errors import CedanaSchedError, RetryableError
+from cedana_sched.model.errors import CedanaSchedError, FilesChangedError, RestoreError, RetryableError
 from cedana_sched.snapshot.cgroups import Limits
 from cedana_sched.snapshot.launch import Job
 
@@ -42,10 +42,18 @@ class Failure(msgspec.Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     retryable: bool = False
     """Whether a retry of the same restore may succeed."""
+    files_changed: bool = False
+    """Whether the policy for files that have changed since the snapshot decides what follows."""
 
     @classmethod
     def from_error(cls, error: CedanaSchedError) -> Self:
-        return cls(error.message, error.remedy, error.evidence, isinstance(error, RetryableError))
+        is_retryable, has_changed = isinstance(error, RetryableError), isinstance(error, FilesChangedError)
+        return cls(error.message, error.remedy, error.evidence, is_retryable, has_changed)
+
+    def restore_error(self) -> RestoreError:
+        """Return the error of a restore that failed so."""
+        kind = FilesChangedError if self.files_changed else RestoreError
+        return kind(self.message, remedy=self.remedy, evidence=self.evidence)
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,13 @@ import structlog
 from msgspec.structs import replace
 
 from cedana_sched.agent.store_threads import StoreThreads
-from cedana_sched.agent.workload_runtime import RunningContainer, RunningWorkload
+from cedana_sched.agent.workload_runtime import (
+    UNKNOWN_ORIGIN,
+    RunningContainer,
+    RunningWorkload,
+    SnapshotOrigin,
+    on_change_of,
+)
 from cedana_sched.local.runs.cgroup_site import CgroupSite
 from cedana_sched.local.runs.held_files import HeldFilesRecorder
 from cedana_sched.local.runs.launch_spec import (
@@ -183,16 +189,23 @@ class LocalRuntime:
             return
         await run.settled.wait()
 
-    async def restore_from_images(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
+    async def restore_from_images(
+        self,
+        workload: WorkloadRef,
+        images: Path,
+        restore_facts: dict[str, Any],
+        origin: SnapshotOrigin = UNKNOWN_ORIGIN,
+    ) -> None:
         """Restore the processes in `images` as this workload.
 
         Raises:
+            FilesChangedError: files have changed since the snapshot, and the job's policy for these decides.
             RestoreInterruptedError: the restore failed for reasons outside the snapshot; the caller retries.
             RestoreError: the restore failed; none of the processes runs.
         """
         try:
             async with self._start_lock(workload.uid):
-                run = self._runs.get(workload.uid) or await self._begin_restore(workload, images, restore_facts)
+                run = self._runs.get(workload.uid) or await self._begin_restore(workload, images, restore_facts, origin)
         except RestoreInterruptedError:
             raise
         except SnapshotError as error:
@@ -206,8 +219,8 @@ class LocalRuntime:
             failure = run.record.failure
             if failure.retryable:
                 await self._discard_restore(workload.uid)
-            kind = RestoreInterruptedError if failure.retryable else RestoreError
-            raise kind(failure.message, remedy=failure.remedy, evidence=failure.evidence)
+                raise RestoreInterruptedError(failure.message, remedy=failure.remedy, evidence=failure.evidence)
+            raise failure.restore_error()
 
     async def fail_waiting_workload(self, workload: WorkloadRef, why: str) -> None:
         """Fail a workload that was waiting for its start; the failure is published in `changes` as the run's end."""
@@ -294,9 +307,12 @@ class LocalRuntime:
             return self._create_failed_run(workload.uid, job, failure)
         return await self._begin(replace(self._spec(workload.uid, task, job, mounts), cold_because=why))
 
-    async def _begin_restore(self, workload: WorkloadRef, images: Path, facts: dict[str, Any]) -> SupervisedRun:
+    async def _begin_restore(
+        self, workload: WorkloadRef, images: Path, facts: dict[str, Any], origin: SnapshotOrigin
+    ) -> SupervisedRun:
         mounts = require_mounts(facts.get("mounts", []))
         directory = self._directory_of(workload.uid)
+        job = await self._job_of(workload)
         request = RestoreRequest(
             images=images,
             workdir=directory.path,
@@ -304,19 +320,19 @@ class LocalRuntime:
             externals=mounts.criu_external_values(),
             stall_seconds=self._stall_seconds,
             has_terminal=facts.get(_TERMINAL, False) is True,
+            on_change=on_change_of(job.on_volume_change, origin),
+            outputs=(job.stdout, job.stderr),
         )
-        job = await self._job_of(workload)
-        outputs = {job.stdout, job.stderr}
-        request = await self._prepare_in_time(workload.uid, request, outputs)
+        request = await self._prepare_in_time(workload.uid, request)
         spec = self._spec(workload.uid, RestoreTask(self._toolchain, request), job, mounts)
         create_output_directories(job)
         return await self._begin(replace(spec, terminal_output=job.stdout if request.has_terminal else None))
 
-    async def _prepare_in_time(self, uid: str, request: RestoreRequest, outputs: set[Path]) -> RestoreRequest:
+    async def _prepare_in_time(self, uid: str, request: RestoreRequest) -> RestoreRequest:
         threads = self._preparing.setdefault(uid, StoreThreads(1, name="prepare"))
         try:
             async with asyncio.timeout(_PREPARATION_SECONDS):
-                return await threads.run(prepare_images, self._toolchain, request, outputs)
+                return await threads.run(prepare_images, self._toolchain, request)
         except TimeoutError as error:
             raise RestoreInterruptedError(
                 f"the names of the job's files were not examined within {_PREPARATION_SECONDS:g} s",

@@ -25,7 +25,7 @@ Ready = Callable[[Toolchain, Path], object]
 def ready(request: pytest.FixtureRequest) -> Ready:
     if request.param == "pod":
         return ready_for_a_pod
-    return lambda toolchain, images: ready_for_a_job(toolchain, RestoreRequest(images, images), [])
+    return lambda toolchain, images: ready_for_a_job(toolchain, RestoreRequest(images, images))
 
 
 def _lay(images: Images, folder: Path, waiting: bytes, mode: int) -> None:

@@ -33,7 +33,7 @@ def test_options_after_the_command_belong_to_the_command(engine: FakeEngine, cli
 def test_everything_that_was_written_arrives(engine: FakeEngine, cli: Cli) -> None:
     options = ("--id", "run-7", "--name", "n", "--cpus", "0.5", "--memory", "2Gi", "--priority", "-3")
     more = ("--replicas", "2", "-e", "A=1=2", "--cwd", "/srv", "--user", "bob", "--deadline", "5m", "--tty")
-    cli("submit", "-g", "bio", *options, *more, "--", "true")
+    cli("submit", "-g", "bio", *options, *more, "--on-volume-change", "Fail", "--", "true")
     assert submitted(engine) == Submission(
         argv=("true",),
         group="bio",
@@ -47,6 +47,7 @@ def test_everything_that_was_written_arrives(engine: FakeEngine, cli: Cli) -> No
         cwd="/srv",
         user="bob",
         deadline_seconds=300.0,
+        on_volume_change="Fail",
         tty=True,
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from cedana_sched.cluster.node.containers.bundles import SANDBOX_ID, Container
 from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.cluster.node.containers.criu_dump_options import bind_mounts, freezer_of, mount_points_of
-from cedana_sched.runtime_handler.outside_files import OUTSIDE_FILES, OutsideFiles, outside_files_of
+from cedana_sched.runtime_handler.outside_files import OUTSIDE_FILES, outside_files_of, unknown_outside_files
 from cedana_sched.runtime_handler.outside_files import encode as encode_outside_files
 from cedana_sched.runtime_handler.volume_file_comparison import VOLUME_FILES, encode, volume_files_of
 from cedana_sched.snapshot import freezer
@@ -51,7 +51,7 @@ def outside_files_note(container: Container, pod_uid: str, paths: HostPaths, mos
     try:
         files = outside_files_of(members, _outside_test(container, pod_uid, paths), most_bytes)
     except (OSError, ValueError) as error:
-        files = OutsideFiles(problem=f"when the snapshot was taken: {error}"[:500])
+        files = unknown_outside_files(error)
     return {OUTSIDE_FILES: encode_outside_files(files)}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from cedana_sched.agent.workload_runtime import SnapshotOrigin
+from cedana_sched.agent.workload_runtime import SnapshotOrigin, on_change_of
 from cedana_sched.cluster.node.containers.bundles import Bundles, Specification
 from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.cluster.node.containers.ephemeral_volumes import SHARED_MEMORY, shared_memory_of
@@ -31,9 +31,8 @@ from cedana_sched.cluster.node.restoring.restore_states import RestoreStates
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.model.objects.names import RESTORE_CONTAINER
 from cedana_sched.model.path_segment_validation import validate_segment
-from cedana_sched.model.policy import OnRestoreFailure, OnVolumeChange
+from cedana_sched.model.policy import OnRestoreFailure
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.runtime_handler.file_change_rules import OnChange
 from cedana_sched.runtime_handler.handler import find_pod_uid
 from cedana_sched.runtime_handler.plan import COLD, FAIL, RESTORE, ContainerPlan, Plan
 from cedana_sched.snapshot.criu_toolchain import Toolchain
@@ -141,17 +140,6 @@ class RestorePreparation:
         for volume in _names_from_facts({"volumes": []} | restore_facts, "volumes"):
             archive = images / "volumes" / f"{validate_segment('volume', volume)}.tar"
             await fill_volume(archive, workload.uid, volume, self._paths)
-
-
-def on_change_of(policy: OnVolumeChange, origin: SnapshotOrigin) -> OnChange:
-    """Return what follows if files outside the snapshot have changed.
-
-    A workload that was killed with its snapshot has changed nothing since: others have. And another workload's files
-    are not rewound.
-    """
-    if not origin.ran_on or (policy is OnVolumeChange.REWIND and not origin.is_same_identity):
-        return OnChange.NONE
-    return OnChange(policy.value)
 
 
 def _names_from_facts(restore_facts: dict[str, Any], key: str) -> list[str]:

@@ -12,6 +12,7 @@ from cedana_sched.local.jobs.submission import create_job_description
 from cedana_sched.local.quantities import parse_cpus, parse_memory
 from cedana_sched.local.scheduler.resources import Resources
 from cedana_sched.model.errors import UsageError
+from cedana_sched.model.policy import OnVolumeChange
 from tests.unit.local.jobs.job_builders import configuration, job, submission
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -41,6 +42,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a terminal for several": ({"tty": True, "replicas": 2}, "replicas", "one replica"),
     "a terminal's second stream": ({"tty": True, "stderr": "/e"}, "stderr", "one stream"),
     "a relative directory": ({"cwd": "here"}, "cwd", "from the root"),
+    "another word for a rewind": ({"on_volume_change": "rewind"}, "on-volume-change", "Rewind, ColdStart, Fail"),
     "a deadline of zero": ({"deadline_seconds": 0.0}, "deadline", "above 0"),
     "a deadline that is no number": ({"deadline_seconds": float("nan")}, "deadline", "above 0"),
 }
@@ -88,6 +90,16 @@ def test_a_deadline_overrides_the_groups_and_nothing_else() -> None:
 
     assert policy.deadline_seconds == 5
     assert policy.model_copy(update={"deadline_seconds": 600.0}) == configuration().group("bio").checkpoint_policy
+
+
+@pytest.mark.parametrize("deadline", [None, 5])
+def test_the_policy_for_files_that_ran_ahead_overrides_the_groups(deadline: float | None) -> None:
+    policy = job(on_volume_change="ColdStart", deadline_seconds=deadline).description.policy
+    groups = configuration().group("bio").checkpoint_policy
+
+    assert policy.on_volume_change is OnVolumeChange.COLD_START
+    restored = {"on_volume_change": groups.on_volume_change, "deadline_seconds": groups.deadline_seconds}
+    assert policy.model_copy(update=restored) == groups
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import pytest
 from cedana_sched.agent.workload_runtime import RunningContainer
 from cedana_sched.local.runs import held_files
 from cedana_sched.local.runs.held_files import HeldFilesRecorder
+from cedana_sched.runtime_handler import outside_files
+from cedana_sched.runtime_handler.outside_files import OUTSIDE_FILES
 from cedana_sched.runtime_handler.volume_file_comparison import MOST_FILES, VOLUME_FILES, VolumeFiles
 from cedana_sched.snapshot import freezer
 
@@ -39,7 +41,17 @@ def note(tree: RunningContainer) -> RunningContainer:
 def test_what_is_recorded_is_no_reason_to_refuse(tree: RunningContainer) -> None:
     noted = note(tree)
     assert noted.refusal is None
-    assert list(noted.notes) == [VOLUME_FILES]
+    assert list(noted.notes) == [VOLUME_FILES, OUTSIDE_FILES]
+
+
+def test_a_record_of_files_that_may_run_ahead_is_no_reason_to_refuse(
+    tree: RunningContainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it cannot be made, it says so: a policy decides what follows at the restore."""
+    monkeypatch.setattr(outside_files, "MOST_PLACES", 1)
+    noted = note(tree)
+    assert noted.refusal is None
+    assert "when the snapshot was taken: they have more than 1 descriptors" in noted.notes[OUTSIDE_FILES]
 
 
 @pytest.mark.parametrize(("bound", "value"), [("_MOST_FILES", 1), ("_MOST_BYTES", 100)])

@@ -10,6 +10,8 @@ import pytest
 from cedana_sched.local.runs.launch_spec import RestoreTask
 from cedana_sched.local.runs.process_identity import ProcessId
 from cedana_sched.local.runs.run_directory import ExitRecord, Failure, RunDirectory, RunSpec, RunState
+from cedana_sched.model.errors import FilesChangedError, RestoreError
+from cedana_sched.runtime_handler.file_change_rules import OnChange
 from cedana_sched.snapshot.cgroups import Limits
 from cedana_sched.snapshot.criu_toolchain import Toolchain
 from cedana_sched.snapshot.launch import Job
@@ -20,7 +22,14 @@ TOOLCHAIN = Toolchain(
     version="4.2.1", criu=Path("/criu"), tini=Path("/tini"), nft=Path("/nft"), pycriu=Path("/py"), preload=Path("/p.so")
 )
 RESTORE = RestoreTask(
-    TOOLCHAIN, RestoreRequest(images=Path("/images"), workdir=Path("/work"), externals=("mnt[/x]:/x",))
+    TOOLCHAIN,
+    RestoreRequest(
+        images=Path("/images"),
+        workdir=Path("/work"),
+        externals=("mnt[/x]:/x",),
+        on_change=OnChange.COLD,
+        outputs=(Path("/out"),),
+    ),
 )
 ME = ProcessId(7, 12345, "boot")
 
@@ -56,6 +65,18 @@ def test_state_and_end_are_read_as_they_were_written(tmp_path: Path) -> None:
     directory.write_state(state)
     directory.write_exit(record)
     assert (directory.read_state(), directory.read_exit()) == (state, record)
+
+
+@pytest.mark.parametrize("kind", [RestoreError, FilesChangedError])
+def test_a_failed_restore_is_raised_as_it_was_recorded(tmp_path: Path, kind: type[RestoreError]) -> None:
+    directory = RunDirectory(tmp_path)
+    failure = Failure.from_error(kind("grown", remedy="look", evidence=("line",)))
+    directory.write_exit(ExitRecord(2.5, failure=failure))
+    record = directory.read_exit()
+    assert record is not None
+    assert record.failure is not None
+    error = record.failure.restore_error()
+    assert (type(error), error.message, error.remedy, error.evidence) == (kind, "grown", "look", ("line",))
 
 
 def test_what_is_not_there_yet_is_none(tmp_path: Path) -> None:

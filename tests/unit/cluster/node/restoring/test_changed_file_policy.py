@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cedana_sched.agent.workload_runtime import SnapshotOrigin
+from cedana_sched.agent.workload_runtime import SnapshotOrigin, on_change_of
 from cedana_sched.cluster.node.restoring.container_results import changed_file_notes, error_of
-from cedana_sched.cluster.node.restoring.restore_preparation import on_change_of
 from cedana_sched.model.errors import FilesChangedError
 from cedana_sched.model.policy import OnVolumeChange
 from cedana_sched.runtime_handler.file_change_rules import OnChange
