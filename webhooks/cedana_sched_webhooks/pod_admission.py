@@ -31,6 +31,7 @@ from cedana_sched_webhooks.snapshot_choice import (
     Continuation,
     continuation_for_any_replica,
     continuation_from_snapshot,
+    expect_snapshot_error,
     newest_continuation_of,
     requested_snapshot_of,
 )
@@ -182,7 +183,7 @@ def _protect_pod(
     return Answer(
         "unchanged" if is_called_again else decision,
         patch=patch,
-        warnings=(*choice.warnings, *unclear, *unset, *warnings),
+        warnings=(*choice.warnings, *unclear, *unset, *warnings, *_unread_expectation(annotations)),
     )
 
 
@@ -230,6 +231,11 @@ def _newest_continuation(
     if known is None and annotations.get(names.EXPECT_SNAPSHOT) == "true":
         return Continuation(replica, None)  # the node finds the generation in the store
     return known
+
+
+def _unread_expectation(annotations: dict[str, str]) -> tuple[str, ...]:
+    error = expect_snapshot_error(annotations)
+    return () if error is None else (f"cedana: {error}",)
 
 
 def _namespace_uid(namespace: str, caches: AdmissionCaches, configuration: Configuration) -> str:

@@ -70,6 +70,17 @@ def requested_snapshot_of(namespace: str, annotations: Mapping[str, str]) -> Sna
         ) from error
 
 
+def expect_snapshot_error(annotations: Mapping[str, str]) -> UsageError | None:
+    """Return what is wrong with the annotation that expects a snapshot; None if it is absent, or counts as written."""
+    text = annotations.get(names.EXPECT_SNAPSHOT)
+    if text is None or text in {"true", "false"}:
+        return None
+    problem = "expects no snapshot: one that another cluster took is not looked for"
+    return UsageError(
+        f"metadata.annotations[{names.EXPECT_SNAPSHOT}]", text[:_SHOWN], problem, remedy="write 'true', or remove it"
+    )
+
+
 def continuation_from_snapshot(snapshot: SnapshotRef, caches: AdmissionCaches) -> Continuation:
     """Return the continuation for a snapshot chosen by the user, in the pod's own namespace."""
     namespace = snapshot.identity.namespace

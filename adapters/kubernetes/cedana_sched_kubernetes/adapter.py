@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-
-import structlog
 
 from cedana_sched.adapter.cluster_contract import (
     ClusterAccess,
@@ -29,21 +28,22 @@ from cedana_sched.adapter.settings import read_section
 from cedana_sched.kube.builtin_kinds import Node, Pod
 from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.kube.client import Object
+from cedana_sched.kube.mark_problems import report_mark_problems
 from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, NAMESPACES, NODES
-from cedana_sched.kube.response_decoding import Unreadable, UnreadableSink
 from cedana_sched.kube.watching import Informer, Watch
+from cedana_sched.model.errors import UsageError
+from cedana_sched.model.objects.protect_mark import protect_mark_error
 from cedana_sched.model.preemption import Release, Verdict
+from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched_kubernetes.admin_opt_in import AdminOptIn
 from cedana_sched_kubernetes.deletions import Deletions, is_handed_over
 from cedana_sched_kubernetes.node_interruptions import NodeInterruptions
-from cedana_sched_kubernetes.node_notices import new_notice_problem
+from cedana_sched_kubernetes.node_notices import notice_error
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, DisruptionBudget, Namespace
 from cedana_sched_kubernetes.policy_selectors import PolicySelectors, is_selecting_more
 from cedana_sched_kubernetes.requested_evictions import RequestedEvictions
 from cedana_sched_kubernetes.settings import Settings
-
-log = structlog.get_logger(__name__)
 
 
 class KubernetesAdapter:
@@ -60,6 +60,7 @@ class KubernetesAdapter:
             Watch(cluster.api, DISRUPTION_BUDGETS, DisruptionBudget, within=cluster.served), unreadable
         )
         self._namespaces = Informer(Watch(cluster.api, NAMESPACES, Namespace, only_metadata=True), unreadable)
+        report_mark_problems(self._namespaces, NAMESPACES, unreadable, partial(_protect_mark_error, cluster.served))
         self._policies: Informer[CachedPolicy] | None = None
         selectors = PolicySelectors(self._namespaces.get)
         if self._settings.pod_selectors:
@@ -68,7 +69,7 @@ class KubernetesAdapter:
         self._opt_in = AdminOptIn(self._namespaces.get, selectors, self._settings, cluster.served)
         self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_preemptible)
         self._nodes = Informer(Watch(cluster.api, NODES, Node), unreadable)
-        self._nodes.subscribe(_notice_check(unreadable))
+        report_mark_problems(self._nodes, NODES, unreadable, notice_error)
         self._interruptions = NodeInterruptions(self.name, cluster, self._nodes)
         self._deletions = Deletions(
             self.name, cluster, concerns=self._explains_deletion_of, is_left_out=self._interruptions.is_left_out
@@ -167,19 +168,13 @@ class KubernetesAdapter:
         return self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels) or is_handed_over(pod)
 
 
+def _protect_mark_error(served: ServedNamespaces, namespace: Namespace) -> UsageError | None:
+    metadata = namespace.metadata
+    return protect_mark_error("metadata.labels", metadata.labels) if served.includes(metadata.name) else None
+
+
 def _marks_of(namespace: Namespace) -> tuple[Mapping[str, str], Mapping[str, str]]:
     return namespace.metadata.labels, namespace.metadata.annotations
-
-
-def _notice_check(unreadable: UnreadableSink) -> Callable[[Node | None, Node | None], None]:
-    """Return a sink that reports notices that cannot be read: nothing would show that no pod is saved."""
-
-    def on_node_change(before: Node | None, now: Node | None) -> None:
-        if now is not None and (problem := new_notice_problem(before, now)) is not None:
-            log.warning("notice of interruption cannot be read", node=now.metadata.name, error=problem)
-            unreadable(NODES, Unreadable(now.metadata, problem))
-
-    return on_node_change
 
 
 if TYPE_CHECKING:

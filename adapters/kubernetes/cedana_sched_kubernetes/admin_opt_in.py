@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from cedana_sched.kube.builtin_kinds import Pod
 from cedana_sched.kube.client import Object
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.protect_mark import is_protecting
 from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched_kubernetes.objects import Namespace
 from cedana_sched_kubernetes.policy_selectors import PolicySelectors
@@ -52,8 +53,8 @@ class AdminOptIn(OptIn):
     def protects_more(self, before: Namespace | None, now: Namespace) -> bool:
         """Return whether pods of a namespace may be protected since it has changed; `before` is None if it is new."""
         if before is None:
-            return is_protecting(now) or bool(self._selectors.policies_selecting_in(now))
-        if is_protecting(now) and not is_protecting(before):
+            return is_protecting(now.metadata.labels) or bool(self._selectors.policies_selecting_in(now))
+        if is_protecting(now.metadata.labels) and not is_protecting(before.metadata.labels):
             return True
         return bool(self._selectors.policies_selecting_in(now) - self._selectors.policies_selecting_in(before))
 
@@ -78,14 +79,9 @@ class AdminOptIn(OptIn):
 
     def _protection_by_namespace(self, name: str) -> Protection | None:
         found = self._namespace(name)
-        if found is None or not is_protecting(found):
+        if found is None or not is_protecting(found.metadata.labels):
             return None
         return Protection(found.metadata.annotations.get(names.POLICY) or None)
-
-
-def is_protecting(namespace: Namespace) -> bool:
-    """Return whether the namespace protects all of its pods."""
-    return namespace.metadata.labels.get(names.PROTECT) == "true"
 
 
 def _several_policies_warning(policies: list[str]) -> tuple[str, ...]:

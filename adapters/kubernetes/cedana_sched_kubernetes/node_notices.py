@@ -15,7 +15,6 @@ import msgspec
 
 from cedana_sched.kube.builtin_kinds import Node
 from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects import names
 from cedana_sched.model.objects.node_interruption import (
     InterruptionKind,
     notice_key,
@@ -57,18 +56,15 @@ def notice_of(node: Node | None) -> NodeNotice | None:
     return next((one for one in notices if one.ends_node), notices[0] if notices else None)
 
 
-def new_notice_problem(before: Node | None, now: Node) -> str | None:
-    """Return why the annotation of a node that has just been written cannot be read; None if it can, or is as before.
+def notice_error(node: Node) -> UsageError | None:
+    """Return why the annotation of a node cannot be read; None if it can, or is absent.
 
     An admin may write it by hand, for a provider whose notices no agent reads.
     """
-    text = now.metadata.annotations.get(names.NODE_INTERRUPTION)
-    if before is not None and before.metadata.annotations.get(names.NODE_INTERRUPTION) == text:
-        return None
     try:
-        parse_interruption(now.metadata.annotations)
+        parse_interruption(node.metadata.annotations)
     except UsageError as error:
-        return str(error)
+        return error
     return None
 
 

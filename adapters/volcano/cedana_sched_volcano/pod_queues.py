@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cedana_sched.kube.builtin_kinds import PartialObject, Pod
-from cedana_sched.model.objects import names
+from cedana_sched.model.objects import names, protect_mark
 from cedana_sched_volcano.objects import (
     DEFAULT_QUEUE,
     GROUP_NAME,
@@ -57,7 +57,7 @@ class PodQueueResolver:
 
 def is_protecting(queue: PartialObject) -> bool:
     """Whether the Queue protects all of its pods."""
-    return queue.metadata.annotations.get(names.PROTECT) == "true"
+    return protect_mark.is_protecting(queue.metadata.annotations)
 
 
 def policy_of(queue: PartialObject) -> str | None:

@@ -60,12 +60,15 @@ from cedana_sched.coordinator.shell import Coordinator
 from cedana_sched.kube.builtin_kinds import Metadata, Node, Pod
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.events import COMPONENT, EventRecorder, ObjectEvent
+from cedana_sched.kube.mark_problems import report_mark_problems
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS, Resource
 from cedana_sched.kube.response_decoding import Unreadable, UnreadableSink
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer, Watch, first_unsynced_reason
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.uninstall_mark import uninstall_mark_error
 from cedana_sched.model.records import Record
 from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched.store.snapshot_store import open_backend
@@ -95,6 +98,7 @@ class LeadingCoordinator:
         self._events = EventRecorder(api, COMPONENT)
         unreadable = self._events.record_unreadable
         self._nodes = Informer(Watch(api, NODES, Node), unreadable)
+        report_mark_problems(self._nodes, NODES, unreadable, _uninstall_mark_error)
         labels = f"{names.PROTECTED}=true"
         self._everywhere = Informer(
             Watch(api, PODS, Pod, labels=labels), partial(_report_unreadable_if_served, served, unreadable)
@@ -301,6 +305,10 @@ class LeadingCoordinator:
                 await self._projection.wait_flushed()
         except TimeoutError:
             log.info("objects lag behind; the next coordinator carries them over from the log")
+
+
+def _uninstall_mark_error(node: Node) -> UsageError | None:
+    return uninstall_mark_error(node.metadata.annotations, SERVER_TIME.now())
 
 
 def _report_unreadable_if_served(

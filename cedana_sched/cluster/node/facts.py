@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 
 import msgspec
@@ -15,8 +15,8 @@ from cedana_sched.kube.resources import NODES
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Changed, Listed, Watch
 from cedana_sched.model.compatibility import Compatibility, NodeDescription
+from cedana_sched.model.errors import UsageError
 from cedana_sched.model.gpus import Gpus
-from cedana_sched.model.objects.base import parse_timestamp
 from cedana_sched.model.objects.names import (
     CPU_FEATURES,
     NODE_FACTS,
@@ -26,6 +26,7 @@ from cedana_sched.model.objects.names import (
     UNINSTALL,
 )
 from cedana_sched.model.objects.node_interruption import NodeInterruption, read_interruption, serialized_interruption
+from cedana_sched.model.objects.uninstall_mark import parse_uninstall_mark
 
 
 class NodeFacts:
@@ -126,9 +127,10 @@ def cpu_digest(compatibility: Compatibility) -> str:
 
 
 def has_uninstall_mark(node: Node, now: datetime) -> bool:
-    """Return whether the node bears an uninstallation mark that has not expired."""
-    until = node.metadata.annotations.get(UNINSTALL)
-    return until is not None and (moment := parse_timestamp(until)) is not None and now < moment
+    """Return whether the node bears an uninstallation mark that can be read and is not over."""
+    with suppress(UsageError):  # the coordinator publishes it
+        return parse_uninstall_mark(node.metadata.annotations, now) is not None
+    return False
 
 
 def _is_ready_condition(condition: Condition) -> bool:

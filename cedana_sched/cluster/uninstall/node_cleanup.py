@@ -16,6 +16,7 @@ from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer, Watch, first_unsynced_reason
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.uninstall_mark import serialized_uninstall_mark
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,7 @@ async def clean_up_nodes(api: Api, namespace: str, agents: str, seconds: float) 
         ours = [node.metadata.name for node in nodes if has_our_metadata(node.metadata)]
         served = nodes_with_agent(nodes, pods)
         for name in served:
-            await _patch_node(api, name, {names.UNINSTALL: until.strftime("%Y-%m-%dT%H:%M:%SZ")})
+            await _patch_node(api, name, {names.UNINSTALL: serialized_uninstall_mark(until)})
         log.info("agents are to leave their nodes", nodes=served)
         left = await _wait_cleaned_up(nodes, served, seconds)
         for task in watching:

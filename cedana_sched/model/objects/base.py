@@ -121,14 +121,6 @@ def utc_datetime_of(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, tz=UTC)
 
 
-def parse_timestamp(text: str) -> datetime | None:
-    """Parse an RFC 3339 timestamp; None if invalid."""
-    try:
-        return _to_utc(datetime.fromisoformat(text))
-    except ValueError:
-        return None
-
-
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 

@@ -272,6 +272,16 @@ def test_who_continues_what_another_cluster_has_saved_looks_for_it_in_the_store(
     assert here["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/0@7"
 
 
+def test_an_expectation_that_is_written_otherwise_is_a_warning() -> None:
+    answer = ask(pod(annotations={names.EXPECT_SNAPSHOT: "True" + "!" * 500}), knowledge())
+    (warning,) = answer.warnings
+    assert warning.startswith(f"cedana: metadata.annotations[{names.EXPECT_SNAPSHOT}]: 'True!!")
+    assert warning.endswith("(write 'true', or remove it)")
+    assert len(warning) < 400
+    for text in ("true", "false"):
+        assert not ask(pod(annotations={names.EXPECT_SNAPSHOT: text}), knowledge()).warnings
+
+
 def test_a_pod_that_has_its_node_already_is_not_gated() -> None:
     known = knowledge(checkpoints=[checkpoint(None, step=CheckpointStep.FROZEN)])
     spec = mutated(pod(nodeName="node1"), known)["spec"]

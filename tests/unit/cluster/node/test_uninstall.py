@@ -44,7 +44,8 @@ def test_a_mark_counts_until_its_moment() -> None:
     assert has_uninstall_mark(node(later.strftime("%Y-%m-%dT%H:%M:%SZ")), NOW)
     assert not has_uninstall_mark(node(earlier.strftime("%Y-%m-%dT%H:%M:%SZ")), NOW)
     assert not has_uninstall_mark(node(None), NOW)
-    assert not has_uninstall_mark(node("true"), NOW)
+    for text in ("true", "9999-12-31T23:59:59-23:59", "2126-11-21T12:00:00"):
+        assert not has_uninstall_mark(node(text), NOW), text
 
 
 async def test_what_is_under_way_ends_before_the_node_is_cleared() -> None:
