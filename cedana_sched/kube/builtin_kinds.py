@@ -173,6 +173,10 @@ class ContainerStatus(_KubernetesStruct, frozen=True):
         return "running" in self.state
 
     @property
+    def terminated(self) -> bool:
+        return "terminated" in self.state
+
+    @property
     def has_run(self) -> bool:
         """Return whether the container ever ran: it neither waits for its first start, nor failed to start."""
         is_unstarted = "waiting" in self.state or self.state.get("terminated", {}).get("reason") == START_ERROR

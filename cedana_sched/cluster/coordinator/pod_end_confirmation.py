@@ -121,9 +121,9 @@ class PodEndConfirmation:
         if pod is None or pod.metadata.uid != uid:
             await self._report_if_fenced(workload, "" if pod is None else ", and another one has its name")
         elif pod.finished:
-            self._on_pod_ended(
-                Ended(uid, f"the pod has {pod.status.phase.lower()}", lost_with_node=is_lost_with_node(pod))
-            )
+            is_node_gone = self._fencing is not None and self._fencing.is_node_gone(pod.spec.node_name)
+            is_lost = is_lost_with_node(pod, is_node_gone=is_node_gone)
+            self._on_pod_ended(Ended(uid, f"the pod has {pod.status.phase.lower()}", lost_with_node=is_lost))
         elif self._alive.has_dependent_record(uid):
             is_served = self._served.includes(pod.metadata.namespace)
             if is_served and pod.metadata.labels.get(names.PROTECTED) != "true":

@@ -163,7 +163,7 @@ class PodReports:
             return []
         if now.finished:
             was_running = before is None or not before.finished
-            return [_ended_report(now)] if was_running else []
+            return [_ended_report(now, is_node_gone=self._is_node_gone(now))] if was_running else []
         is_bound = bool(now.spec.node_name) and (before is None or not before.spec.node_name)
         if not is_bound or names.RESTORE_IDENTITY not in now.metadata.annotations:
             return []
@@ -173,6 +173,9 @@ class PodReports:
             log.warning("pod does not say who it is", pod=now.metadata.name, error=repr(error))
             return []
         return [starting] if self._is_start_reportable(now, starting) else []
+
+    def _is_node_gone(self, pod: Pod) -> bool:
+        return self._fencing is not None and self._fencing.is_node_gone(pod.spec.node_name)
 
     def _is_start_reportable(self, pod: Pod, starting: Starting) -> bool:
         """Whether the pod is served, or waits because our webhook made it wait before the namespace was excluded."""
@@ -213,7 +216,7 @@ def _has_restore_container(pod: Pod) -> bool:
     return any(container.name == names.RESTORE_CONTAINER for container in pod.spec.init_containers)
 
 
-def _ended_report(pod: Pod) -> Ended:
+def _ended_report(pod: Pod, *, is_node_gone: bool) -> Ended:
     """Return the report; failed only without a reason: the kubelet writes one if it or a controller ended the pod.
 
     If no container was started, even because the kubelet ended meanwhile, no program has failed.
@@ -224,7 +227,8 @@ def _ended_report(pod: Pod) -> Ended:
     by_itself = pod.status.phase == "Failed" and pod.ended_by_itself and not pod.status.reason and not disrupted
     failed = by_itself and has_run
     what = f"the pod has {pod.status.phase.lower()}"
-    return Ended(pod.metadata.uid, what, failed, _ran_seconds(pod), is_lost_with_node(pod))
+    is_lost = is_lost_with_node(pod, is_node_gone=is_node_gone)
+    return Ended(pod.metadata.uid, what, failed, _ran_seconds(pod), is_lost)
 
 
 def _ran_seconds(pod: Pod) -> float | None:

@@ -26,9 +26,28 @@ MOST_NAMESPACES: Final = 5_000
 """Of so many namespaces that time is known for each; of others, for all of them."""
 
 
-def is_lost_with_node(pod: Pod) -> bool:
-    """Whether Kubernetes has failed the pod because its node is gone or out of service: no kubelet has ended it."""
+def is_lost_with_node(pod: Pod, *, is_node_gone: bool) -> bool:
+    """Whether Kubernetes' collector of pods has failed the pod with its node: no kubelet has ended it.
+
+    It writes no condition on a deleted pod of a node that is out of service (`gcTerminating`), and never changes the
+    containers' states: a kubelet writes a terminal phase only once all have terminated.
+    """
+    if _has_collectors_reason(pod):
+        return True
+    is_failed = pod.metadata.deletion_timestamp is not None and pod.status.phase == "Failed"
+    return is_node_gone and is_failed and any(not one.terminated for one in pod.status.container_statuses)
+
+
+def _has_collectors_reason(pod: Pod) -> bool:
     return any(one.type == DISRUPTED and one.reason == POD_GC for one in pod.status.conditions)
+
+
+def _has_kubelet_ended(pod: Pod) -> bool:
+    """Whether the pod itself shows that its kubelet has ended it, whatever became of the node."""
+    containers = pod.status.container_statuses
+    is_terminated = bool(containers) and all(one.terminated for one in containers)
+    is_ended = pod.status.phase == "Succeeded" or (pod.status.phase == "Failed" and is_terminated)
+    return is_ended and not _has_collectors_reason(pod)
 
 
 class Disappearance(msgspec.Struct, frozen=True):
@@ -105,8 +124,9 @@ class SeenPodEnds:
         metadata = now.metadata
         self._shown.add(metadata.uid)
         if now.finished and not self._finished.has(metadata.namespace, metadata.uid):
-            may_be_collected = is_lost_with_node(now) or self._is_node_gone(now.spec.node_name)
-            self._finished.put(metadata.namespace, metadata.uid, may_be_collected)
+            may_be_collected = _has_collectors_reason(now) or self._is_node_gone(now.spec.node_name)
+            is_unclear = may_be_collected and not _has_kubelet_ended(now)
+            self._finished.put(metadata.namespace, metadata.uid, is_unclear)
         if now.ended_by_itself and not any(one.type == DISRUPTED for one in now.status.conditions):
             self._ended_by_themselves.put(metadata.namespace, metadata.uid, None)
 

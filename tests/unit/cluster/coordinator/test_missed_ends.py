@@ -25,6 +25,7 @@ from cedana_sched.kube.builtin_kinds import (
     DISRUPTED,
     OUT_OF_SERVICE,
     Condition,
+    ContainerStatus,
     Metadata,
     Node,
     NodeSpec,
@@ -225,6 +226,42 @@ async def test_a_pod_that_kubernetes_failed_because_its_node_is_gone_is_lost_wit
     assert isinstance(hidden, Ended)
     assert shown.lost_with_node
     assert hidden.lost_with_node
+
+
+_RUNS: dict[str, dict[str, Any]] = {"running": {}}
+_IS_OVER: dict[str, dict[str, Any]] = {"terminated": {"exitCode": 137}}
+
+
+@pytest.mark.parametrize(
+    ("state", "deleted", "phase", "taint", "is_lost"),
+    [
+        pytest.param(_RUNS, True, "Failed", OUT_OF_SERVICE, True, id="collected"),
+        pytest.param(_IS_OVER, True, "Failed", OUT_OF_SERVICE, False, id="ended by its kubelet"),
+        pytest.param(_RUNS, True, "Succeeded", OUT_OF_SERVICE, False, id="no phase of the collector"),
+        pytest.param(_RUNS, True, "Failed", "other", False, id="node in service"),
+        pytest.param(_RUNS, False, "Failed", OUT_OF_SERVICE, False, id="not deleted"),
+        pytest.param(None, True, "Failed", OUT_OF_SERVICE, False, id="no container has started"),
+    ],
+)
+async def test_a_deleted_pod_is_lost_with_a_node_out_of_service_unless_its_kubelet_has_ended_it(
+    state: dict[str, dict[str, Any]] | None, *, deleted: bool, phase: str, taint: str, is_lost: bool
+) -> None:
+    """Kubernetes' collector of pods writes no condition there."""
+    one = _pod("a", phase)
+    statuses = () if state is None else (ContainerStatus("main", state),)
+    one = replace(one, status=replace(one.status, container_statuses=statuses))
+    if deleted:
+        one = replace(one, metadata=replace(one.metadata, deletion_timestamp="2026-05-01T12:00:00Z"))
+    for known in ({"shown": (one,)}, {"hidden": (one,)}):
+        cluster = Cluster(
+            *known.get("shown", ()),
+            hidden=known.get("hidden", ()),
+            records=(_of("a"),),
+            nodes=filled(_node("n2", taint)),
+        )
+        [report] = await cluster.reports(1)
+        assert isinstance(report, Ended)
+        assert report.lost_with_node is is_lost, known
 
 
 async def test_a_pod_that_was_lost_with_its_node_has_ended_once_though_kubernetes_deletes_it() -> None:

@@ -15,6 +15,7 @@ from cedana_sched.kube.builtin_kinds import (
     DISRUPTED,
     OUT_OF_SERVICE,
     Condition,
+    ContainerStatus,
     Metadata,
     Node,
     NodeSpec,
@@ -268,6 +269,22 @@ def test_a_deleted_pod_that_no_kubelet_has_ended_was_lost() -> None:
     assert _loss_after_clean_end(pod(deleted=True), collected) is not None
     off = node(ready=False, taint=OUT_OF_SERVICE)
     assert _loss_after_clean_end(pod(deleted=True), ended, off) is not None, "PodGC writes no condition for these"
+
+
+def _finished(phase: str, *states: str) -> Pod:
+    containers = tuple(ContainerStatus(state, {state: {}}) for state in states)
+    return replace(pod(deleted=True), status=PodStatus(phase, container_statuses=containers))
+
+
+def test_a_new_coordinator_sees_by_the_pod_that_its_kubelet_has_ended_it_before_the_node_was_removed() -> None:
+    for ended in (_finished("Succeeded"), _finished("Failed", "terminated", "terminated")):
+        assert Field(NEW, ended, checkpoints=(snapshot(),)).loss() is None, ended
+    for collected in (
+        _finished("Failed"),
+        _finished("Failed", "running"),
+        _finished("Failed", "terminated", "running"),
+    ):
+        assert Field(NEW, collected, checkpoints=(snapshot(),)).loss() is not None, collected
 
 
 SAVED_BEFORE = snapshot(of="first", after="Stop")
