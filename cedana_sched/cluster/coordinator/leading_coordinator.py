@@ -26,6 +26,7 @@ from cedana_sched.adapter.registry import AdapterLoadError, load
 from cedana_sched.cluster.configuration import NODE_VARIABLE, CoordinatorConfiguration, CredentialsConfiguration
 from cedana_sched.cluster.coordinator.adapter_notes import ConfigMapNotes
 from cedana_sched.cluster.coordinator.adapter_supervision import AdapterMetrics, OwnDeployment, keep_running
+from cedana_sched.cluster.coordinator.archived_pod_ends import ArchivedPodEnds
 from cedana_sched.cluster.coordinator.checkpoint_finalizer import CheckpointFinalizer
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById, CheckpointsBySnapshot
 from cedana_sched.cluster.coordinator.checkpointable_events import CheckpointableEvents
@@ -169,6 +170,7 @@ class LeadingCoordinator:
                 self._policies.add_queue_policy_source(one.queue_policy)
         of_all_pods = dataclasses.replace(access(PodReports.name), pods=self._everywhere)
         fencing = PodFencing(self._everywhere, self._nodes, by_id, self._agents.restores)
+        self._pod_ends = ArchivedPodEnds(api, by_id, self._everywhere, fencing)
         self._pod_reports = PodReports(of_all_pods, self._alive, incarnations, by_id, fencing)
         self._excluded = ExcludedNamespacesAdapter(served)
         self._periodic = PeriodicPodSnapshots(
@@ -226,6 +228,7 @@ class LeadingCoordinator:
                     ("storages", self._storages.run()),
                     ("retention", self._retention.run()),
                     ("resumed snapshots", self._resumed.run()),
+                    ("ends of saved pods", self._pod_ends.run()),
                     ("checkpoint finalizers", self._finalizer.run()),
                     ("events", self._events.run()),
                 )

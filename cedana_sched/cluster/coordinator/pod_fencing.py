@@ -111,6 +111,10 @@ class PodFencing:
         """Whether the pod was seen with a terminal phase, or was never bound to a node."""
         return not workload.node or self._ends.has_finished(workload.namespace, workload.uid)
 
+    def has_ended_on_node(self, namespace: str, uid: str) -> bool:
+        """Whether the pod was seen finished by its program or its kubelet."""
+        return self._ends.has_ended_on_node(namespace, uid)
+
     def blocker_of(self, workload: WorkloadRef) -> FencingBlocker | None:
         """Return why a pod that the API server lacks may still run; None once it has ended."""
         node = self._nodes.get(workload.node)
