@@ -263,6 +263,11 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     identity's previous restore."""
 
     @property
+    def run_time(self) -> float:
+        """When its workload began to run; see `run_time_of`."""
+        return run_time_of(self.running_at, self.finished_at, self.created_at, lost_with_node=self.lost_with_node)
+
+    @property
     def quarantined_snapshots(self) -> frozenset[SnapshotRef]:
         """Quarantined snapshots: their program failed too often soon after a restore."""
         return frozenset(
@@ -273,6 +278,19 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     def passed_over(self) -> frozenset[SnapshotRef]:
         """Snapshots that this restore skips in favour of an older one."""
         return self.quarantined_snapshots.union(self.damaged)
+
+
+def run_time_of(
+    running_at: float | None, finished_at: float | None, created_at: float, *, lost_with_node: bool
+) -> float:
+    """Return when the workload of a restore began to run: the order of the runs of an identity.
+
+    One that was lost while it was being restored ran until then: it may be older than the checkpoint for which it had
+    waited. One that has run nothing counts from its creation. Creation alone is no order: a restore that starts cold
+    because it is refused runs before an earlier one that waits.
+    """
+    ended_at = finished_at if lost_with_node else None
+    return running_at or ended_at or created_at
 
 
 Record = Checkpoint | PreemptionHold | Restore

@@ -34,7 +34,7 @@ from cedana_sched.model.identity import Identity, may_be_same_namespace
 from cedana_sched.model.objects import names
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import WorkloadRef
-from cedana_sched.model.records import CheckpointStep
+from cedana_sched.model.records import CheckpointStep, run_time_of
 from cedana_sched_webhooks.pod_mutations import GRACE_MARGIN_SECONDS
 
 KUBELET_SECONDS = 60.0
@@ -209,7 +209,7 @@ class PodFencing:
             if (one.status.start_time is not None or one.status.lost_with_node)
             and may_be_same_namespace(one.spec.namespace_uid, namespace_uid)
         )
-        return max(ran, key=_began_at, default=None)
+        return max(ran, key=_run_time, default=None)
 
     def _restored_predecessor(self, restore: OrderedObject, snapshot: KnownCheckpoint | None, pod: Pod) -> Predecessor:
         workload = restore.workload
@@ -260,21 +260,18 @@ def _identity_of_restore(restore: OrderedObject) -> Identity | None:
     return None if named is None else Identity(restore.metadata.namespace, named.id, named.index, named.container)
 
 
-def _began_at(restore: OrderedObject) -> float:
-    """Return when the pod began to run; if it was lost while it was being restored, when that ended.
-
-    Such a pod may be older than the checkpoint for which it had waited.
-    """
+def _run_time(restore: OrderedObject) -> float:
     status = restore.status
-    ended = status.completion_time if status.lost_with_node else None
-    return read_time(status.start_time or ended) or read_time(restore.metadata.creation_timestamp) or 0.0
+    created_at = read_time(restore.metadata.creation_timestamp) or 0.0
+    ran = (read_time(status.start_time), read_time(status.completion_time))
+    return run_time_of(*ran, created_at, lost_with_node=status.lost_with_node)
 
 
 def _ran_after(restore: OrderedObject, snapshot: KnownCheckpoint | None) -> bool:
     """Whether the restored pod ran after the saved one, or is the same."""
     if snapshot is None or snapshot.spec.pod_ref.uid == restore.workload.uid:
         return True
-    return (snapshot.began_at or 0.0) <= _began_at(restore)
+    return (snapshot.began_at or 0.0) <= _run_time(restore)
 
 
 def _evidence_of(node: Node) -> tuple[bool, float | None]:

@@ -23,13 +23,12 @@ def inherited_loss(registry: RecordRegistry, restore: Restore, saved: LastSaved 
     """
     if restore.loss is not None:
         return restore.loss
-    earlier = registry.restores_of_identity(restore.identity, restore.workload)
-    for one in reversed(earlier):
+    for one in _latest_runs_first(registry, restore):
         if one.uid == restore.uid:
             continue
         has_run = one.running_at is not None or one.lost_with_node
         if has_run or one.loss is not None:
-            if _has_run_since(one, saved, has_run=has_run):
+            if _has_run_since(one, saved):
                 return None
             if not has_run:
                 return one.loss
@@ -42,7 +41,7 @@ def is_loss_of_latest(registry: RecordRegistry, restore: Restore) -> bool:
     """Return whether a loss is known only by this restore: no later one has run, or has inherited it."""
     if not restore.lost_with_node and restore.loss is None:
         return False
-    for one in reversed(registry.restores_of_identity(restore.identity, restore.workload)):
+    for one in _latest_runs_first(registry, restore):
         if one.uid == restore.uid:
             return True
         if one.running_at is not None or one.lost_with_node or one.loss is not None:
@@ -57,12 +56,14 @@ def clear_loss_of_saved(registry: RecordRegistry, workload_uid: str) -> None:
         registry.update(replace(restore, lost_with_node=False))
 
 
-def _has_run_since(one: Restore, saved: LastSaved | None, *, has_run: bool) -> bool:
-    """Whether a workload without a restore has run, and was saved, since this restore.
+def _latest_runs_first(registry: RecordRegistry, restore: Restore) -> list[Restore]:
+    """Return all restores of its identity."""
+    found = registry.restores_of_identity(restore.identity, restore.workload)
+    return sorted(found, key=lambda one: one.run_time)[::-1]
 
-    One that was lost while it was being restored ran after every checkpoint for which it had waited.
-    """
+
+def _has_run_since(one: Restore, saved: LastSaved | None) -> bool:
+    """Whether a workload without a restore has run, and was saved, since this restore."""
     if saved is None or saved.workload_uid == one.workload.uid:
         return False
-    began_at = one.running_at or (one.finished_at if has_run else None) or one.created_at
-    return saved.began_at > began_at
+    return saved.began_at > one.run_time

@@ -132,6 +132,31 @@ def test_a_reported_loss_is_inherited_unless_a_later_snapshot_shows_another_run(
     assert start(reported(), "w3", COLD, LastSaved("other", 2_000.0)).orders() == ["FindSnapshot restore.w3"]
 
 
+def _beside_one_that_waits() -> Told:
+    """`w1` waits for the end of an earlier one; `w2` comes later, is refused, and runs first."""
+    told = Told().report(Starting(workload("w1"), MD, POLICY, predecessor="old may still run")).after(60)
+    told.report(Starting(workload("w2", "n2"), MD, POLICY, refused="it names no snapshot")).after(60)
+    return told.tell(StartedCold("restore.w2")).after(60)
+
+
+def _run(told: Told, uid: str) -> Told:
+    told.report(Starting(workload(uid), MD, POLICY))
+    told.tell(SnapshotFound(f"restore.{uid}", ref(3)), Staged(f"restore.{uid}"), RestoreSucceeded(f"restore.{uid}"))
+    return told.after(60)
+
+
+def test_a_loss_before_the_last_run_does_not_count_though_the_lost_one_came_later() -> None:
+    told = _run(_beside_one_that_waits().tell(NodeLost("n2")), "w1").ended("w1")
+    assert start(told, "w3").orders() == ["FindSnapshot restore.w3"]
+    assert loss_of(told, "w3") is None
+
+
+def test_a_loss_of_the_last_that_ran_counts_though_another_one_came_later() -> None:
+    told = _run(_beside_one_that_waits().ended("w2"), "w1").tell(NodeLost("n1"))
+    assert start(told, "w3").orders() == ["StartCold restore.w3"]
+    assert loss_of(told, "w3") == LOST
+
+
 @pytest.mark.parametrize("answered", ["Committed", "Killed", "still frozen"])
 def test_a_workload_that_was_saved_and_stopped_has_lost_nothing(answered: str) -> None:
     told = Told().running().preempt().frozen().committed()
