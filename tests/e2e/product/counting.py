@@ -94,8 +94,10 @@ async def enough(
         completed: waits until the job is complete.
     """
     for index in range(pods):
-        await asyncio.wait_for(following.said(index, len(following.lines(index)) + 5), patient(120))
-        await _tell(namespace, following.pods[index][-1])
+        is_ended = False
+        while not is_ended:  # one that is frozen by now counts on later, in this pod or in the next
+            await asyncio.wait_for(following.said(index, len(following.lines(index)) + 5), patient(120))
+            is_ended = await _end(namespace, following.pods[index][-1])
     await completed(namespace, job)
     await asyncio.wait_for(following.read(), patient(60))
     for index in range(pods):
@@ -103,9 +105,13 @@ async def enough(
         assert lines == [str(number) for number in range(len(lines))], f"index {index}"
 
 
-async def _tell(namespace: Namespace, pod: str) -> None:
+async def _end(namespace: Namespace, pod: str) -> bool:
+    """Let a program end; return whether it was reached, and not frozen."""
     try:
         await namespace.exec(pod, "touch", _ENOUGH)
     except ClusterError as error:
+        if "cannot exec in a paused container" in str(error):
+            return False
         if "exit code 137" not in str(error):  # the program has seen the file, and touch was ended with its container
             raise
+    return True

@@ -98,6 +98,8 @@ async def test_job_that_comes_back_early_waits_for_its_snapshot_at_the_gate(
             await reclaiming
             gated = await namespace.pods("job-name=md", phase="Pending", count=_PODS, within=120)
             assert {gate["name"] for pod in gated for gate in pod["spec"]["schedulingGates"]} == {RESTORE_GATE}
+        for pod in gated:  # until then the pods before them may run between two attempts to save them
+            await namespace.ready(pod["metadata"]["name"], within=120)
         await enough(namespace, bio, "md", _PODS)
 
 
