@@ -145,8 +145,11 @@ class Change(msgspec.Struct, frozen=True):
     event: EventView | None = None
 
 
-class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A submission. Amounts may have the units of Kubernetes quantities: `2Gi`, `0.5`."""
+class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A submission. Amounts may have the units of Kubernetes quantities: `2Gi`, `0.5`.
+
+    An earlier engine accepts it, unless it uses a field that this engine lacks.
+    """
 
     argv: tuple[str, ...]
     group: str

@@ -128,6 +128,7 @@ def outside_files_of(
         ValueError: the processes have more than can be recorded.
     """
     found: dict[tuple[int, int, str], OutsideFile] = {}
+    holders: dict[tuple[int, int, str], list[Holder]] = {}
     looked = written = 0
     for process in processes:
         try:
@@ -148,14 +149,14 @@ def outside_files_of(
                 if key not in found:
                     found[key] = OutsideFile(path, seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, ())
                     written += len(json.dumps(path)) + _BYTES_BESIDE_PATH
-                found[key] = found[key]._replace(holders=(*found[key].holders, Holder(pid, place, flags, position)))
+                holders.setdefault(key, []).append(Holder(pid, place, flags, position))
                 written += _BYTES_OF_HOLDER
                 if len(found) > MOST_FILES or written > most_bytes:
                     raise ValueError(f"they have more than {MOST_FILES} files, or {most_bytes} bytes of their names")
         except (FileNotFoundError, ProcessLookupError):
             if not has_ended(process):  # a file system may return that for an open file
                 raise
-    return OutsideFiles(tuple(found.values()))
+    return OutsideFiles(tuple(file._replace(holders=tuple(holders[key])) for key, file in found.items()))
 
 
 def unknown_outside_files(error: OSError | ValueError) -> OutsideFiles:

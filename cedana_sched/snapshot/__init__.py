@@ -9,6 +9,8 @@
     restore                 a folder of images becomes a running tree
     external_mounts         the mount namespace a job must live in
     grown_file_truncation   files that grew since the snapshot
+    job_outputs             the output files of a saved job
+    recorded_size_removal   sizes of files that are compared before the processes run
     ran_ahead_files         files that changed since the snapshot, where the policy decides
     reopened_names          names that a restore uses as root, and who can redirect them
     snapshot_contents       contents of a snapshot

@@ -6,8 +6,8 @@ writing out of the images, and CRIU opens them. Before the first instruction of 
 else has succeeded, `truncate_grown_files` truncates what they hold to these sizes: through their own descriptors,
 because a name may lead to a file of root's by now. A file that has become shorter cannot be repaired.
 
-CRIU records no length for append-only files (logs), since other processes may append to them as well. The caller names
-the job's own output files, which are truncated to the end of the job's last write.
+Files that are open to append (logs) are left as they are: other processes may append to them as well. The caller names
+the job's own output files, which are truncated to the end of the job's last write; CRIU records no length for these.
 
 Data in the middle of a file that were overwritten since cannot be recovered: a program that changes files in place
 needs a snapshot that stops it (or a database's own recovery).
@@ -62,8 +62,9 @@ def remove_sizes(toolchain: Toolchain, images: Path, outputs: Collection[Path] =
     files = [entry["reg"] for entry in content["entries"] if "reg" in entry and entry["id"] not in remapped]
     written = [file for file in files if _is_open_for_writing(file)]
     sizes = _keep_sizes(images / FILE_NAME, _sizes_of(written, {str(path) for path in outputs}))
+    may_grow = sizes.keys() | {file["name"] for file in written if _is_appended(file)}
     for file in files:
-        if file["name"] in sizes:  # also where it is mapped, or open for reading only
+        if file["name"] in may_grow:  # also where it is mapped, or open for reading only
             file.pop("size", None)
     decoded.replace(images / _IMAGE, content)
     return sizes
@@ -83,6 +84,8 @@ def _sizes_of(files: Iterable[Entry], outputs: set[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for file in files:
         name = file["name"]
+        if _is_appended(file) and name not in outputs:
+            continue
         if "size" in file:
             sizes[name] = max(sizes.get(name, 0), file["size"])
         elif name in outputs and file["pos"]:  # 0: the job had not written by this descriptor yet
@@ -92,6 +95,10 @@ def _sizes_of(files: Iterable[Entry], outputs: set[str]) -> dict[str, int]:
 
 def _is_open_for_writing(file: Entry) -> bool:
     return bool(file["flags"] & os.O_ACCMODE)  # O_RDONLY is 0
+
+
+def _is_appended(file: Entry) -> bool:
+    return bool(file["flags"] & os.O_APPEND)
 
 
 def truncate_grown_files(held: HeldProcesses, sizes: dict[str, int]) -> list[TruncatedFile]:

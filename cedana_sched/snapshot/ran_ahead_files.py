@@ -24,6 +24,19 @@ def has_to_be_unchanged(on_change: OnChange) -> bool:
     return on_change in (OnChange.COLD, OnChange.FAIL)
 
 
+def read_record(images: Path) -> OutsideFiles | None:
+    """Return the record of a job's files beside its images; None if there is none.
+
+    Raises:
+        RestoreError: it is unreadable.
+        OSError: it cannot be read now.
+    """
+    try:
+        return read_outside_files(str(images))
+    except ValueError as error:
+        raise RestoreError(str(error), remedy="start it without the snapshot, or from an earlier one") from error
+
+
 def require_unchanged_files(
     held: HeldProcesses, images: Path, on_change: OnChange, outputs: Collection[Path] = ()
 ) -> None:
@@ -43,10 +56,7 @@ def require_unchanged_files(
     """
     if not has_to_be_unchanged(on_change):
         return
-    try:
-        record = read_outside_files(str(images)) or _UNRECORDED
-    except ValueError as error:
-        raise RestoreError(str(error), remedy="start it without the snapshot, or from an earlier one") from error
+    record = read_record(images) or _UNRECORDED
     ignored = {str(path) for path in outputs}
     counted = record._replace(files=tuple(file for file in record.files if file.path not in ignored))
     try:

@@ -59,8 +59,9 @@ class HeldFilesRecorder:
         threads = self._threads.setdefault(run, StoreThreads(1, name="held files"))
         try:
             async with asyncio.timeout(_MOST_SECONDS):
-                note = await threads.run(_make_note, tree.root_pid, tree.freezer, externals)
-                return replace(tree, notes=note)
+                saved = await threads.run(_saved_mounts, tree.root_pid, externals)
+                held = await threads.run(_held_files, tree.freezer, saved)
+            return replace(tree, notes={VOLUME_FILES: held, OUTSIDE_FILES: await _outside_files(threads, tree, saved)})
         except TimeoutError:
             why, remedy = f"they were not found within {_MOST_SECONDS:g} s", f"repair the file system, or {_FEWER}"
         except OSError as error:
@@ -78,15 +79,25 @@ class HeldFilesRecorder:
         self._threads.pop(run, None)
 
 
-def _make_note(root_pid: int, group: Path, externals: Collection[str]) -> dict[str, str]:
-    saved = sorted(OWN_MOUNTS.intersection(mount_points(Path(f"/proc/{root_pid}/mountinfo"))).difference(externals))
-    processes = freezer.pids_in_cgroup(group)
-    held = volume_files_of(processes, HOST, _MOST_BYTES, saved, _MOST_FILES)
+def _saved_mounts(root_pid: int, externals: Collection[str]) -> list[str]:
+    return sorted(OWN_MOUNTS.intersection(mount_points(Path(f"/proc/{root_pid}/mountinfo"))).difference(externals))
+
+
+def _held_files(group: Path, saved: Collection[str]) -> str:
+    return encode(volume_files_of(freezer.pids_in_cgroup(group), HOST, _MOST_BYTES, saved, _MOST_FILES))
+
+
+async def _outside_files(threads: StoreThreads, tree: RunningContainer, saved: Collection[str]) -> str:
+    """Return the second record: without these files it says why, and a policy decides what follows at the restore."""
     try:
-        outside = outside_files_of(processes, lambda path: is_within(path, HOST, saved))
+        async with asyncio.timeout(_MOST_SECONDS):
+            processes = await threads.run(freezer.pids_in_cgroup, tree.freezer)
+            files = await threads.run(outside_files_of, processes, lambda path: is_within(path, HOST, saved))
+    except TimeoutError:
+        files = unknown_outside_files(TimeoutError(f"they were not found within {_MOST_SECONDS:g} s"))
     except (OSError, ValueError) as error:
-        outside = unknown_outside_files(error)
-    return {VOLUME_FILES: encode(held), OUTSIDE_FILES: encode_outside_files(outside)}
+        files = unknown_outside_files(error)
+    return encode_outside_files(files)
 
 
 def _has_other_users(processes: Iterable[int]) -> bool:

@@ -17,8 +17,11 @@ from cedana_sched.snapshot.current_terminals import reopen_by_name
 from cedana_sched.snapshot.external_mounts import Externals, host_externals
 from cedana_sched.snapshot.grown_file_truncation import remove_sizes
 from cedana_sched.snapshot.images import Images, folder_reader
+from cedana_sched.snapshot.job_outputs import saved_outputs
 from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
 from cedana_sched.snapshot.pty_output_reversal import undo_output_processing
+from cedana_sched.snapshot.ran_ahead_files import has_to_be_unchanged, read_record
+from cedana_sched.snapshot.recorded_size_removal import remove_recorded_sizes
 from cedana_sched.snapshot.restore import RestoreRequest
 from cedana_sched.snapshot.terminal_file_links import separate_terminal_files
 from cedana_sched.snapshot.timerfd_rearming import rearm_expired_timers
@@ -42,7 +45,7 @@ def prepare_images(toolchain: Toolchain, request: RestoreRequest) -> RestoreRequ
     """Make images consistent; return the request with what the processes must be given before they run.
 
     Raises:
-        RestoreError: a user may have redirected a name in them.
+        RestoreError: a user may have redirected a name in them, or the record of the job's files is unreadable.
         SnapshotError: an image cannot be decoded.
         OSError: an image cannot be changed.
     """
@@ -53,8 +56,12 @@ def prepare_images(toolchain: Toolchain, request: RestoreRequest) -> RestoreRequ
     decoded = Images(toolchain, folder_reader(images))
     reopen_by_name(decoded, images)
     separate_terminal_files(decoded, images)
-    sizes = remove_sizes(toolchain, images, request.outputs)
-    return replace(request, sizes=sizes, locks=remove_posix_locks(toolchain, images))
+    record = read_record(images)
+    outputs = (*request.outputs, *saved_outputs(record))
+    if has_to_be_unchanged(request.on_change):
+        remove_recorded_sizes(decoded, images, record)  # if CRIU refused a file, `onRestoreFailure` would decide
+    sizes = remove_sizes(toolchain, images, outputs)
+    return replace(request, outputs=outputs, sizes=sizes, locks=remove_posix_locks(toolchain, images))
 
 
 def preload_image_decoder(toolchain: Toolchain) -> None:

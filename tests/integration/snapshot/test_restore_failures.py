@@ -120,6 +120,22 @@ def test_a_file_that_has_grown_is_refused_and_rewound(lab: Laboratory) -> None:
         assert lines == [str(number) for number in range(len(lines))]
 
 
+def test_a_file_that_is_open_to_append_is_left_as_it_is(lab: Laboratory) -> None:
+    """Others may have appended to it as well."""
+    written = lab.folder / "written"
+    lab.python(WRITING.replace('"w"', '"a+"'), str(written))
+    lab.await_lines(5)
+    stop_in_snapshot(lab)
+    with written.open("a") as file:
+        file.write("of another\n")
+    sizes = remove_sizes(lab.toolchain, lab.images, outputs=[lab.output])
+    assert set(sizes) == {str(lab.output)}
+    lab.restore(sizes=sizes)
+    lab.await_progress()
+    lab.kill()
+    assert "of another" in written.read_text().splitlines()
+
+
 def test_a_file_that_has_shrunk_cannot_be_rewound(lab: Laboratory) -> None:
     written = lab.folder / "written"
     lab.python(WRITING, str(written))

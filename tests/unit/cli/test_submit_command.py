@@ -142,3 +142,11 @@ def test_what_json_cannot_carry_is_left_out_and_said(engine: FakeEngine, cli: Cl
     result = cli("submit", "-g", "bio", "--", "true", env={"LATIN": "na\udcefve"})
     assert result.stderr == "not exported, because their values are not UTF-8: LATIN\n"
     assert "LATIN" not in submitted(engine).env
+
+
+def test_an_earlier_engine_reads_what_uses_none_of_the_later_fields() -> None:
+    """An engine refuses fields that it lacks."""
+    assert msgspec.json.decode(msgspec.json.encode(Submission(argv=("sim",), group="bio"))) == {
+        "argv": ["sim"],
+        "group": "bio",
+    }

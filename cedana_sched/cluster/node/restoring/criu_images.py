@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cedana_sched.cluster.node.restoring.console_rebinding import rebind_console
 from cedana_sched.model.errors import RestoreError
-from cedana_sched.runtime_handler.outside_files import read_outside_files
+from cedana_sched.runtime_handler.outside_files import OutsideFiles, read_outside_files
 from cedana_sched.runtime_handler.posix_lock_restore import PosixLock
 from cedana_sched.runtime_handler.volume_file_comparison import is_within, read_record
 from cedana_sched.snapshot.criu_toolchain import Toolchain
@@ -18,6 +18,7 @@ from cedana_sched.snapshot.images import Entry, Images, folder_reader
 from cedana_sched.snapshot.outside_stop_signals import drop_outside_stops
 from cedana_sched.snapshot.posix_lock_removal import remove_posix_locks
 from cedana_sched.snapshot.pty_output_reversal import undo_output_processing
+from cedana_sched.snapshot.recorded_size_removal import remove_recorded_sizes
 from cedana_sched.snapshot.terminal_file_links import separate_terminal_files
 from cedana_sched.snapshot.timerfd_rearming import rearm_expired_timers
 
@@ -47,7 +48,7 @@ def prepare_images(toolchain: Toolchain, images: Path) -> RestoreAdditions:
     images.chmod(0o700)  # they hold the memory of processes
     decoded = Images(toolchain, folder_reader(images))
     _refuse_files_in_flight(decoded, images)
-    _drop_recorded_sizes(decoded, images)
+    remove_recorded_sizes(decoded, images, _outside_files(images))
     rearm_expired_timers(toolchain, images)
     undo_output_processing(toolchain, images)
     reopen_by_name(decoded, images)
@@ -85,26 +86,12 @@ def _refuse_files_in_flight(images: Images, folder: Path) -> None:
             )
 
 
-def _drop_recorded_sizes(images: Images, folder: Path) -> None:
-    """Drop the sizes of files that the handler compares itself: CRIU would refuse each that has another one now.
-
-    The handler compares those in the record of files outside the snapshot (`runtime_handler.outside_file_rewind`).
-    """
+def _outside_files(folder: Path) -> OutsideFiles | None:
+    """Return the record of the files that the handler compares itself (`runtime_handler.outside_file_rewind`)."""
     try:
-        record = read_outside_files(str(folder))
+        return read_outside_files(str(folder))
     except ValueError as error:
         raise RestoreError(str(error), remedy="start the pod without the snapshot") from error
-    compared = {file.path for file in record.files} if record is not None else set()
-    content = images.read_image("files.img") if compared else None
-    if content is None:
-        return
-    deleted = {entry["orig_id"] for entry in images.read_entries("remap-fpath.img")}  # they have another file's path
-    files = [entry["reg"] for entry in content["entries"] if "reg" in entry]
-    sized = [file for file in files if "size" in file and file["name"] in compared and file["id"] not in deleted]
-    for file in sized:
-        del file["size"]
-    if sized:
-        images.replace(folder / "files.img", content)
 
 
 def _volume_mount_points(folder: Path) -> tuple[str, ...]:

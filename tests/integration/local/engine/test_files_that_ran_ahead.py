@@ -19,6 +19,7 @@ COUNTING = """
 import sys, time
 print("began", flush=True)
 file = open(sys.argv[1], sys.argv[2]) if len(sys.argv) > 1 else sys.stdout
+readers = [open(path) for path in sys.argv[3:]]
 number = 0
 while True:
     number += 1
@@ -49,8 +50,9 @@ async def wait_until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def submit(engine: Engine, policy: str | None, *arguments: str) -> JobView:
-    job = await engine.submit(sys.executable, "-c", COUNTING, *arguments, id="count", on_volume_change=policy)
+async def submit(engine: Engine, policy: str | None, *arguments: str, **fields: str) -> JobView:
+    argv = (sys.executable, "-c", COUNTING, *arguments)
+    job = await engine.submit(*argv, id="count", on_volume_change=policy, **fields)
     return await engine.until(job.uid, lambda one: one.phase == "Running")
 
 
@@ -73,9 +75,13 @@ async def test_it_starts_cold_under_cold_start(engine: Engine, mode: str) -> Non
     await wait_until(lambda: printed(again).count("began") == 2)
 
 
-async def test_it_fails_under_fail_and_its_file_is_left(engine: Engine) -> None:
+@pytest.mark.parametrize("mode", ["w", "a"])
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_it_fails_under_fail_and_its_file_is_left(engine: Engine, mode: str, is_read: bool) -> None:
+    """CRIU itself would refuse a file that is also open for reading, but then `onRestoreFailure` would decide."""
     path = engine.home / "data"
-    await lose_after_snapshot(engine, path, job := await submit(engine, "Fail", str(path), "w"))
+    readers = [str(path)] if is_read else []
+    await lose_after_snapshot(engine, path, job := await submit(engine, "Fail", str(path), mode, *readers))
     failed = await engine.until_phase(job.uid, "Failed")
     assert f"{path} has grown (" in failed.why
     assert "onVolumeChange: Fail" in failed.why
@@ -101,5 +107,35 @@ async def test_output_of_the_job_itself_is_rewound_whatever_the_policy_is(engine
     assert again.runs[-1].restored_from is not None
     await grow(Path(job.stdout))
     began, *lines = printed(again)[:-1]
+    assert began == "began"
+    assert lines == [str(number + 1) for number in range(len(lines))]
+
+
+async def test_output_that_a_link_leads_to_is_rewound_too(engine: Engine) -> None:
+    (engine.home / "folder").mkdir()
+    (engine.home / "link").symlink_to("folder")
+    job = await submit(engine, "ColdStart", stdout=str(engine.home / "link/out"))
+    await lose_after_snapshot(engine, Path(job.stdout), job)
+    again = await engine.until(job.uid, is_running_again)
+    assert again.runs[-1].restored_from is not None
+    await grow(Path(job.stdout))
+    began, *lines = printed(again)[:-1]
+    assert began == "began"
+    assert lines == [str(number + 1) for number in range(len(lines))]
+
+
+async def test_output_of_an_earlier_job_with_the_id_is_rewound_too(engine: Engine) -> None:
+    first = await submit(engine, "ColdStart")
+    async with engine.client() as client:
+        await grow(Path(first.stdout))
+        await client.checkpoint(first.uid, leave_running=True)
+        await engine.until(first.uid, lambda one: one.checkpoint is not None and one.checkpoint.phase == "Ready")
+        await grow(Path(first.stdout))
+        await client.cancel(first.uid)
+    await engine.until_phase(first.uid, "Cancelled")
+    second = await submit(engine, "ColdStart")
+    assert second.runs[-1].restored_from is not None
+    await grow(Path(first.stdout))
+    began, *lines = printed(first)[:-1]
     assert began == "began"
     assert lines == [str(number + 1) for number in range(len(lines))]

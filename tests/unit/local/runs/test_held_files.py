@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -52,6 +53,20 @@ def test_a_record_of_files_that_may_run_ahead_is_no_reason_to_refuse(
     noted = note(tree)
     assert noted.refusal is None
     assert "when the snapshot was taken: they have more than 1 descriptors" in noted.notes[OUTSIDE_FILES]
+
+
+def test_a_second_record_that_takes_too_long_is_no_reason_to_refuse(
+    tree: RunningContainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(held_files, "_MOST_SECONDS", 1.0)
+    monkeypatch.setattr(held_files, "outside_files_of", lambda *_: released.wait())
+    try:
+        noted = note(tree)
+    finally:
+        released.set()
+    assert noted.refusal is None
+    assert "they were not found within 1 s" in noted.notes[OUTSIDE_FILES]
 
 
 @pytest.mark.parametrize(("bound", "value"), [("_MOST_FILES", 1), ("_MOST_BYTES", 100)])
