@@ -43,8 +43,10 @@ class ArchivedPodEnds:
         """Write, forever."""
         await self._queue.run()
 
-    def _on_pod_changed(self, _: Pod | None, now: Pod | None) -> None:
-        if now is None or not now.finished or (identity := find_identity(now)) is None:
+    def _on_pod_changed(self, before: Pod | None, now: Pod | None) -> None:
+        if now is None or not now.finished or (before is not None and before.finished):
+            return  # a tenant may change a finished pod often
+        if (identity := find_identity(now)) is None:
             return
         for one in self._checkpoints.of_identity.objects_of(identity):
             if one.spec.pod_ref.uid == now.metadata.uid:

@@ -128,6 +128,28 @@ async def test_a_new_leader_records_the_ends_of_the_pods_that_it_finds() -> None
         await leader.wait_marked(key)
 
 
+async def test_changes_of_a_finished_pod_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may write annotations many times a second, and have many Checkpoints."""
+    server = DeletionServer()
+    keys = [server.add(saved(generation)) for generation in range(1, 30)]
+    searches: list[tuple[Any, ...]] = []
+    find = CheckpointsById.newest_ready_checkpoint_of
+
+    def search(*arguments: Any) -> Any:
+        searches.append(arguments)
+        return find(*arguments)
+
+    monkeypatch.setattr(CheckpointsById, "newest_ready_checkpoint_of", search)
+    async with Leader(server, pod("Failed")) as leader:
+        await leader.wait_marked(keys[-1])
+        await leader.settle()
+        searches.clear()
+        for _ in range(100):
+            leader.pods._put(pod("Failed"))
+        await leader.settle()
+    assert not searches
+
+
 @pytest.mark.parametrize(
     ("record", "ended"),
     [
