@@ -52,7 +52,7 @@ from cedana_sched_armada.unexplained_deletions import UnexplainedDeletions
 
 log = structlog.get_logger(__name__)
 
-_REASONS: dict[type[CedanaSchedError], str] = {
+_EVENT_REASONS: dict[type[CedanaSchedError], str] = {
     ArmadaDeniedError: "ArmadaDenied",
     ArmadaUntrustedError: "ArmadaCertificateInvalid",
     UsageError: "ArmadaDenied",  # a credential file, or a job set's name
@@ -260,7 +260,7 @@ class ArmadaAdapter:
 
     def _on_watch_failed(self, pods: tuple[Pod, ...], error: CedanaSchedError) -> None:
         """Publish failures on which a user must act, on the pods that are not saved because of them."""
-        reason = _REASONS.get(type(error))
+        reason = _EVENT_REASONS.get(type(error))
         if reason is None:
             return
         for pod in pods:

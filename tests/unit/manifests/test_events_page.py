@@ -22,7 +22,9 @@ PUBLISHERS = frozenset(
         "PublishEvent",
     }
 )
-NAMES = frozenset({"kind", "reason", "REASON", "EVENT_REASON", "NOT_FOLLOWED", "FAILED", "UNREADABLE", "_REASONS"})
+NAMES = frozenset(
+    {"kind", "reason", "REASON", "EVENT_REASON", "NOT_FOLLOWED", "FAILED", "UNREADABLE", "_EVENT_REASONS"}
+)
 """Of variables that hold the reason of an Event, in a module that publishes some."""
 REASON = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)*")
 

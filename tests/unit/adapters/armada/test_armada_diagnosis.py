@@ -62,7 +62,7 @@ async def test_an_armada_that_is_not_heard_is_told_of_in_its_words() -> None:
         f"lab says: '{text}'"
         for reason, count, text in (("ArmadaDenied", 2, "no verb watch"), ("ArmadaCertificateInvalid", 1, "x" * 300))
     ]
-    assert set(adapter._REASONS.values()) == {doctor_checks.DENIED, doctor_checks.NOT_TRUSTED}
+    assert set(adapter._EVENT_REASONS.values()) == {doctor_checks.DENIED, doctor_checks.NOT_TRUSTED}
 
 
 async def test_what_others_write_in_events_does_not_count() -> None:
