@@ -28,7 +28,7 @@ from cedana_sched.retrying import CHORES, Backoff
 log = structlog.get_logger(__name__)
 
 DETECTION_ATTEMPTS: Final = 6
-"""About two minutes: a metadata server may be up later than the node's network."""
+"""About a minute at most: a metadata server may be up later than the node's network."""
 
 HasPods = Callable[[], Awaitable[bool]]
 

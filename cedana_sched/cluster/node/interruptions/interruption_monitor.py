@@ -29,7 +29,7 @@ class InterruptionMonitor:
 
     Args:
         watches: those that need no provider: all of the kubelet's.
-        find_watches: returns those of the node's provider; it may take minutes.
+        find_watches: returns those of the node's provider; it may take a minute.
         publish: writes the notice on the node, or removes it (None); raises ApiError.
         read_published: returns the notice on the node, perhaps of an earlier agent; raises ApiError.
     """
