@@ -306,9 +306,9 @@ async def test_the_notes_name_the_adapters_and_the_next_step_of_each(helm: Binar
     assert "CEDANA_CHECKPOINT" in said
 
 
-async def test_the_notes_say_that_nothing_is_protected_without_an_adapter(helm: Binaries) -> None:
+async def test_the_notes_say_that_no_eviction_is_held_without_an_adapter(helm: Binaries) -> None:
     said = await notes(helm, S3)
-    assert "No adapter is enabled, so no pod is protected" in said
+    assert "No adapter is enabled, so no eviction is held" in said
     assert not any(step in said for step in (*NEXT_STEPS.values(), "CEDANA_CHECKPOINT"))
     others = await notes(helm, {**S3, "coordinator": {"extraAdapters": ["toy"]}})
     assert "Enabled adapters: toy.\n" in others
