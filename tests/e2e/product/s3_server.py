@@ -10,6 +10,7 @@ from tests.cluster.addons.deployments import wait_available
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import ensure
 from tests.cluster.cluster import Cluster
+from tests.cluster.fixtures.namespace import ensure_namespace
 from tests.cluster.images.archive import BinaryImage, ensure_binary_image
 from tests.cluster.steps import Steps
 
@@ -47,7 +48,7 @@ async def running(cluster: Cluster, api: Api, steps: Steps) -> AsyncIterator[S3S
     program = binaries.program("versitygw")
     image = BinaryImage(_IMAGE, {"/versitygw": program}, ["/versitygw"], user="0:0")
     await cluster.import_images([await ensure_binary_image(image)])
-    await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    await ensure_namespace(api, NAMESPACE)
     try:
         for body in objects():
             await api.apply(body, NAMESPACE)

@@ -17,7 +17,7 @@ from tests.cluster.addons.deployments import wait_available
 from tests.cluster.api.client import Api, Object
 from tests.cluster.binaries.build import ensure
 from tests.cluster.cluster import Cluster
-from tests.cluster.fixtures.namespace import Namespace
+from tests.cluster.fixtures.namespace import Namespace, ensure_namespace
 from tests.cluster.images.archive import BinaryImage, ensure_binary_image
 from tests.cluster.steps import Steps
 from tests.e2e.product.s3_server import S3Server, served
@@ -42,7 +42,7 @@ async def running(cluster: Cluster, api: Api, steps: Steps) -> AsyncIterator[S3S
     binaries = await ensure("seaweedfs", steps=steps)
     image = BinaryImage(_IMAGE, {"/weed": binaries.program("weed")}, ["/weed"], user="0:0")
     await cluster.import_images([await ensure_binary_image(image)])
-    await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    await ensure_namespace(api, NAMESPACE)
     try:
         for body in _objects():
             await api.apply(body, NAMESPACE)
