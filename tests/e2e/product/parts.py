@@ -91,12 +91,22 @@ async def whole(api: Api, *, within: float = 120) -> None:
     for name in (COORDINATOR, WEBHOOKS):
         await wait_for(api, "apps/v1", "Deployment", name, _is_ready, namespace=NAMESPACE, within=within)
     for name in (AGENT, HOLDS):
+        await _retry_creations(api, name)
         await wait_for(api, "apps/v1", "DaemonSet", name, is_on_every_node, namespace=NAMESPACE, within=within)
     for component in ALL:
         await wait_for_all(
             api, "v1", "Pod", lambda pods: bool(pods) and all(map(has_condition("Ready"), pods)),
             namespace=NAMESPACE, selector=_selector(component), within=within,
         )  # fmt: skip
+
+
+async def _retry_creations(api: Api, name: str) -> None:
+    """Have Kubernetes' controller create a DaemonSet's pods now, as it does after each change of the DaemonSet.
+
+    After refusals, such as by Kueue's webhook for pods while it is away, it waits longer and longer, up to 16 minutes.
+    """
+    change = {"metadata": {"annotations": {"tests.cluster/retry": secrets.token_hex(4)}}}
+    await api.patch("apps/v1", "DaemonSet", name, change, NAMESPACE)
 
 
 def _selector(component: str) -> str:
