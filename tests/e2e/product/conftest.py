@@ -126,7 +126,7 @@ async def installed_with_volcano(volcano_that_reclaims: None, release: Product) 
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def installed_with_extender(release: Product, steps: Steps) -> Product:
+async def installed_with_extender(volcano: None, release: Product, steps: Steps) -> Product:
     """The product with Volcano's extender, and Volcano with the configuration that the release's notes ask for."""
     await with_extender(release, steps)
     return release
