@@ -28,16 +28,26 @@ T = TypeVar("T", bound=_WithMetadata)
 
 
 def report_mark_problems(
-    informer: Informer[T], resource: Resource, sink: UnreadableSink, error_of: Callable[[T], UsageError | None]
+    informer: Informer[T], resource: Resource, sink: UnreadableSink, read: Callable[[T], object]
 ) -> None:
-    """Report each object with a mark that cannot be read to `sink`: once, until the problem is another one."""
+    """Report each object with a mark that cannot be read to `sink`: once, until the problem is another one.
+
+    `read` reads the mark of an object, and raises UsageError if it cannot be read.
+    """
+
+    def problem_of(one: T) -> str | None:
+        try:
+            read(one)
+        except UsageError as error:
+            return str(error)
+        return None
 
     def on_change(before: T | None, now: T | None) -> None:
-        if now is None or (error := error_of(now)) is None:
+        if now is None or (problem := problem_of(now)) is None:
             return
-        if before is not None and str(error_of(before)) == str(error):
+        if before is not None and problem_of(before) == problem:
             return
-        log.warning("mark cannot be read", kind=resource.kind, name=now.metadata.name, error=str(error))
-        sink(resource, Unreadable(now.metadata, str(error)))
+        log.warning("mark cannot be read", kind=resource.kind, name=now.metadata.name, error=problem)
+        sink(resource, Unreadable(now.metadata, problem))
 
     informer.subscribe(on_change)

@@ -32,14 +32,13 @@ from cedana_sched.kube.mark_problems import report_mark_problems
 from cedana_sched.kube.own_kinds.cached_policy import CachedPolicy
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, NAMESPACES, NODES
 from cedana_sched.kube.watching import Informer, Watch
-from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.protect_mark import protect_mark_error
+from cedana_sched.model.objects.node_interruption import NodeInterruption, parse_interruption
+from cedana_sched.model.objects.protect_mark import validate_protect_mark
 from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched_kubernetes.admin_opt_in import AdminOptIn
 from cedana_sched_kubernetes.deletions import Deletions, is_handed_over
 from cedana_sched_kubernetes.node_interruptions import NodeInterruptions
-from cedana_sched_kubernetes.node_notices import notice_error
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, DisruptionBudget, Namespace
 from cedana_sched_kubernetes.policy_selectors import PolicySelectors, is_selecting_more
 from cedana_sched_kubernetes.requested_evictions import RequestedEvictions
@@ -60,7 +59,7 @@ class KubernetesAdapter:
             Watch(cluster.api, DISRUPTION_BUDGETS, DisruptionBudget, within=cluster.served), unreadable
         )
         self._namespaces = Informer(Watch(cluster.api, NAMESPACES, Namespace, only_metadata=True), unreadable)
-        report_mark_problems(self._namespaces, NAMESPACES, unreadable, partial(_protect_mark_error, cluster.served))
+        report_mark_problems(self._namespaces, NAMESPACES, unreadable, partial(_validate_mark, cluster.served))
         self._policies: Informer[CachedPolicy] | None = None
         selectors = PolicySelectors(self._namespaces.get)
         if self._settings.pod_selectors:
@@ -69,7 +68,7 @@ class KubernetesAdapter:
         self._opt_in = AdminOptIn(self._namespaces.get, selectors, self._settings, cluster.served)
         self._preemptions = MarkedEvictions(self.name, cluster, concerns=self._is_preemptible)
         self._nodes = Informer(Watch(cluster.api, NODES, Node), unreadable)
-        report_mark_problems(self._nodes, NODES, unreadable, notice_error)
+        report_mark_problems(self._nodes, NODES, unreadable, _read_notice)
         self._interruptions = NodeInterruptions(self.name, cluster, self._nodes)
         self._deletions = Deletions(
             self.name, cluster, concerns=self._explains_deletion_of, is_left_out=self._interruptions.is_left_out
@@ -168,9 +167,14 @@ class KubernetesAdapter:
         return self._settings.is_ours(pod.spec.scheduler_name, pod.metadata.labels) or is_handed_over(pod)
 
 
-def _protect_mark_error(served: ServedNamespaces, namespace: Namespace) -> UsageError | None:
-    metadata = namespace.metadata
-    return protect_mark_error("metadata.labels", metadata.labels) if served.includes(metadata.name) else None
+def _read_notice(node: Node) -> NodeInterruption | None:
+    """Read the annotation, which an admin may write by hand, for a provider whose notices no agent reads."""
+    return parse_interruption(node.metadata.annotations)
+
+
+def _validate_mark(served: ServedNamespaces, namespace: Namespace) -> None:
+    if served.includes(namespace.metadata.name):
+        validate_protect_mark("metadata.labels", namespace.metadata.labels)
 
 
 def _marks_of(namespace: Namespace) -> tuple[Mapping[str, str], Mapping[str, str]]:

@@ -14,13 +14,7 @@ from typing import Final
 import msgspec
 
 from cedana_sched.kube.builtin_kinds import Node
-from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.node_interruption import (
-    InterruptionKind,
-    notice_key,
-    parse_interruption,
-    read_interruption,
-)
+from cedana_sched.model.objects.node_interruption import InterruptionKind, notice_key, read_interruption
 
 _TERMINATION_HANDLER: Final = "aws-node-termination-handler"
 _KINDS_OF_TAINTS: Final = {
@@ -54,18 +48,6 @@ def notice_of(node: Node | None) -> NodeNotice | None:
         return None
     notices = [*_annotated(node), *_tainted(node)]
     return next((one for one in notices if one.ends_node), notices[0] if notices else None)
-
-
-def notice_error(node: Node) -> UsageError | None:
-    """Return why the annotation of a node cannot be read; None if it can, or is absent.
-
-    An admin may write it by hand, for a provider whose notices no agent reads.
-    """
-    try:
-        parse_interruption(node.metadata.annotations)
-    except UsageError as error:
-        return error
-    return None
 
 
 def _annotated(node: Node) -> list[NodeNotice]:

@@ -36,8 +36,7 @@ from cedana_sched.kube.mark_problems import report_mark_problems
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.diagnostic_findings import Finding
-from cedana_sched.model.errors import UsageError
-from cedana_sched.model.objects.protect_mark import protect_mark_error
+from cedana_sched.model.objects.protect_mark import validate_protect_mark
 from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched_volcano.deletion_causes import find_deletion_cause
 from cedana_sched_volcano.doctor.installation_reader import examine_cluster
@@ -76,7 +75,7 @@ class VolcanoAdapter:
         self._queues = Informer(
             Watch(cluster.api, QUEUES, PartialObject, only_metadata=True), cluster.record_unreadable
         )
-        report_mark_problems(self._queues, QUEUES, cluster.record_unreadable, _protect_mark_error)
+        report_mark_problems(self._queues, QUEUES, cluster.record_unreadable, _validate_mark)
         self._pod_queues = PodQueueResolver(self._queues.get, self._groups.get)
         self._opt_in = QueueOptIn(self._pod_queues, cluster.served)
         self._nominations = NominationRemover(cluster.api, cluster.pods, cluster.record_unreadable)
@@ -209,8 +208,8 @@ class VolcanoAdapter:
                 self._events.record_event(ObjectEvent(involved, "EvictionRefused", text, warning=True))
 
 
-def _protect_mark_error(queue: PartialObject) -> UsageError | None:
-    return protect_mark_error("metadata.annotations", queue.metadata.annotations)
+def _validate_mark(queue: PartialObject) -> None:
+    validate_protect_mark("metadata.annotations", queue.metadata.annotations)
 
 
 def _is_volcanos(pod: Pod) -> bool:

@@ -7,6 +7,7 @@ import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import partial
 
 import structlog
@@ -67,9 +68,8 @@ from cedana_sched.kube.resources import CHECKPOINTS, NODES, PODS, Resource
 from cedana_sched.kube.response_decoding import Unreadable, UnreadableSink
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer, Watch, first_unsynced_reason
-from cedana_sched.model.errors import UsageError
 from cedana_sched.model.objects import names
-from cedana_sched.model.objects.uninstall_mark import uninstall_mark_error
+from cedana_sched.model.objects.uninstall_mark import parse_uninstall_mark
 from cedana_sched.model.records import Record
 from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched.store.snapshot_store import open_backend
@@ -99,7 +99,7 @@ class LeadingCoordinator:
         self._events = EventRecorder(api, COMPONENT)
         unreadable = self._events.record_unreadable
         self._nodes = Informer(Watch(api, NODES, Node), unreadable)
-        report_mark_problems(self._nodes, NODES, unreadable, _uninstall_mark_error)
+        report_mark_problems(self._nodes, NODES, unreadable, _read_uninstall_mark)
         labels = f"{names.PROTECTED}=true"
         self._everywhere = Informer(
             Watch(api, PODS, Pod, labels=labels), partial(_report_unreadable_if_served, served, unreadable)
@@ -310,8 +310,8 @@ class LeadingCoordinator:
             log.info("objects lag behind; the next coordinator carries them over from the log")
 
 
-def _uninstall_mark_error(node: Node) -> UsageError | None:
-    return uninstall_mark_error(node.metadata.annotations, SERVER_TIME.now())
+def _read_uninstall_mark(node: Node) -> datetime | None:
+    return parse_uninstall_mark(node.metadata.annotations, SERVER_TIME.now())
 
 
 def _report_unreadable_if_served(

@@ -22,15 +22,18 @@ def is_protecting(marks: Mapping[str, str]) -> bool:
     return marks.get(names.PROTECT) == _YES
 
 
-def protect_mark_error(field: str, marks: Mapping[str, str]) -> UsageError | None:
-    """Return what is wrong with the mark; None if it is absent, or counts as it is written.
+def validate_protect_mark(field: str, marks: Mapping[str, str]) -> None:
+    """Refuse a mark that does not count as it is written.
 
     `field`: of the object, `metadata.labels` or `metadata.annotations`.
+
+    Raises:
+        UsageError: it is neither of the two values.
     """
     value = marks.get(names.PROTECT)
     if value is None or value in {_YES, _NO}:
-        return None
-    return UsageError(
+        return
+    raise UsageError(
         f"{field}[{names.PROTECT}]",
         value[:_LONGEST],
         "protects no pod",

@@ -41,14 +41,5 @@ def parse_uninstall_mark(annotations: Mapping[str, str], now: datetime) -> datet
     return until
 
 
-def uninstall_mark_error(annotations: Mapping[str, str], now: datetime) -> UsageError | None:
-    """Return why a mark has no effect; None if it has one, or is absent."""
-    try:
-        parse_uninstall_mark(annotations, now)
-    except UsageError as error:
-        return error
-    return None
-
-
 def _invalid(text: str, problem: str) -> UsageError:
     return UsageError(_FIELD, text[:_LONGEST], problem, remedy=_REMEDY)
