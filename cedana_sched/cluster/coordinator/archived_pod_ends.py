@@ -7,18 +7,13 @@ neither the pod nor its end, would otherwise take the pod for one that was lost,
 from __future__ import annotations
 
 from cedana_sched.adapter.protected_pods import find_identity
+from cedana_sched.cluster.coordinator.archived_checkpoint_fields import ArchivedCheckpointField
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
 from cedana_sched.cluster.coordinator.pod_fencing import PodFencing
 from cedana_sched.kube.builtin_kinds import Pod
-from cedana_sched.kube.client import Api, Object
+from cedana_sched.kube.client import Api
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
-from cedana_sched.kube.patch_preconditions import patch_same
-from cedana_sched.kube.resources import CHECKPOINTS
-from cedana_sched.kube.watching import Informer, Key
-from cedana_sched.kube.work_queue import WorkQueue
-from cedana_sched.model.objects.checkpoint import CheckpointStatus
-
-_PATCH: Object = {"status": {CheckpointStatus.wire_name("workload_ended"): True}}
+from cedana_sched.kube.watching import Informer
 
 
 class ArchivedPodEnds:
@@ -32,16 +27,16 @@ class ArchivedPodEnds:
     """
 
     def __init__(self, api: Api, checkpoints: CheckpointsById, pods: Informer[Pod], fencing: PodFencing) -> None:
-        self._api = api
         self._checkpoints = checkpoints
         self._fencing = fencing
-        self._queue: WorkQueue[Key] = WorkQueue("end of a saved pod", self._mark, group_of=lambda key: key[0])
-        checkpoints.informer.subscribe(self._on_checkpoint_changed)
+        self._field = ArchivedCheckpointField(
+            api, checkpoints.informer, field="workload_ended", what="end of a saved pod", is_due=self._is_due
+        )
         pods.subscribe(self._on_pod_changed)
 
     async def run(self) -> None:
         """Write, forever."""
-        await self._queue.run()
+        await self._field.run()
 
     def _on_pod_changed(self, before: Pod | None, now: Pod | None) -> None:
         if now is None or not now.finished or (before is not None and before.finished):
@@ -50,22 +45,12 @@ class ArchivedPodEnds:
             return
         for one in self._checkpoints.of_identity.objects_of(identity):
             if one.spec.pod_ref.uid == now.metadata.uid:
-                self._on_checkpoint_changed(None, one)
+                self._field.recheck(one)
 
-    def _on_checkpoint_changed(self, _: KnownCheckpoint | None, now: KnownCheckpoint | None) -> None:
-        if now is not None and self._is_to_be_marked(now):
-            self._queue.add((now.metadata.namespace, now.metadata.name))
-
-    def _is_to_be_marked(self, one: KnownCheckpoint) -> bool:
-        if one.status.workload_ended or not one.is_archived or one.is_deleted or not one.has_pod_run_on:
+    def _is_due(self, one: KnownCheckpoint) -> bool:
+        if one.status.workload_ended or not one.has_pod_run_on:
             return False
         if not self._fencing.has_ended_on_node(one.metadata.namespace, one.spec.pod_ref.uid):
             return False
         newest = self._checkpoints.newest_ready_checkpoint_of(one.identity, one.spec.namespace_uid)
         return newest is not None and newest.metadata.uid == one.metadata.uid
-
-    async def _mark(self, key: Key) -> None:
-        namespace, name = key
-        one = self._checkpoints.informer.get(name, namespace)
-        if one is not None and self._is_to_be_marked(one):
-            await patch_same(self._api, CHECKPOINTS, one.metadata, _PATCH, subresource="status")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Self
 
 import msgspec
 
@@ -104,3 +105,31 @@ class DeletionServer(FakeApi):
         else:
             self.snapshots.discard(order.snapshot)
         return SnapshotRemoved(order.checkpoint_uid)
+
+
+class FieldWriter:
+    """What makes one field of the status of Checkpoints true; inside the block it runs, and they are cached."""
+
+    def __init__(self, server: DeletionServer, field: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.server = server
+        self._field = field
+        self._run = run
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(one) for one in (self.server.checkpoints.run(), self._run())]
+        await asyncio.wait_for(self.server.checkpoints.synced.wait(), 60)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def is_marked(self, key: Key) -> bool:
+        status: dict[str, Any] = self.server.objects[key]["status"]
+        return status.get(self._field) is True
+
+    async def wait_marked(self, key: Key) -> None:
+        async with asyncio.timeout(60):
+            await self.server.until(lambda: self.is_marked(key))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,8 +21,7 @@ from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import AfterCommit
 from cedana_sched.model.records import Checkpoint, CheckpointStep
-from cedana_sched.testing import Key
-from tests.unit.cluster.coordinator.deletion_server import SYSTEM, DeletionServer
+from tests.unit.cluster.coordinator.deletion_server import SYSTEM, DeletionServer, FieldWriter
 from tests.unit.cluster.coordinator.filled_mirrors import filled
 from tests.unit.cluster.coordinator.test_object_journal import READY
 
@@ -41,36 +39,15 @@ def pod(phase: str, uid: str = SAVED.workload.uid, conditions: tuple[Condition, 
     return Pod(metadata, PodSpec(node_name="node-1"), PodStatus(phase=phase, conditions=conditions))
 
 
-class Leader:
+class Leader(FieldWriter):
     """The caches of one coordinator, and what it writes."""
 
     def __init__(self, server: DeletionServer, *pods: Pod, nodes: tuple[Node, ...] = ()) -> None:
-        self.server = server
         self.pods: Informer[Pod] = filled(*pods)
         checkpoints = CheckpointsById(server.checkpoints)
         self.fencing = PodFencing(self.pods, filled(*nodes), checkpoints, filled())
-        self._ends = ArchivedPodEnds(server, checkpoints, self.pods, self.fencing)
-
-    async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(one) for one in (self.server.checkpoints.run(), self._ends.run())]
-        await asyncio.wait_for(self.server.checkpoints.synced.wait(), 60)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def is_marked(self, key: Key) -> bool:
-        status: dict[str, Any] = self.server.objects[key]["status"]
-        return status.get("workloadEnded") is True
-
-    async def wait_marked(self, key: Key) -> None:
-        async with asyncio.timeout(60):
-            while not self.is_marked(key):
-                self.server.moved.clear()
-                await self.server.moved.wait()
+        ends = ArchivedPodEnds(server, checkpoints, self.pods, self.fencing)
+        super().__init__(server, "workloadEnded", ends.run)
 
     async def settle(self) -> None:
         for _ in range(200):  # whoever could write has written

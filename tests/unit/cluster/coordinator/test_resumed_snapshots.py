@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
-from typing import Any, Self
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,8 +10,7 @@ from cedana_sched.cluster.coordinator.resumed_snapshots import ResumedSnapshots
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.objects import names
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep
-from cedana_sched.testing import Key
-from tests.unit.cluster.coordinator.deletion_server import DeletionServer
+from tests.unit.cluster.coordinator.deletion_server import DeletionServer, FieldWriter
 from tests.unit.cluster.coordinator.test_object_journal import checkpoint
 
 
@@ -39,35 +34,13 @@ def resumed_from(of: Checkpoint, generation: int | None) -> Restore:
     )
 
 
-class Marked:
+class Marked(FieldWriter):
     """An API server with Checkpoints, and what is marked in it."""
 
     def __init__(self) -> None:
-        self.server = DeletionServer()
-        self.resumed = ResumedSnapshots(
-            self.server, self.server.checkpoints, CheckpointsBySnapshot(self.server.checkpoints)
-        )
-
-    async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(one) for one in (self.server.checkpoints.run(), self.resumed.run())]
-        await asyncio.wait_for(self.server.checkpoints.synced.wait(), 60)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def is_marked(self, key: Key) -> bool:
-        status: dict[str, Any] = self.server.objects[key]["status"]
-        return status.get("resumed") is True
-
-    async def wait_marked(self, key: Key) -> None:
-        async with asyncio.timeout(60):
-            while not self.is_marked(key):
-                self.server.moved.clear()
-                await self.server.moved.wait()
+        server = DeletionServer()
+        self.resumed = ResumedSnapshots(server, server.checkpoints, CheckpointsBySnapshot(server.checkpoints))
+        super().__init__(server, "resumed", self.resumed.run)
 
 
 async def test_the_archived_checkpoint_of_that_snapshot_is_marked_and_no_other() -> None:
