@@ -28,7 +28,7 @@ from cedana_sched.runtime_handler.held_file_truncation import Truncation, trunca
 from cedana_sched.runtime_handler.held_processes import HeldProcesses, RestoredProcessesError
 from cedana_sched.runtime_handler.outside_files import OutsideFile, outside_files_of
 from cedana_sched.snapshot.criu_toolchain import Toolchain
-from cedana_sched.snapshot.images import Entry, Images, folder_reader
+from cedana_sched.snapshot.images import Entry, Images, files_found_by_name, folder_reader
 
 FILE_NAME = "recorded-sizes.json"
 """Has the removed sizes beside the images, for further attempts of the restore."""
@@ -58,8 +58,7 @@ def remove_sizes(toolchain: Toolchain, images: Path, outputs: Collection[Path] =
     content = decoded.read_image(_IMAGE)
     if content is None:
         return {}
-    remapped = {entry["orig_id"] for entry in decoded.read_entries("remap-fpath.img")}  # deleted: not found by path
-    files = [entry["reg"] for entry in content["entries"] if "reg" in entry and entry["id"] not in remapped]
+    files = files_found_by_name(decoded, content)
     written = [file for file in files if _is_open_for_writing(file)]
     sizes = _keep_sizes(images / FILE_NAME, _sizes_of(written, {str(path) for path in outputs}))
     may_grow = sizes.keys() | {file["name"] for file in written if _is_appended(file)}

@@ -99,6 +99,18 @@ class Images:
         path.write_bytes(self._codec.dumps({**content, "entries": entries}))
 
 
+def files_found_by_name(images: Images, content: Entry) -> list[Entry]:
+    """Return the regular files in the content of `files.img`, except those deleted before the dump.
+
+    These have the name of another file, or of none.
+
+    Raises:
+        SnapshotError: an image cannot be decoded.
+    """
+    deleted = {entry["orig_id"] for entry in images.read_entries("remap-fpath.img")}
+    return [entry["reg"] for entry in content["entries"] if "reg" in entry and entry["id"] not in deleted]
+
+
 def _check_fields(message: Any, entry: Entry) -> None:
     """Raise ValueError where a required field is missing; add the repeated fields that are empty."""
     for field in message.fields:

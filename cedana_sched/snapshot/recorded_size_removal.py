@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cedana_sched.runtime_handler.outside_files import OutsideFiles
-from cedana_sched.snapshot.images import Images
+from cedana_sched.snapshot.images import Images, files_found_by_name
 
 _IMAGE = "files.img"
 
@@ -26,9 +26,7 @@ def remove_recorded_sizes(images: Images, folder: Path, record: OutsideFiles | N
     content = images.read_image(_IMAGE) if compared else None
     if content is None:
         return
-    deleted = {entry["orig_id"] for entry in images.read_entries("remap-fpath.img")}  # they have another file's path
-    files = [entry["reg"] for entry in content["entries"] if "reg" in entry]
-    sized = [file for file in files if "size" in file and file["name"] in compared and file["id"] not in deleted]
+    sized = [file for file in files_found_by_name(images, content) if "size" in file and file["name"] in compared]
     for file in sized:
         del file["size"]
     if sized:
