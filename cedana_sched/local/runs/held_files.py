@@ -60,8 +60,10 @@ class HeldFilesRecorder:
         try:
             async with asyncio.timeout(_MOST_SECONDS):
                 saved = await threads.run(_saved_mounts, tree.root_pid, externals)
-                held = await threads.run(_held_files, tree.freezer, saved)
-            return replace(tree, notes={VOLUME_FILES: held, OUTSIDE_FILES: await _outside_files(threads, tree, saved)})
+                processes = await threads.run(freezer.pids_in_cgroup, tree.freezer)
+                held = await threads.run(_held_files, processes, saved)
+            outside = await _record_outside_files(threads, processes, saved)
+            return replace(tree, notes={VOLUME_FILES: held, OUTSIDE_FILES: outside})
         except TimeoutError:
             why, remedy = f"they were not found within {_MOST_SECONDS:g} s", f"repair the file system, or {_FEWER}"
         except OSError as error:
@@ -83,21 +85,25 @@ def _saved_mounts(root_pid: int, externals: Collection[str]) -> list[str]:
     return sorted(OWN_MOUNTS.intersection(mount_points(Path(f"/proc/{root_pid}/mountinfo"))).difference(externals))
 
 
-def _held_files(group: Path, saved: Collection[str]) -> str:
-    return encode(volume_files_of(freezer.pids_in_cgroup(group), HOST, _MOST_BYTES, saved, _MOST_FILES))
+def _held_files(processes: Collection[int], saved: Collection[str]) -> str:
+    return encode(volume_files_of(processes, HOST, _MOST_BYTES, saved, _MOST_FILES))
 
 
-async def _outside_files(threads: StoreThreads, tree: RunningContainer, saved: Collection[str]) -> str:
+def _outside_files(processes: Collection[int], saved: Collection[str]) -> str:
+    return encode_outside_files(outside_files_of(processes, lambda path: is_within(path, HOST, saved)))
+
+
+async def _record_outside_files(threads: StoreThreads, processes: Collection[int], saved: Collection[str]) -> str:
     """Return the second record: without these files it says why, and a policy decides what follows at the restore."""
+    error: OSError | ValueError
     try:
         async with asyncio.timeout(_MOST_SECONDS):
-            processes = await threads.run(freezer.pids_in_cgroup, tree.freezer)
-            files = await threads.run(outside_files_of, processes, lambda path: is_within(path, HOST, saved))
+            return await threads.run(_outside_files, processes, saved)
     except TimeoutError:
-        files = unknown_outside_files(TimeoutError(f"they were not found within {_MOST_SECONDS:g} s"))
-    except (OSError, ValueError) as error:
-        files = unknown_outside_files(error)
-    return encode_outside_files(files)
+        error = TimeoutError(f"they were not found within {_MOST_SECONDS:g} s")
+    except (OSError, ValueError) as failure:
+        error = failure
+    return encode_outside_files(unknown_outside_files(error))
 
 
 def _has_other_users(processes: Iterable[int]) -> bool:
