@@ -60,6 +60,22 @@ def is_running_again(job: JobView) -> bool:
     return len(job.runs) > 1 and job.phase == "Running"
 
 
+def assert_printed_once(job: JobView) -> None:
+    """Each line, though the job was restored."""
+    began, *lines = printed(job)[:-1]
+    assert began == "began"
+    assert lines == [str(number + 1) for number in range(len(lines))]
+
+
+async def lose_and_restore_printing(engine: Engine, job: JobView) -> None:
+    """Lose a job that prints, and require that it is restored, and prints on where it was saved."""
+    await lose_after_snapshot(engine, Path(job.stdout), job)
+    again = await engine.until(job.uid, is_running_again)
+    assert again.runs[-1].restored_from is not None
+    await grow(Path(job.stdout))
+    assert_printed_once(again)
+
+
 @pytest.mark.parametrize("mode", ["w", "a"])
 async def test_it_starts_cold_under_cold_start(engine: Engine, mode: str) -> None:
     path = engine.home / "data"
@@ -101,27 +117,13 @@ async def test_it_is_restored_by_default_and_its_file_is_rewound(engine: Engine)
 
 
 async def test_output_of_the_job_itself_is_rewound_whatever_the_policy_is(engine: Engine) -> None:
-    job = await submit(engine, "ColdStart")
-    await lose_after_snapshot(engine, Path(job.stdout), job)
-    again = await engine.until(job.uid, is_running_again)
-    assert again.runs[-1].restored_from is not None
-    await grow(Path(job.stdout))
-    began, *lines = printed(again)[:-1]
-    assert began == "began"
-    assert lines == [str(number + 1) for number in range(len(lines))]
+    await lose_and_restore_printing(engine, await submit(engine, "ColdStart"))
 
 
 async def test_output_that_a_link_leads_to_is_rewound_too(engine: Engine) -> None:
     (engine.home / "folder").mkdir()
     (engine.home / "link").symlink_to("folder")
-    job = await submit(engine, "ColdStart", stdout=str(engine.home / "link/out"))
-    await lose_after_snapshot(engine, Path(job.stdout), job)
-    again = await engine.until(job.uid, is_running_again)
-    assert again.runs[-1].restored_from is not None
-    await grow(Path(job.stdout))
-    began, *lines = printed(again)[:-1]
-    assert began == "began"
-    assert lines == [str(number + 1) for number in range(len(lines))]
+    await lose_and_restore_printing(engine, await submit(engine, "ColdStart", stdout=str(engine.home / "link/out")))
 
 
 async def test_output_of_an_earlier_job_with_the_id_is_rewound_too(engine: Engine) -> None:
@@ -136,6 +138,4 @@ async def test_output_of_an_earlier_job_with_the_id_is_rewound_too(engine: Engin
     second = await submit(engine, "ColdStart")
     assert second.runs[-1].restored_from is not None
     await grow(Path(first.stdout))
-    began, *lines = printed(first)[:-1]
-    assert began == "began"
-    assert lines == [str(number + 1) for number in range(len(lines))]
+    assert_printed_once(first)
