@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from tests.cluster.api.client import Api, Object
 from tests.cluster.armada.armada import Armada
 from tests.cluster.armada.executor import Executor
+from tests.cluster.fixtures.namespace import ensure_namespace
 from tests.cluster.machine.machine import Machine
 from tests.e2e.product.s3_server import NAME, NAMESPACE, PORT
 
@@ -24,7 +25,7 @@ async def shared_bucket(armada: Armada, api: Api, executor: Executor, other_api:
             _forward(executor.machine, str(theirs.address), str(ours.address_from_host)),
         )
         forwarding = [group.create_task(way) for way in ways]
-        await other_api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        await ensure_namespace(other_api, NAMESPACE)
         for body in _service_at(str(theirs.address)):
             await other_api.apply(body, NAMESPACE)
         try:
