@@ -23,9 +23,10 @@ class AfterCommit(StrEnum):
     """Thaw it: a backup, on request or periodic."""
 
 
-CONFIRMATION_SECONDS: Final = 15.0
+CONFIRMATION_SECONDS: Final = 30.0
 """How long the preStop call of a deleted pod waits until an adapter confirms that the pod is preempted, or denies it; a
-confirmation mostly takes less than a second. After that the processes terminate."""
+confirmation mostly takes less than a second. After that the processes terminate. Longer than another replica needs to
+lead (`kube.lease.LeaseTiming`) and to fill its caches, so that the death of a coordinator costs no work."""
 INTERVAL: Final = "Interval"
 """The reason of periodic snapshots: `CheckpointPolicy.interval_seconds` has passed."""
 

@@ -37,7 +37,7 @@ DETAILS_AT_ONCE = 100
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.keepalive_time_ms", 30_000),  # servers allow one per 10 s; gRPC's default is one per 120 s
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.max_reconnect_backoff_ms", 3_000),  # gRPC's default is two minutes; a preStop hook waits about 15 s
+    ("grpc.max_reconnect_backoff_ms", 3_000),  # gRPC's default is two minutes; a preStop hook waits about 30 s
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.use_local_subchannel_pool", 1),  # otherwise channels share one connection
 )

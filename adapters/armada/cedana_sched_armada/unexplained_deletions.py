@@ -1,7 +1,7 @@
 """Terminating pods whose deletion Armada has not explained.
 
 Armada's executor deletes the pod of a preempted job like that of a cancelled one; only the event stream distinguishes
-them, and the stream may be broken or delayed. The node's agent waits about 15 s for a decision. So without an event by
+them, and the stream may be broken or delayed. The node's agent waits about 30 s for a decision. So without an event by
 then, the pod is saved as if its job were preempted, and later events decide whether the job is resubmitted.
 """
 

@@ -55,6 +55,7 @@ from cedana_sched.cluster.coordinator.retention_cleanup import RetentionCleanup
 from cedana_sched.cluster.coordinator.scheduling_gates import Gates
 from cedana_sched.cluster.coordinator.scoped_storage_condition import ScopedConditionProbe
 from cedana_sched.cluster.coordinator.storage_probe import StorageProbe
+from cedana_sched.cluster.coordinator.unanswered_deletions import UnansweredDeletions
 from cedana_sched.coordinator.clock import SystemClock
 from cedana_sched.coordinator.core import NamespaceCorrected
 from cedana_sched.coordinator.ports import EventListener
@@ -195,6 +196,7 @@ class LeadingCoordinator:
             tuple(one for one in self._adapters.values() if isinstance(one, OptingIn)),
         )
         self._missed_restores = MissedRestores(self.pods, by_id, listener.on_event)
+        self._unanswered = UnansweredDeletions(self.pods, by_id, self._events)
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
         self._records_callback = on_records_saved
@@ -223,6 +225,7 @@ class LeadingCoordinator:
                     ("checkpoints", self._checkpoints.run()),
                     ("restarts of containers", self._restarts.run(self.pods)),
                     ("missed restores", self._missed_restores.run()),
+                    ("unanswered deletions", self._unanswered.run()),
                     ("gates", self._gates.run()),
                     ("rivals", self._rivals.run()),
                     ("storages", self._storages.run()),

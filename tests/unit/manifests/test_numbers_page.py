@@ -80,9 +80,9 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("They take at most 2 GiB (`agent.cacheBytes` in the chart)", (page_fingerprint_cache.CACHE_BYTES,), (2 << 30,)),
     ("another replica leads within 20 s (a lease lasts `coordinator.lease.duration`, 15 s)", (LEASE.duration,), (15,)),
     (
-        "is held for half a minute, a pod that is deleted for 15 s; then they proceed",
+        "is held for half a minute, and so is a pod that is deleted; then they proceed",
         (UNANNOUNCED_SECONDS, CONFIRMATION_SECONDS),
-        (30, 15),
+        (30, 30),
     ),
     ("(ConfigMaps `cedana-sched-journal`, `-0` to `-31`)", (LOG_NAME, SLOTS), ("cedana-sched-journal", 32)),
     ("get lease cedana-sched-coordinator", (LEASE_NAME,), ("cedana-sched-coordinator",)),

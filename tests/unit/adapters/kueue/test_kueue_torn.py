@@ -17,7 +17,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import JOBS, PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.node_interruption import left_out_mark
-from cedana_sched.model.preemption import Signal
+from cedana_sched.model.preemption import CONFIRMATION_SECONDS, Signal
 from cedana_sched_kueue.managed_objects import ManagedObject
 from cedana_sched_kueue.objects import Workload
 from cedana_sched_kueue.preemptions import KueueReport
@@ -108,6 +108,18 @@ def test_pods_that_were_on_their_way_back_when_it_was_let_go_are_saved_while_the
     assert signal_of(world.review()) == signal, "also by who leads then"
 
 
+def test_pods_restored_while_evicted_are_saved_by_the_successor_of_a_coordinator_that_died_meanwhile() -> None:
+    """The work since the restore was lost: another replica leads 20 s later, and the pods waited for 15 s."""
+    world = World()
+    world.put(job(), preempted(), pod(0, phase="Pending"), pod(1, phase="Pending"))
+    _, name = world.preemptions.annotation_correction(JOB_UID)
+    released = changed(job(suspend=True), annotations={names.RELEASED_HOLD: name or ""})
+    world.put(released, deleted(pod(0), ago=24, now=world.now), deleted(pod(1), ago=20, now=world.now))
+    world.restart()
+    signal = signal_of(world.review())
+    assert [victim.workload.name for victim in signal.victims] == ["md-0", "md-1"]
+
+
 def test_one_that_came_back_while_the_others_were_held_is_saved_while_it_waits() -> None:
     world = World()
     world.put(job(), preempted(), pod(0), pod(1, phase="Pending"))
@@ -153,7 +165,7 @@ def test_an_eviction_that_was_told_later_is_over_when_the_job_runs_again() -> No
 @pytest.mark.parametrize(
     "one",
     [
-        pytest.param(deleted(pod(0), ago=20, now=1000), id="its agent waits no more"),
+        pytest.param(deleted(pod(0), ago=CONFIRMATION_SECONDS, now=1000), id="its agent waits no more"),
         pytest.param(deleted(pod(0, phase="Succeeded"), ago=1, now=1000), id="it has ended"),
         pytest.param(pod(0), id="nobody has deleted it"),
     ],
