@@ -28,7 +28,7 @@ from cedana_sched.kube.errors import (
     decoded,
     error_of,
 )
-from cedana_sched.kube.resources import PODS, Resource
+from cedana_sched.kube.resources import NODES, PODS, Resource
 from cedana_sched.kube.server_time import SERVER_TIME
 
 FIELD_MANAGER: Final = "cedana-sched"
@@ -67,6 +67,10 @@ class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 class _ServerVersion(msgspec.Struct, frozen=True, rename="camel"):
     git_version: str = ""
+
+
+class _KubeletConfigz(msgspec.Struct, frozen=True):
+    kubeletconfig: dict[str, Any] = {}
 
 
 class _Page(msgspec.Struct):
@@ -206,6 +210,16 @@ class Api:
             "deleteOptions": options,
         }
         await self._call("POST", path, eviction)
+
+    async def read_kubelet_configuration(self, node: str) -> dict[str, Any]:
+        """Return the configuration of a node's running kubelet, as JSON; its fields are those of KubeletConfiguration.
+
+        Raises:
+            AbsentError: there is no such node.
+            ApiUnavailableError: the API server does not answer, or does not reach the kubelet.
+        """
+        path = NODES.path(None, node, "proxy") + "/configz"
+        return decoded(f"GET {path}", await self._call("GET", path), _KubeletConfigz).kubeletconfig
 
     async def list_all(
         self, resource: Resource, namespace: str | None = None, query: Mapping[str, str] | None = None, *, into: type[T]

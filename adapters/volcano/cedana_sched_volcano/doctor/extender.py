@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
+from cedana_sched.kube.go_durations import parse_go_duration
 from cedana_sched.model.diagnostic_findings import Finding, Level
-from cedana_sched_volcano.doctor.scheduler_conf import EXTENDER, VERBS, Plugin, SchedulerConfiguration, parse_duration
+from cedana_sched_volcano.doctor.scheduler_conf import EXTENDER, VERBS, Plugin, SchedulerConfiguration
 from cedana_sched_volcano.extender.pod_states_interface import Way
 
 CHECK: Final = "volcano extender"
@@ -137,8 +138,11 @@ def _check_timeout(extender: Plugin) -> Iterator[Finding]:
     if name not in extender.arguments:
         yield Finding(CHECK, Level.WARN, f"{name} is not set: {_STOCK_TIMEOUT}", "set it to 500ms")
         return
-    duration = parse_duration(extender.text_argument(name))
-    if duration is None or duration == 0:
+    try:
+        duration = parse_go_duration(extender.text_argument(name))
+    except ValueError:
+        duration = 0.0
+    if not duration:
         message = f"{name} {extender.arguments[name]!r} is no duration: {_STOCK_TIMEOUT}"
         yield Finding(CHECK, Level.WARN, message, "write it as in 500ms")
     elif duration > LONGEST_TIMEOUT_SECONDS:

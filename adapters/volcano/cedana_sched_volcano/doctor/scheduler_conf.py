@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,9 +19,6 @@ _VOTERS: Final[dict[Way, frozenset[str]]] = {
 }
 """Plugins that vote on victims (`AddPreemptableFn`, `AddReclaimableFn`)."""
 VERBS: Final[dict[Way, str]] = {"preempt": "extender.preemptableVerb", "reclaim": "extender.reclaimableVerb"}
-
-_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|m|us|µs|ns|s)")
 
 
 class Plugin(msgspec.Struct, frozen=True):
@@ -91,11 +87,3 @@ def _parse_plugin(written: Mapping[str, Any]) -> Plugin:
         written.get("enableHierarchy") is True,
         dict(written.get("arguments") or {}),
     )
-
-
-def parse_duration(duration: str) -> float | None:
-    """Parse a duration like Go's `time.ParseDuration`; None if it is invalid."""
-    parts = list(_PART.finditer(duration))
-    if not parts or "".join(part[0] for part in parts) != duration:
-        return None
-    return sum(float(part[1]) * _UNITS[part[2]] for part in parts)

@@ -6,6 +6,7 @@ installation          where the product is, whether it runs
 release_settings      the chart's values of a release
 adapters              schedulers, and what no adapter follows
 agents                on every node
+node_ends             announced by notices, and by kubelets
 checkpoint_policies   whether the objects are valid
 protected_namespaces  whether their labels count
 pod_security          of our namespace, of tenants'

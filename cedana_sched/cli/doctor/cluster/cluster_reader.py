@@ -7,11 +7,17 @@ nothing: what it tries to create is a dry run.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import ApiError, RefusedByServerError
+from cedana_sched.kube.errors import (
+    AbsentError,
+    ApiError,
+    ApiUnavailableError,
+    RefusedByServerError,
+    UnreadableError,
+)
 from cedana_sched.kube.resources import Resource
 from cedana_sched.model.errors import CedanaSchedError
 
@@ -19,6 +25,8 @@ T = TypeVar("T")
 
 MOST_NAMES: Final = 10
 """Of what a finding names; it counts the others."""
+_NODES_PROXY: Final = Resource("v1", "Node", "nodes/proxy", namespaced=False)
+"""A right, not a kind."""
 _DENIED: Final = frozenset({401, 403})
 _BY_RIGHTS: Final = "cannot create resource"
 """In a 403 of the authorizer, and not of admission (`ForbiddenStatusError` of k8s.io/apiserver's responsewriters)."""
@@ -64,6 +72,18 @@ class ClusterReader:
             raise _permission_error(error, "get", resource, namespace) from error
         return found is not None
 
+    async def read_kubelet_configuration(self, node: str) -> dict[str, Any] | None:
+        """The configuration of a node's kubelet; None if the API server does not reach the kubelet, or it is gone.
+
+        An API server that does not answer at all is not distinguished from that.
+        """
+        try:
+            return await self._api.read_kubelet_configuration(node)
+        except (AbsentError, ApiUnavailableError, UnreadableError):
+            return None
+        except RefusedByServerError as error:
+            raise _permission_error(error, "get", _NODES_PROXY) from error
+
     async def create_dry_run(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         """Return the object that would be stored after all admission calls; nothing is stored.
 
@@ -78,7 +98,7 @@ class ClusterReader:
             raise _permission_error(error, "create", resource, body["metadata"].get("namespace")) from error
 
 
-def _permission_error(error: ApiError, verb: str, resource: Resource, namespace: str | None) -> CedanaSchedError:
+def _permission_error(error: ApiError, verb: str, resource: Resource, namespace: str | None = None) -> CedanaSchedError:
     if error.status not in _DENIED:
         return error
     group = resource.group_version.rpartition("/")[0]

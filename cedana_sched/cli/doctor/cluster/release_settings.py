@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
@@ -11,14 +13,23 @@ from cedana_sched.kube.resources import CONFIG_MAPS
 from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.served_namespaces import ServedNamespaces
 
+NO_PROVIDER: Final = "none"
+"""Value of `agent.interruptions.provider`: agents read no provider's notices."""
+DETECTED_PROVIDER: Final = "auto"
+
 
 class _Storage(msgspec.Struct, frozen=True, rename="camel"):
     accept_unsealed: bool = False
     write_unsealed: bool = False
 
 
+class _Interruptions(msgspec.Struct, frozen=True):
+    provider: str = NO_PROVIDER
+
+
 class _Agent(msgspec.Struct, frozen=True):
     storage: _Storage = _Storage()
+    interruptions: _Interruptions = _Interruptions()
 
 
 class _KubernetesAdapter(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,6 +54,7 @@ class _ConfigMap(msgspec.Struct, frozen=True):
 class CheckedReleaseSettings(msgspec.Struct, frozen=True):
     """Settings of a release. `adapters` are those that the coordinator runs; `selects_pods`: policies opt in pods.
 
+    `provider`: the cloud whose notices of interruption agents read, `NO_PROVIDER` or `DETECTED_PROVIDER`.
     `accepts_unsealed`: agents restore unsealed snapshots; `writes_unsealed`: agents have keys, and do not seal.
     """
 
@@ -51,6 +63,7 @@ class CheckedReleaseSettings(msgspec.Struct, frozen=True):
     accepts_unsealed: bool
     writes_unsealed: bool
     selects_pods: bool
+    provider: str
 
 
 async def read_settings(reads: ClusterReader, one: Installation) -> CheckedReleaseSettings:
@@ -75,4 +88,5 @@ async def read_settings(reads: ClusterReader, one: Installation) -> CheckedRelea
         storage.accept_unsealed,
         storage.write_unsealed,
         coordinator.adapter_settings.kubernetes.pod_selectors,
+        agent.interruptions.provider,
     )

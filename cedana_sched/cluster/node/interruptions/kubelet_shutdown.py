@@ -14,11 +14,9 @@ Source: kubelet 1.36, `pkg/kubelet/nodeshutdown`. The file is written while the 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -29,6 +27,7 @@ from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch, No
 from cedana_sched.cluster.node.interruptions.shutdown_record import ShutdownRecord, ShutdownRecords, read_boot_id
 from cedana_sched.cluster.node.kubelet_configuration import KubeletConfigurationReader
 from cedana_sched.component.folder_watches import FolderChanges, shared_folder_watches
+from cedana_sched.kube.graceful_node_shutdown import seconds_for_pods
 from cedana_sched.model.objects.node_interruption import (
     InterruptionKind,
     InterruptionSource,
@@ -39,14 +38,10 @@ from cedana_sched.model.objects.node_interruption import (
 log = structlog.get_logger(__name__)
 
 STATE_FILE: Final = "graceful_node_shutdown_state"
-SYSTEM_CRITICAL: Final = 2_000_000_000
-"""Priority of `system-cluster-critical`; pods of this group end last, and this agent is one of them."""
 OUTLIVED_SECONDS: Final = 60.0
 """After the kubelet has ended all pods: the machine ends within seconds, unless the shutdown was cancelled."""
 _MOST_BYTES: Final = 4096
 _GO_ZERO: Final = "0001-01-01T00:00:00Z"
-_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|us|µs|ns|s)")
 
 
 class _State(msgspec.Struct, frozen=True, rename="camel"):
@@ -209,44 +204,3 @@ async def _wait_until(moment: float | None, changes: FolderChanges) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def seconds_for_pods(configuration: Mapping[str, Any]) -> float | None:
-    """Return the seconds that each pod without a system priority has at least, from the begin of the shutdown.
-
-    Groups of `shutdownGracePeriodByPodPriority` end one after the other, and one without pods takes no time: so the
-    shortest of them counts for all. A pod whose own grace period is shorter has less.
-
-    Returns:
-        None if the KubeletConfiguration sets no time.
-
-    Raises:
-        ValueError: it is no configuration that a kubelet starts with.
-    """
-    groups = configuration.get("shutdownGracePeriodByPodPriority")
-    if groups:
-        try:
-            periods = [(int(one["priority"]), float(one["shutdownGracePeriodSeconds"])) for one in groups]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"shutdownGracePeriodByPodPriority is no list of groups: {error!r}") from error
-        below = [seconds for priority, seconds in periods if priority < SYSTEM_CRITICAL and seconds > 0]
-        return min(below, default=None)
-    total, critical = (
-        _parse_go_duration(str(configuration.get(name, "0s")))
-        for name in ("shutdownGracePeriod", "shutdownGracePeriodCriticalPods")
-    )
-    return total - critical if total > critical else None
-
-
-def _parse_go_duration(text: str) -> float:
-    """Parse a duration of Go's, such as `1m30s`, into seconds.
-
-    Raises:
-        ValueError: it is none.
-    """
-    parts = list(_PART.finditer(text))
-    if text == "0":
-        return 0.0
-    if not parts or "".join(part[0] for part in parts) != text:
-        raise ValueError(f"{text[:64]!r} is no duration")
-    return sum(float(part[1]) * _UNITS[part[2]] for part in parts)

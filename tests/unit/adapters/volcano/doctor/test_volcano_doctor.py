@@ -8,7 +8,6 @@ import pytest
 
 from cedana_sched.component.callers import new_secret, secret_segment_of
 from cedana_sched.model.diagnostic_findings import Finding, Level
-from cedana_sched_volcano.doctor import scheduler_conf
 from cedana_sched_volcano.doctor.examine import Installation, examine
 
 HOST = "cedana-sched-volcano-extender.cedana-system"
@@ -211,20 +210,3 @@ def test_what_cannot_be_read(text: str) -> None:
 def test_no_configuration_at_all() -> None:
     (finding,) = examine({}, [], Installation(status_hold=True))
     assert "Volcano runs as it is built, without preemption" in finding.message
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("500ms", 0.5),
-        ("1.5s", 1.5),
-        ("1m30s", 90.0),
-        ("1h", 3600.0),
-        ("100us", 1e-4),
-        ("5", None),
-        ("", None),
-        ("s", None),
-    ],
-)
-def test_durations_as_go_reads_them(text: str, value: float | None) -> None:
-    assert scheduler_conf.parse_duration(text) == (value if value is None else pytest.approx(value))

@@ -10,8 +10,8 @@ import msgspec
 from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.cluster.installation import Installation, find_releases
 from cedana_sched.kube.client import Api, Object
-from cedana_sched.kube.errors import AbsentError, RefusedByServerError
-from cedana_sched.kube.resources import DEPLOYMENTS, ESSENTIAL, Resource
+from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, RefusedByServerError
+from cedana_sched.kube.resources import DEPLOYMENTS, ESSENTIAL, NODES, Resource
 from cedana_sched.model.diagnostic_findings import Finding, Level
 from cedana_sched.testing.selectors import selects
 
@@ -38,6 +38,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.there: dict[Resource, list[Object]] = {resource: [] for resource in ESSENTIAL}
+        self.kubelets: dict[str, dict[str, Any]] = {}
+        """Configurations of the kubelets that answer, by node."""
         self.denied: set[tuple[Resource, str | None]] = set()
         """Kinds that may not be read, with the namespace, or None: not everywhere at once."""
         self.admit: Callable[[Object], Object] = lambda body: body
@@ -63,6 +65,13 @@ class Cluster:
         return msgspec.convert(bodies[0], into) if bodies else None
 
     find_metadata = find
+
+    async def read_kubelet_configuration(self, node: str) -> dict[str, Any]:
+        if (NODES, node) in self.denied:
+            raise RefusedByServerError("forbidden", status=403, reason="Forbidden")
+        if node not in self.kubelets:
+            raise ApiUnavailableError("no answer of the kubelet", status=502)
+        return self.kubelets[node]
 
     async def create_dry(self, resource: Resource, body: Object, *, into: Any) -> Any:
         if (resource, body["metadata"]["namespace"]) in self.denied:
