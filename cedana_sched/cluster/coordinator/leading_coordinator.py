@@ -196,7 +196,7 @@ class LeadingCoordinator:
             tuple(one for one in self._adapters.values() if isinstance(one, OptingIn)),
         )
         self._missed_restores = MissedRestores(self.pods, by_id, listener.on_event)
-        self._unanswered = UnansweredDeletions(self.pods, by_id, self._events)
+        self._unanswered = UnansweredDeletions(self.pods, by_id, listener.on_event)
         self._deployment = OwnDeployment(api, self._events, namespace, configuration.deployment)
         self._adapter_metrics = adapter_metrics or AdapterMetrics(CollectorRegistry())
         self._records_callback = on_records_saved

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from cedana_sched.adapter.protected_pods import find_identity
+from cedana_sched.adapter.protected_pods import find_identity, workload_of
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
+from cedana_sched.coordinator.core import PublishEvent
+from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.builtin_kinds import Pod
-from cedana_sched.kube.events import EventRecorder, ObjectEvent
-from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
@@ -26,9 +26,9 @@ MARGIN_SECONDS: Final = 3.0
 """The hook begins after the deletion, whose time is in whole seconds."""
 LATE_SECONDS: Final = 600.0
 """An earlier leader has published older ones."""
-_TEXT: Final = (
-    f"Its deletion was not answered within {CONFIRMATION_SECONDS:.0f} s, because no coordinator led, or the adapter of"
-    " its scheduler did not run: it ends, and the work since its last snapshot is lost"
+_WHY: Final = (
+    f"was not answered within {CONFIRMATION_SECONDS:.0f} s, because no coordinator led, or the adapter of its scheduler"
+    " did not run: it ends, and the work since its last snapshot is lost"
 )
 
 
@@ -38,7 +38,7 @@ class UnansweredDeletions:
     Args:
         pods: all protected pods.
         checkpoints: those that may explain a deletion.
-        events: publishes Events.
+        publish: publishes the event.
         now: the time of day.
     """
 
@@ -46,12 +46,12 @@ class UnansweredDeletions:
         self,
         pods: Informer[Pod],
         checkpoints: CheckpointsById,
-        events: EventRecorder,
+        publish: Callable[[PublishEvent], None],
         now: Callable[[], datetime] = SERVER_TIME.now,
     ) -> None:
         self._pods = pods
         self._checkpoints = checkpoints
-        self._events = events
+        self._publish = publish
         self._now = now
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """By uid of a pod whose hook waits, or has waited."""
@@ -89,7 +89,8 @@ class UnansweredDeletions:
         identity = find_identity(pod)
         if identity is None or self._checkpoints.has_checkpoint_for_deletion(pod, identity):
             return
-        self._events.record_event(ObjectEvent(PODS.reference(name, namespace, uid), EVENT_REASON, _TEXT, warning=True))
+        text = f"The deletion of {name} {_WHY}"
+        self._publish(PublishEvent(EVENT_REASON, text, Severity.WARNING, identity, workload_of(pod)))
 
 
 def _hook_began_at(pod: Pod) -> float | None:

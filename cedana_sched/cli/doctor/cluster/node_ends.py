@@ -19,7 +19,7 @@ CHECK: Final = "ends of nodes"
 MOST_KUBELETS: Final = 50
 """Nodes whose kubelets are called, one after the other."""
 PROVIDERS: Final[Mapping[str, str]] = {"aws": "aws", "gce": "gcp", "azure": "azure"}
-"""Values of `agent.interruptions.provider`, by the scheme of `spec.providerID`."""
+"""Values of the setting `provider` of agents, by the scheme of a node's `providerID`."""
 _SHUTDOWN: Final = (
     "set shutdownGracePeriod in the kubelets' configuration: see Shutdown of a node in docs/operations.md"
 )

@@ -14,7 +14,7 @@ from cedana_sched.model.errors import CedanaSchedError
 from cedana_sched.model.served_namespaces import ServedNamespaces
 
 NO_PROVIDER: Final = "none"
-"""Value of `agent.interruptions.provider`: agents read no provider's notices."""
+"""Value of the setting `provider` of agents: they read no provider's notices."""
 DETECTED_PROVIDER: Final = "auto"
 
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,8 +13,9 @@ import pytest
 from cedana_sched.cluster.coordinator import unanswered_deletions as module
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
 from cedana_sched.cluster.coordinator.unanswered_deletions import UnansweredDeletions
+from cedana_sched.coordinator.core import PublishEvent
+from cedana_sched.coordinator.core.instructions import Severity
 from cedana_sched.kube.builtin_kinds import Condition, ContainerStatus, Metadata, Pod, PodSpec, PodStatus
-from cedana_sched.kube.events import ObjectEvent
 from cedana_sched.kube.lease import LeaseTiming
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.watching import Informer
@@ -48,15 +48,12 @@ def checkpoint(began_ago: float, reason: str = "evicted", step: str = "Dumping")
 
 class Field:
     def __init__(self, *pods: Pod, known: tuple[KnownCheckpoint, ...] = ()) -> None:
-        self.published: list[ObjectEvent] = []
+        self.published: list[PublishEvent] = []
         self.pods: Informer[Pod] = filled(*pods)
         self.pods.synced.set()
         checkpoints = CheckpointsById(filled(*known))
         checkpoints.synced.set()
-        self._detection = UnansweredDeletions(self.pods, checkpoints, cast("Any", self), lambda: NOW)
-
-    def record_event(self, event: ObjectEvent) -> None:
-        self.published.append(event)
+        self._detection = UnansweredDeletions(self.pods, checkpoints, self.published.append, lambda: NOW)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -81,8 +78,10 @@ async def test_deletion_that_nobody_answered_before_a_leader_came_is_published_o
     async with field.running():
         field.pods._put(msgspec.structs.replace(deleted_pod(WAITED)))
     (event,) = field.published
-    assert (event.reason, event.warning, event.involved["uid"]) == ("NotSavedInTime", True, "u")
-    assert f"not answered within {CONFIRMATION_SECONDS:.0f} s" in event.message
+    assert (event.kind, event.severity) == ("NotSavedInTime", Severity.WARNING)
+    assert event.workload is not None
+    assert event.workload.uid == "u"
+    assert f"The deletion of md-3 was not answered within {CONFIRMATION_SECONDS:.0f} s" in event.text
 
 
 async def test_deletion_that_nobody_answers_under_a_leader_is_published_when_its_hook_has_waited(
@@ -93,7 +92,7 @@ async def test_deletion_that_nobody_answers_under_a_leader_is_published_when_its
         monkeypatch.setattr(module, "CONFIRMATION_SECONDS", 1.0)
         monkeypatch.setattr(module, "MARGIN_SECONDS", 0.0)
         field.pods._put(deleted_pod(1.0))
-    assert [event.reason for event in field.published] == ["NotSavedInTime"]
+    assert [event.kind for event in field.published] == ["NotSavedInTime"]
 
 
 @pytest.mark.parametrize(
