@@ -27,7 +27,7 @@ def only_cached_keys(texts: dict[str, str]) -> dict[str, str]:
 def _replica_number_keys() -> Iterator[str]:
     yield from (STATEFUL_NAME, REVISION)
     for scheme in SCHEMES:
-        yield from (scheme.pods, *scheme.index, *(key for keys in scheme.role for key in keys))
+        yield from (scheme.pods, scheme.whole, *scheme.index, *(key for keys in scheme.role for key in keys))
         yield from (scheme.only or ())[:1]
 
 

@@ -38,14 +38,16 @@ DIGEST_DIGITS: Final = 8
 class Scheme(msgspec.Struct, frozen=True):
     """The labels of one controller.
 
-    `pods`: a label of all its pods; empty if its pods have another scheme's. `role`: alternatives, of which the first
-    whose labels are all present applies. `index`: alternatives, of which the first present label applies. `only`: a
-    label and value that at most one pod of the role has at a time. `source`: where it is documented.
+    `pods`: a label of all its pods; empty if its pods have another scheme's. `whole`: a label whose value names the
+    object, on all pods below it, if objects between it and the pods control them; else empty. `role`: alternatives, of
+    which the first whose labels are all present applies. `index`: alternatives, of which the first present label
+    applies. `only`: a label and value that at most one pod of the role has at a time. `source`: where it is documented.
     """
 
     controller: str
     source: str
     pods: str = ""
+    whole: str = ""
     role: tuple[tuple[str, ...], ...] = ()
     index: tuple[str, ...] = ()
     only: tuple[str, str] | None = None
@@ -61,12 +63,14 @@ SCHEMES: Final[tuple[Scheme, ...]] = (
     Scheme(
         "JobSet",
         "kubernetes-sigs/jobset v0.12.0, api/jobset/v1alpha2/jobset_types.go",
+        whole=f"{JOBSET}/jobset-name",
         role=((f"{JOBSET}/replicatedjob-name", f"{JOBSET}/job-index"), (f"{JOBSET}/job-global-index",)),
     ),
     Scheme(
         "LeaderWorkerSet",
         "kubernetes-sigs/lws v0.9.0, api/leaderworkerset/v1/leaderworkerset_types.go",
         pods=f"{LEADER_WORKER_SET}/name",
+        whole=f"{LEADER_WORKER_SET}/name",
         role=((f"{LEADER_WORKER_SET}/group-index",),),
         index=(f"{LEADER_WORKER_SET}/worker-index",),
     ),
@@ -74,6 +78,7 @@ SCHEMES: Final[tuple[Scheme, ...]] = (
         "Kubeflow's PyTorchJob, TFJob, MPIJob and their like",
         "kubeflow/training-operator v1.9.3, pkg/apis/kubeflow.org/v1/common_types.go",
         pods=f"{KUBEFLOW}/job-name",
+        whole=f"{KUBEFLOW}/job-name",
         role=((f"{KUBEFLOW}/replica-type",), (f"{KUBEFLOW}/job-role",)),
         index=(f"{KUBEFLOW}/replica-index",),
     ),
@@ -134,6 +139,12 @@ def pod_place_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> P
     return PodPlace(
         role, read_index(f"metadata.labels[{STATEFUL_NAME}]", ordinal) if ordinal.isdecimal() else None, only
     )
+
+
+def wholes_of(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """Return what names the objects to which a pod belongs without being controlled by them: labels and values."""
+    keys = (scheme.whole for scheme in SCHEMES if scheme.whole)
+    return frozenset((key, name) for key in keys if (name := labels.get(key)))
 
 
 def name_with_role(identifier: str, role: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cedana_sched.cluster.node.gone_pod_confirmation import PresentPods, Sink
 from cedana_sched.cluster.node.order_feed import OrderFeed
 from cedana_sched.cluster.node.prestop_server import same_token
-from cedana_sched.kube.builtin_kinds import PartialObject, Pod
+from cedana_sched.kube.builtin_kinds import Metadata, PartialObject, Pod
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiError
 from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
@@ -21,6 +21,7 @@ from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import HasMetadata, Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.base import parse_stored_object
+from cedana_sched.model.pod_indexing import wholes_of
 from cedana_sched.model.policy import CheckpointPolicy, OnRestoreFailure, OnVolumeChange
 from cedana_sched.model.preemption import CONFIRMATION_SECONDS, WorkloadRef
 from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
@@ -165,23 +166,21 @@ class NodePods:
         await _wait_until(self.present, lambda: (pod := self.pod(uid)) is None or pod.finished or _backs_off(pod))
 
     async def find_peer(self, workload: WorkloadRef, addresses: Collection[str]) -> str | None:
-        """See `KnowsPeers`: a peer has the same controller. One request for each address.
+        """See `FindPeer`: a peer has the same controller, or is of the same JobSet, MPIJob or their like.
+
+        One request for each address.
 
         Raises:
             ApiError: a request failed.
         """
         pod = self.pod(workload.uid)
-        if pod is None or (owner := pod.metadata.controller_reference) is None:
+        if pod is None or not (owners := _owners_of(pod.metadata)):
             return None
         for address in sorted(addresses)[:MOST_ADDRESSES]:
             at = {"fieldSelector": f"status.podIP={address},status.phase=Running"}  # a terminated pod keeps its address
             found, _ = await self._api.list_all(PODS, workload.namespace, at, into=PartialObject)
             for other in (one.metadata for one in found):
-                if (
-                    other.uid != workload.uid
-                    and other.controller_reference is not None
-                    and other.controller_reference.uid == owner.uid
-                ):
+                if other.uid != workload.uid and owners & _owners_of(other):
                     return other.name
         return None
 
@@ -254,6 +253,12 @@ class NodePods:
 
 def _may_call(pod: Pod, container: str) -> bool:
     return not container or any(one.name == container for one in (*pod.spec.containers, *pod.spec.init_containers))
+
+
+def _owners_of(pod: Metadata) -> frozenset[tuple[str, str]]:
+    """Return the objects to which the pod belongs: its controller, by uid, and those above it that its labels name."""
+    owner = pod.controller_reference
+    return wholes_of(pod.labels) | ({("", owner.uid)} if owner is not None else set())
 
 
 def _backs_off(pod: Pod) -> bool:

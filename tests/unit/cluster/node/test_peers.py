@@ -17,9 +17,10 @@ WORKLOAD = WorkloadRef("u0", "bio", "md-master-0", "n1")
 ELSEWHERE = "10.0.9.9"
 
 
-def metadata(name: str, uid: str, job: str | None) -> Metadata:
+def metadata(name: str, uid: str, job: str | None, labels: Mapping[str, str] | None = None) -> Metadata:
     owners = () if job is None else (OwnerReference("batch.volcano.sh/v1alpha1", "Job", job, f"uid of {job}", True),)
-    return Metadata(name=name, namespace="bio", uid=uid, resource_version="1", owner_references=owners)
+    kept = dict(labels or {})
+    return Metadata(name=name, namespace="bio", uid=uid, resource_version="1", labels=kept, owner_references=owners)
 
 
 class Server:
@@ -44,16 +45,34 @@ def server() -> Server:
     return Server()
 
 
-def pods(server: Server, job: str | None = "md") -> NodePods:
+def pods(server: Server, job: str | None = "md", labels: Mapping[str, str] | None = None) -> NodePods:
     api = cast("Any", server)
     known = NodePods(api, "n1", OrderFeed(api, "n1", cast("Any", None)))
-    known.informer._put(Pod(metadata("md-master-0", "u0", job)))
+    known.informer._put(Pod(metadata("md-master-0", "u0", job, labels)))
     return known
 
 
 async def test_another_of_the_same_job(server: Server) -> None:
     server.pods["10.0.1.2"] = metadata("md-worker-0", "u1", "md")
     assert await pods(server).find_peer(WORKLOAD, {ELSEWHERE, "10.0.1.2"}) == "md-worker-0"
+
+
+@pytest.mark.parametrize(
+    "key", ["jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "leaderworkerset.sigs.k8s.io/name"]
+)
+@pytest.mark.parametrize(("name", "found"), [("md", "md-worker-0"), ("other", None), ("", None)])
+async def test_another_of_the_same_object_by_another_controller(
+    server: Server, key: str, name: str, found: str | None
+) -> None:
+    """A Job has the launcher of an MPIJob, as each part of a JobSet has one."""
+    server.pods["10.0.1.2"] = metadata("md-worker-0", "u1", "md-workers", {key: name})
+    assert await pods(server, "md-launcher", {key: name and "md"}).find_peer(WORKLOAD, {"10.0.1.2"}) == found
+
+
+async def test_not_one_with_the_same_number(server: Server) -> None:
+    number = {"apps.kubernetes.io/pod-index": "0", "batch.kubernetes.io/job-completion-index": "0"}
+    server.pods["10.0.1.2"] = metadata("database-0", "u1", "database", number)
+    assert await pods(server, "md", number).find_peer(WORKLOAD, {"10.0.1.2"}) is None
 
 
 @pytest.mark.parametrize("job", ["database", None])
