@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import structlog
 
 from cedana_sched.cluster.configuration import AUTO, InterruptionsConfiguration
-from cedana_sched.cluster.node.interruptions.aws_notices import aws_watches
-from cedana_sched.cluster.node.interruptions.azure_notices import azure_watches
-from cedana_sched.cluster.node.interruptions.gcp_notices import gcp_watches
 from cedana_sched.cluster.node.interruptions.interruption_monitor import InterruptionMonitor, Publish, ReadPublished
 from cedana_sched.cluster.node.interruptions.metadata_server import (
     LINK_LOCAL_URL,
@@ -21,6 +18,7 @@ from cedana_sched.cluster.node.interruptions.metadata_server import (
 )
 from cedana_sched.cluster.node.interruptions.notice_watch import NoticeWatch
 from cedana_sched.cluster.node.interruptions.provider_detection import detect_provider
+from cedana_sched.cluster.node.interruptions.providers import PROVIDERS, HasPods
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects.node_interruption import InterruptionSource
 from cedana_sched.retrying import CHORES, Backoff
@@ -29,8 +27,6 @@ log = structlog.get_logger(__name__)
 
 DETECTION_ATTEMPTS: Final = 6
 """About a minute at most: a metadata server may be up later than the node's network."""
-
-HasPods = Callable[[], Awaitable[bool]]
 
 
 async def monitor_interruptions(
@@ -62,7 +58,7 @@ async def _find_watches(
     if provider is None:
         return ()
     log.info("watching for notices of interruption", provider=provider)
-    return _watches_of(provider, server, has_pods)
+    return PROVIDERS[provider].watches(server, SERVER_TIME.now, has_pods)
 
 
 async def _choose_provider(
@@ -80,15 +76,3 @@ async def _choose_provider(
                 log.info("the node has no provider that announces interruptions", error=str(error))
                 return None
         await asyncio.sleep(pause)
-
-
-def _watches_of(provider: InterruptionSource, server: MetadataServer, has_pods: HasPods) -> tuple[NoticeWatch, ...]:
-    match provider:
-        case InterruptionSource.AWS:
-            return aws_watches(server, SERVER_TIME.now)
-        case InterruptionSource.GCP:
-            return gcp_watches(server, SERVER_TIME.now)
-        case InterruptionSource.AZURE:
-            return azure_watches(server, SERVER_TIME.now, has_pods)
-        case InterruptionSource.KUBELET:
-            return ()

@@ -78,6 +78,15 @@ def require_google(answer: MetadataAnswer) -> None:
         raise MetadataError(f"{answer.url} answers without {FLAVOR_HEADER}: it is no metadata server of GCP")
 
 
+async def prove_gcp(server: MetadataServer) -> None:
+    """Return if the server is GCP's.
+
+    Raises:
+        MetadataError: it is not.
+    """
+    require_google(await server.request(PREEMPTED_PATH, FLAVOR))
+
+
 def gcp_watches(server: MetadataServer, now: Now) -> tuple[NoticeWatch, ...]:
     """Return what to watch of an instance.
 
