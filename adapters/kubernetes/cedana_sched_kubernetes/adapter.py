@@ -41,7 +41,7 @@ from cedana_sched_kubernetes.deletions import Deletions, is_handed_over
 from cedana_sched_kubernetes.node_interruptions import NodeInterruptions
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, DisruptionBudget, Namespace
 from cedana_sched_kubernetes.policy_selectors import PolicySelectors, is_selecting_more
-from cedana_sched_kubernetes.requested_evictions import RequestedEvictions
+from cedana_sched_kubernetes.requested_disruptions import RequestedDisruptions
 from cedana_sched_kubernetes.settings import Settings
 
 
@@ -73,7 +73,7 @@ class KubernetesAdapter:
         self._deletions = Deletions(
             self.name, cluster, concerns=self._explains_deletion_of, is_left_out=self._interruptions.is_left_out
         )
-        self._requests = RequestedEvictions(self.name, cluster, self._budgets)
+        self._requests = RequestedDisruptions(self.name, cluster, self._budgets)
 
     @classmethod
     def connect(cls, cluster: ClusterAccess) -> Self:
@@ -100,7 +100,7 @@ class KubernetesAdapter:
             group.create_task(self._nodes.run(), name="Nodes")
             group.create_task(self._interruptions.run(), name="interruptions of nodes")
             group.create_task(self._preemptions.run(), name="eviction marks")
-            group.create_task(self._requests.run(), name="requested evictions")
+            group.create_task(self._requests.run(), name="requested disruptions")
             group.create_task(self._deletions.run(), name="deletions")
 
     def opt_in_annotations(self, pod: Object) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from cedana_sched.kube.resources import CHECKPOINT_POLICIES, NAMESPACES
 from cedana_sched.kube.watching import Informer, Watch
 from cedana_sched.model.objects import names
 from cedana_sched_kubernetes.admin_opt_in import AdminOptIn
-from cedana_sched_kubernetes.eviction_hold import EvictionHold
+from cedana_sched_kubernetes.disruption_hold import DisruptionHold
 from cedana_sched_kubernetes.job_admission import JobAdmission
 from cedana_sched_kubernetes.objects import Namespace
 from cedana_sched_kubernetes.policy_selectors import PolicySelectors
@@ -88,7 +88,7 @@ class KubernetesWebhooks(SchedulerWebhooks):
         self._marker = EvictionMarker(replica.api, replica.now, names.DISRUPTION_REQUESTED)
         self._opt_in = AdminOptIn(self._namespaces.get, selectors, settings, replica.served)
         self._jobs = JobAdmission(self._opt_in.is_job_protected)
-        self._holds = EvictionHold(replica, self._marker)
+        self._holds = DisruptionHold(replica, self._marker)
 
     @classmethod
     def connect(cls, replica: ReplicaAccess) -> Self:

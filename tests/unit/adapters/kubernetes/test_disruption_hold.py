@@ -23,7 +23,7 @@ from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched.testing import FakeApi
-from cedana_sched_kubernetes.eviction_hold import EvictionHold
+from cedana_sched_kubernetes.disruption_hold import DisruptionHold
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, EVICTION_API, TAINT
 from cedana_sched_webhooks.admission import Answer, Request, UserInfo
 from cedana_sched_webhooks.schedulers import ReplicaAccess
@@ -56,7 +56,7 @@ class Desk:
         served = ServedNamespaces(frozenset({"kube-system"}))
         replica = ReplicaAccess(self.api, self.known, served, now=lambda: NOW + timedelta(seconds=self.time))
         self.marker = EvictionMarker(self.api, replica.now, names.DISRUPTION_REQUESTED)
-        self.hold = EvictionHold(replica, self.marker, clock=lambda: self.time)
+        self.hold = DisruptionHold(replica, self.marker, clock=lambda: self.time)
 
     @property
     def pod(self) -> Object:

@@ -83,7 +83,7 @@ class _EvictedPod(TypedDict, total=False):
     status: StatusOfRunning | None
 
 
-class EvictionHold:
+class DisruptionHold:
     """Admission handlers for `pods/eviction` and for the taint controller's writes of `pods/status`.
 
     Args:

@@ -46,7 +46,7 @@ class _Request(msgspec.Struct, frozen=True):
     signal: Signal
 
 
-class RequestedEvictions:
+class RequestedDisruptions:
     """Turns disruption marks into reports, and releases into evictions. Run `run` as a task.
 
     Args:
