@@ -125,13 +125,13 @@ class LeadingCoordinator:
             lambda uid, namespace_uid: self.coordinator.post(NamespaceCorrected(uid, namespace_uid)),
             owners.marks_for,
         )
-        self._alive = PodNodeDependencies()
+        self._dependencies = PodNodeDependencies()
         self._agents = ObjectAgents(
             api,
             self._projection,
             self._nodes,
             self._retention.on_snapshots_removed,
-            self._alive,
+            self._dependencies,
             self._on_answer_rejected,
             by_snapshot.manifest_digest_of,
             unreadable,
@@ -172,7 +172,7 @@ class LeadingCoordinator:
         of_all_pods = dataclasses.replace(access(PodReports.name), pods=self._everywhere)
         fencing = PodFencing(self._everywhere, self._nodes, by_id, self._agents.restores)
         self._pod_ends = ArchivedPodEnds(api, by_id, self._everywhere, fencing)
-        self._pod_reports = PodReports(of_all_pods, self._alive, incarnations, by_id, fencing)
+        self._pod_reports = PodReports(of_all_pods, self._dependencies, incarnations, by_id, fencing)
         self._excluded = ExcludedNamespacesAdapter(served)
         self._periodic = PeriodicPodSnapshots(
             access(PeriodicPodSnapshots.name),
@@ -298,7 +298,7 @@ class LeadingCoordinator:
     def _on_records_saved(self, records: tuple[Record, ...], forgotten: tuple[Record, ...]) -> None:
         self._gates.on_records_saved(records, forgotten)
         self._in_use.on_records_saved(records, forgotten)
-        self._alive.on_records_saved(records, forgotten)
+        self._dependencies.on_records_saved(records, forgotten)
         self._excluded.on_records_saved(records, forgotten)
         self._periodic.on_records_saved(records, forgotten)
         self._resumed.on_records_saved(records, forgotten)

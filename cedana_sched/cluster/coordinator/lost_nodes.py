@@ -42,13 +42,13 @@ class LostNodes:
     Args:
         api: may get nodes.
         nodes: all of the cluster.
-        alive: nodes that records depend on.
+        dependencies: nodes that records depend on.
     """
 
-    def __init__(self, api: Api, nodes: Informer[Node], alive: PodNodeDependencies) -> None:
+    def __init__(self, api: Api, nodes: Informer[Node], dependencies: PodNodeDependencies) -> None:
         self._api = api
         self._nodes = nodes
-        self._alive = alive
+        self._dependencies = dependencies
 
     async def follow(self) -> AsyncIterator[NodeLost]:
         """Yield lost nodes, also those lost without a leader.
@@ -73,9 +73,9 @@ class LostNodes:
 
         await self._nodes.synced.wait()
         self._nodes.subscribe(on_node_changed)
-        self._alive.subscribe(on_dependency)
-        oldest = self._alive.oldest_record_times()
-        for name in sorted(self._alive.nodes()):
+        self._dependencies.subscribe(on_dependency)
+        oldest = self._dependencies.oldest_record_times()
+        for name in sorted(self._dependencies.nodes()):
             if has_node_gone(self._nodes.get(name), oldest[name]):
                 suspected.put_nowait(_Suspected(NodeLost(name)))
         try:
@@ -85,7 +85,7 @@ class LostNodes:
                     yield loss
         finally:
             self._nodes.unsubscribe(on_node_changed)
-            self._alive.unsubscribe(on_dependency)
+            self._dependencies.unsubscribe(on_dependency)
 
     async def _confirm(self, suspected: _Suspected) -> NodeLost | None:
         """Read the node itself, with backoff until the API server answers; None if it is not lost."""
@@ -101,7 +101,7 @@ class LostNodes:
             if node is None or node.is_out_of_service:
                 return suspected.loss
             is_another = suspected.deleted_uid not in {None, node.metadata.uid}
-            if is_another or has_node_gone(node, self._alive.oldest_record_times().get(name)):
+            if is_another or has_node_gone(node, self._dependencies.oldest_record_times().get(name)):
                 return msgspec.structs.replace(suspected.loss, began_before=_made_at(node))
             log.info("node is not lost: the cache was late", node=name)
             return None

@@ -108,7 +108,7 @@ class ObjectAgents:
         projection: Projection,
         nodes: Informer[Node],
         on_snapshots_removed: Callable[[tuple[SnapshotRef, ...], str], None] = lambda refs, namespace_uid: None,  # noqa: ARG005
-        alive: PodNodeDependencies | None = None,
+        dependencies: PodNodeDependencies | None = None,
         on_answer_rejected: Callable[[Resource, Metadata, str], None] = lambda kind, one, why: None,  # noqa: ARG005
         manifest_digest_of: Callable[[SnapshotRef], str] = lambda snapshot: "",  # noqa: ARG005
         unreadable: UnreadableSink | None = None,
@@ -120,7 +120,7 @@ class ObjectAgents:
             projection: writes orders.
             nodes: all of the cluster.
             on_snapshots_removed: called with snapshots that retention removed, and the uid of their namespace.
-            alive: nodes that records depend on.
+            dependencies: nodes that records depend on.
             on_answer_rejected: called with the object and the reason when its answer is rejected.
             manifest_digest_of: digest of a snapshot's manifest from archived records; empty: unknown.
             unreadable: called with objects that cannot be read.
@@ -133,7 +133,7 @@ class ObjectAgents:
         checkpoints = Informer(Watch(api, CHECKPOINTS, OrderedObject, labels=names.TRACKED), unreadable)
         self._informers = [checkpoints, self.restores]
         self._nodes = nodes
-        self._lost_nodes = LostNodes(api, nodes, alive or PodNodeDependencies())
+        self._lost_nodes = LostNodes(api, nodes, dependencies or PodNodeDependencies())
         self._waiting: dict[str, _PendingAnswer] = {}
         self._shown: dict[str, int] = {}
         """Order number in the object, by uid of the record."""

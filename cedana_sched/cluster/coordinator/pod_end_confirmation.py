@@ -68,7 +68,7 @@ class PodEndConfirmation:
 
     Args:
         api: may get and patch pods.
-        alive: pods that records depend on.
+        dependencies: pods that records depend on.
         is_cached: whether the cache contains a pod, and so will report its end.
         events: publishes that labels were restored.
         on_pod_ended: called with each end. Must not block.
@@ -80,7 +80,7 @@ class PodEndConfirmation:
     def __init__(
         self,
         api: Api,
-        alive: PodNodeDependencies,
+        dependencies: PodNodeDependencies,
         is_cached: Callable[[WorkloadRef], bool],
         events: EventRecorder,
         on_pod_ended: Callable[[Ended], None],
@@ -94,7 +94,7 @@ class PodEndConfirmation:
         """By uid."""
         self._served = served
         self._api = api
-        self._alive = alive
+        self._dependencies = dependencies
         self._is_cached = is_cached
         self._events = events
         self._on_pod_ended = on_pod_ended
@@ -124,7 +124,7 @@ class PodEndConfirmation:
             is_node_gone = self._fencing is not None and self._fencing.is_node_gone(pod.spec.node_name)
             is_lost = is_lost_with_node(pod, is_node_gone=is_node_gone)
             self._on_pod_ended(Ended(uid, f"the pod has {pod.status.phase.lower()}", lost_with_node=is_lost))
-        elif self._alive.has_dependent_record(uid):
+        elif self._dependencies.has_dependent_record(uid):
             is_served = self._served.includes(pod.metadata.namespace)
             if is_served and pod.metadata.labels.get(names.PROTECTED) != "true":
                 await self._restore_label(pod)
@@ -150,7 +150,7 @@ class PodEndConfirmation:
         if blocker is None and await self._confirm_node(workload, fencing):
             is_lost = not fencing.has_finished(workload) and fencing.is_node_gone(workload.node)
             self._report_end(Ended(workload.uid, absent.what, lost_with_node=is_lost))
-        elif not self._alive.has_dependent_record(workload.uid):
+        elif not self._dependencies.has_dependent_record(workload.uid):
             self._absent.pop(workload.uid, None)
         elif blocker is None:
             absent.timer = self._look_again_in(LOOK_AGAIN_SECONDS, workload)

@@ -65,7 +65,7 @@ class PodReports:
     def __init__(
         self,
         cluster: ClusterAccess,
-        alive: PodNodeDependencies,
+        dependencies: PodNodeDependencies,
         incarnations: IncarnationNumbers,
         checkpoints: CheckpointsById,
         fencing: PodFencing | None = None,
@@ -75,7 +75,7 @@ class PodReports:
         Args:
             cluster: access to pods of all namespaces. For unserved namespaces it reports ends, and only those starts
                 that would otherwise wait forever.
-            alive: pods that records depend on.
+            dependencies: pods that records depend on.
             incarnations: incarnations of restored pods.
             checkpoints: all Checkpoints. Our webhook makes a pod wait only if its id has one, or the pod names its
                 snapshot: any other waiting pod in an unserved namespace has our reserved names from its own author.
@@ -84,12 +84,12 @@ class PodReports:
         self._fencing = fencing
         self._cluster = cluster
         self._incarnations = incarnations
-        self._alive = alive
+        self._dependencies = dependencies
         self._checkpoints = checkpoints
         self._readers: ReportFanout[Report] = ReportFanout()
         self._ends = PodEndConfirmation(
             cluster.api,
-            alive,
+            dependencies,
             self._is_cached,
             cluster.events,
             self._readers.publish,
@@ -130,11 +130,11 @@ class PodReports:
             repetitions = _Repetitions(report_again)
             self._cluster.pods.subscribe(on_pod_change)
             self._incarnations.subscribe(replaced_by)
-            self._alive.subscribe(self._enqueue_if_uncached)
+            self._dependencies.subscribe(self._enqueue_if_uncached)
             try:
                 for pod in self._cluster.pods:
                     on_pod_change(None, pod)
-                for workload in tuple(self._alive.workloads()):
+                for workload in tuple(self._dependencies.workloads()):
                     self._enqueue_if_uncached(workload)
                 while True:
                     yield await queue.get()
@@ -142,7 +142,7 @@ class PodReports:
                 repetitions.cancel_all()
                 self._cluster.pods.unsubscribe(on_pod_change)
                 self._incarnations.unsubscribe(replaced_by)
-                self._alive.unsubscribe(self._enqueue_if_uncached)
+                self._dependencies.unsubscribe(self._enqueue_if_uncached)
 
     async def release(self, release: Release) -> None:
         """No-op: no eviction is held for a pod's start."""

@@ -116,15 +116,17 @@ class Scene:
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[None]:
         self._coordinators += 1
-        api, alive = self.server, PodNodeDependencies()
+        api, dependencies = self.server, PodNodeDependencies()
         projection = Projection(api, SYSTEM)
-        agents = ObjectAgents(api, projection, filled(), alive=alive)
+        agents = ObjectAgents(api, projection, filled(), dependencies=dependencies)
         pods = filled(POD)
         pods.synced.set()
         nothing = cast("Any", None)
         access = ClusterAccess(api, nothing, pods, _Policies(), SavedSnapshots(), SYSTEM, nothing)
-        reports = PodReports(access, alive, IncarnationNumbers(agents.restores), known_checkpoints())
-        journal = ObjectJournal(api, SYSTEM, f"coordinator-{self._coordinators}", projection, alive.on_records_saved)
+        reports = PodReports(access, dependencies, IncarnationNumbers(agents.restores), known_checkpoints())
+        journal = ObjectJournal(
+            api, SYSTEM, f"coordinator-{self._coordinators}", projection, dependencies.on_records_saved
+        )
         listener = cast("Any", type("Listener", (), {"on_event": lambda _, tell: self.told_by(tell)})())
         async with asyncio.TaskGroup() as group:
             works = [group.create_task(work) for work in (projection.run(), agents.run(), reports.run())]

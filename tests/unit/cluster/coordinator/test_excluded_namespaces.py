@@ -181,14 +181,18 @@ def _returning(*init_containers: str, identifier: str = "md") -> Pod:
 
 
 def _pod_reports(
-    served: ServedNamespaces, *pods: Pod, api: Any = None, alive: PodNodeDependencies | None = None, events: Any = None
+    served: ServedNamespaces,
+    *pods: Pod,
+    api: Any = None,
+    dependencies: PodNodeDependencies | None = None,
+    events: Any = None,
 ) -> PodReports:
     """A Checkpoint of `md` is there, which failed."""
     informer = filled(*pods)
     informer.synced.set()
     nothing = cast("Any", None)
     access = ClusterAccess(api, events, informer, _Policies(), SavedSnapshots(), "ours", nothing, served=served)
-    return PodReports(access, alive or PodNodeDependencies(), known_beginnings(), known_checkpoints(_FAILED))
+    return PodReports(access, dependencies or PodNodeDependencies(), known_beginnings(), known_checkpoints(_FAILED))
 
 
 @BOTH
@@ -236,18 +240,18 @@ async def test_a_leader_gives_a_restore_to_whom_it_had_wait_alone() -> None:
 @BOTH
 async def test_our_label_is_not_put_back_there(served: ServedNamespaces, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_end_confirmation, "LOOK_AGAIN_SECONDS", 0.001)
-    server, alive = FakeApi(), PodNodeDependencies()
+    server, dependencies = FakeApi(), PodNodeDependencies()
     pod = _returning()
     server.put(PODS, msgspec.to_builtins(pod))
     workload = replace(RESTORE.workload, uid="uid-3", name="md-3")
     running: Restore = replace(RESTORE, workload=workload, finished_at=None, step=RestoreStep.RUNNING)
-    alive.on_records_saved((running,), ())
+    dependencies.on_records_saved((running,), ())
     told = list[Any]()
 
     class Events:
         record_event = told.append
 
-    reports = _pod_reports(served, api=server, alive=alive, events=Events())
+    reports = _pod_reports(served, api=server, dependencies=dependencies, events=Events())
     looking = asyncio.create_task(reports.run())
     await _reported(reports.reports())
     await asyncio.sleep(0.05)

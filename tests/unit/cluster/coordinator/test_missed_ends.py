@@ -98,14 +98,14 @@ class Cluster:
         self.informer: Informer[Pod] = filled(*shown)
         self.informer.synced.set()
         self.events = _Events()
-        self.alive = PodNodeDependencies()
-        self.alive.on_records_saved(records, ())
+        self.dependencies = PodNodeDependencies()
+        self.dependencies.on_records_saved(records, ())
         nothing = cast("Any", None)
         events = cast("EventRecorder", self.events)
         policies, saved = _Policies(), SavedSnapshots()
         access = ClusterAccess(self.server, events, self.informer, policies, saved, "cedana-system", nothing)
         fencing = None if nodes is None else PodFencing(self.informer, nodes, known_checkpoints(), filled())
-        self.pods = PodReports(access, self.alive, known_beginnings(), known_checkpoints(), fencing)
+        self.pods = PodReports(access, self.dependencies, known_beginnings(), known_checkpoints(), fencing)
 
     @asynccontextmanager
     async def reporting(self) -> AsyncIterator[asyncio.Queue[Report]]:
@@ -317,7 +317,7 @@ async def test_end_of_a_record_that_came_after_the_reader_is_told() -> None:
     cluster = Cluster()
     async with cluster.reporting() as queue, asyncio.timeout(60):
         await _silence(queue)
-        cluster.alive.on_records_saved((_of("a"),), ())
+        cluster.dependencies.on_records_saved((_of("a"),), ())
         assert await queue.get() == Ended("uid-of-a", "the pod was deleted")
 
 
@@ -473,10 +473,10 @@ async def test_nodes_that_were_lost_while_nobody_led_are_told() -> None:
     ]
     records.append(replace(_of("d"), finished_at=1.0, workload=replace(_of("d").workload, node="gone long ago")))
     nodes = filled(_node("tainted", OUT_OF_SERVICE), _node("well", "other"))
-    alive = PodNodeDependencies()
-    alive.on_records_saved(tuple(records), ())
+    dependencies = PodNodeDependencies()
+    dependencies.on_records_saved(tuple(records), ())
     api = FakeApi()
-    changes = ObjectAgents(api, Projection(api, "s"), nodes, alive=alive).lost_nodes()
+    changes = ObjectAgents(api, Projection(api, "s"), nodes, dependencies=dependencies).lost_nodes()
     early = asyncio.ensure_future(anext(changes))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -491,13 +491,13 @@ async def test_nodes_that_were_lost_while_nobody_led_are_told() -> None:
 async def test_node_out_of_service_is_told_again_for_what_begins_there_later() -> None:
     nodes = filled(_node("tainted", OUT_OF_SERVICE), _node("well"))
     nodes.synced.set()
-    alive = PodNodeDependencies()
+    dependencies = PodNodeDependencies()
     api = FakeApi()
-    changes = ObjectAgents(api, Projection(api, "s"), nodes, alive=alive).lost_nodes()
+    changes = ObjectAgents(api, Projection(api, "s"), nodes, dependencies=dependencies).lost_nodes()
     lost = asyncio.ensure_future(anext(changes))
     await asyncio.sleep(0)
     records = [replace(_of(node), workload=replace(_of(node).workload, node=node)) for node in ("well", "tainted")]
-    alive.on_records_saved(tuple(records), ())
+    dependencies.on_records_saved(tuple(records), ())
     async with asyncio.timeout(60):
         assert await lost == NodeLost("tainted", keeps_restores=True)
 
@@ -505,15 +505,15 @@ async def test_node_out_of_service_is_told_again_for_what_begins_there_later() -
 @pytest.mark.parametrize("cached", [(), (_node("n", OUT_OF_SERVICE),)], ids=["unknown", "out of service"])
 async def test_a_node_that_is_back_while_the_cache_is_late_is_not_lost(cached: tuple[Node, ...]) -> None:
     """Its agent saves a pod: that is not to be given up."""
-    nodes, alive, api = filled(*cached), PodNodeDependencies(), FakeApi()
+    nodes, dependencies, api = filled(*cached), PodNodeDependencies(), FakeApi()
     nodes.synced.set()
     at_work = replace(_of("a"), workload=replace(_of("a").workload, node="n"))
-    alive.on_records_saved((at_work,), ())
+    dependencies.on_records_saved((at_work,), ())
     api.put(NODES, msgspec.to_builtins(_node("n")))
-    lost = asyncio.ensure_future(anext(LostNodes(api, nodes, alive).follow()))
+    lost = asyncio.ensure_future(anext(LostNodes(api, nodes, dependencies).follow()))
     for _ in range(200):
         await asyncio.sleep(0)
-    alive.on_records_saved((replace(at_work, uid="restore.later"),), ())
+    dependencies.on_records_saved((replace(at_work, uid="restore.later"),), ())
     for _ in range(200):
         await asyncio.sleep(0)
     assert not lost.done()
@@ -555,13 +555,13 @@ async def test_a_node_that_was_made_again_while_the_watch_was_broken_is_lost_for
 
 
 async def test_a_node_that_was_made_again_while_nobody_led_is_lost_for_what_began_before() -> None:
-    nodes, alive, api = filled(_made_again()), PodNodeDependencies(), FakeApi()
+    nodes, dependencies, api = filled(_made_again()), PodNodeDependencies(), FakeApi()
     nodes.synced.set()
     older = replace(_of("a"), created_at=MADE_AT - 60, workload=replace(_of("a").workload, node="n"))
     newer = replace(_of("b"), created_at=MADE_AT + 60, workload=replace(_of("b").workload, node="n"))
     api.put(NODES, msgspec.to_builtins(_made_again()))
-    alive.on_records_saved((newer,), ())
-    losses = LostNodes(api, nodes, alive).follow()
+    dependencies.on_records_saved((newer,), ())
+    losses = LostNodes(api, nodes, dependencies).follow()
     early = asyncio.ensure_future(anext(losses))
     for _ in range(50):
         await asyncio.sleep(0)
@@ -569,16 +569,16 @@ async def test_a_node_that_was_made_again_while_nobody_led_is_lost_for_what_bega
     early.cancel()
     with suppress(asyncio.CancelledError):
         await early
-    alive.on_records_saved((older,), ())
+    dependencies.on_records_saved((older,), ())
     async with asyncio.timeout(60):
-        assert await anext(LostNodes(api, nodes, alive).follow()) == NodeLost("n", began_before=MADE_AT + 1)
+        assert await anext(LostNodes(api, nodes, dependencies).follow()) == NodeLost("n", began_before=MADE_AT + 1)
 
 
 async def test_a_node_is_read_again_if_the_api_server_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch)
-    nodes, alive, api = filled(), PodNodeDependencies(), FakeApi()
+    nodes, dependencies, api = filled(), PodNodeDependencies(), FakeApi()
     nodes.synced.set()
-    alive.on_records_saved((_of("a"),), ())
+    dependencies.on_records_saved((_of("a"),), ())
     find, refusals = api.find, [500, 429]
 
     async def refusing(*given: Any, **named: Any) -> Any:
@@ -588,4 +588,4 @@ async def test_a_node_is_read_again_if_the_api_server_refuses(monkeypatch: pytes
 
     monkeypatch.setattr(api, "find", refusing)
     async with asyncio.timeout(60):
-        assert await anext(LostNodes(api, nodes, alive).follow()) == NodeLost(_of("a").workload.node)
+        assert await anext(LostNodes(api, nodes, dependencies).follow()) == NodeLost(_of("a").workload.node)
