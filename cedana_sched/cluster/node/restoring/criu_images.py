@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from pathlib import Path
 from typing import NamedTuple
 
 from cedana_sched.cluster.node.restoring.console_rebinding import rebind_console
+from cedana_sched.cluster.node.restoring.datagram_addresses import forget_own_addresses
+from cedana_sched.cluster.node.restoring.internet_addresses import read_address
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime_handler.outside_files import OutsideFiles, read_outside_files
 from cedana_sched.runtime_handler.posix_lock_restore import PosixLock
@@ -38,8 +39,8 @@ class RestoreAdditions(NamedTuple):
 def prepare_images(toolchain: Toolchain, images: Path) -> RestoreAdditions:
     """Correct in the images what CRIU would restore wrongly; return the rest for the handler.
 
-    A new pod has a new address, so connections to other machines are restored as closed. If all connections of a
-    container are loopback connections, they are kept.
+    A new pod has a new address, so connections to other machines are restored as closed (TCP), or from that address
+    (UDP). If all TCP connections of a container are loopback connections, they are kept.
 
     Raises:
         RestoreError: it cannot be verified before the processes run that they get the same files.
@@ -54,6 +55,7 @@ def prepare_images(toolchain: Toolchain, images: Path) -> RestoreAdditions:
     reopen_by_name(decoded, images)
     separate_terminal_files(decoded, images)
     rebind_console(decoded, images)
+    forget_own_addresses(decoded, images)
     drop_outside_stops(toolchain, images)
     connections = [entry["isk"] for entry in decoded.read_entries("files.img") if _is_open_tcp(entry.get("isk"))]
     within = all(_is_loopback(connection) for connection in connections)
@@ -114,14 +116,6 @@ def _is_open(state: int) -> bool:
 def _is_loopback(inet: Entry) -> bool:
     """Return whether both ends are loopback addresses; addresses are lists of 32-bit words in network order."""
     try:
-        return all(_address(inet["family"], inet[end]).is_loopback for end in ("src_addr", "dst_addr"))
+        return all(read_address(inet["family"], inet[end]).is_loopback for end in ("src_addr", "dst_addr"))
     except (ValueError, OverflowError):  # fewer words than an address has, which no dump writes
         return False
-
-
-def _address(family: int, words: list[int]) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    data = b"".join(word.to_bytes(4, "little") for word in words)
-    if family == socket.AF_INET:
-        return ipaddress.IPv4Address(data[:4])
-    address = ipaddress.IPv6Address(data[:16])
-    return address.ipv4_mapped or address

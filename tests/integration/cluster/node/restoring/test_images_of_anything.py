@@ -132,6 +132,52 @@ def test_any_fields_are_shown_or_refused(toolchain: Toolchain, data: st.DataObje
 
 
 def test_connections_without_addresses_are_no_loopback_connections(toolchain: Toolchain, tmp_path: Path) -> None:
+    _write(tmp_path / "files.img", "FILES", [_internet_socket(toolchain, socket.IPPROTO_TCP)])
+
+    assert prepare_images(toolchain, tmp_path).criu == ("tcp-close",)
+    [entry] = Images(toolchain, folder_reader(tmp_path)).read_entries("files.img")
+    assert entry["isk"]["src_addr"] == []
+
+
+_CONNECTED, _UNCONNECTED = 1, 7
+
+
+@pytest.mark.parametrize(
+    ("proto", "state", "own", "kept"),
+    [
+        (socket.IPPROTO_UDP, _CONNECTED, "10.0.1.2", "0.0.0.0"),  # noqa: S104  # what an image has
+        (socket.IPPROTO_UDP, _CONNECTED, "2001:db8::2", "::"),
+        (socket.IPPROTO_UDP, _CONNECTED, "::ffff:10.0.1.2", "::"),
+        (socket.IPPROTO_UDP, _CONNECTED, "127.0.0.1", "127.0.0.1"),
+        (socket.IPPROTO_UDP, _CONNECTED, "::1", "::1"),
+        (socket.IPPROTO_UDP, _UNCONNECTED, "10.0.1.2", "10.0.1.2"),
+        (socket.IPPROTO_TCP, _CONNECTED, "10.0.1.2", "10.0.1.2"),
+    ],
+)
+def test_connected_datagram_sockets_lose_the_address_of_the_saved_pod(
+    toolchain: Toolchain, tmp_path: Path, proto: int, state: int, own: str, kept: str
+) -> None:
+    family = socket.AF_INET6 if ":" in own else socket.AF_INET
+    files = _internet_socket(toolchain, proto)
+    files.isk.family, files.isk.state, files.isk.src_port, files.isk.dst_port = family, state, 5000, 53
+    files.isk.src_addr.extend(_words(family, own))
+    files.isk.dst_addr.extend(_words(family, own))
+    _write(tmp_path / "files.img", "FILES", [files])
+
+    prepare_images(toolchain, tmp_path)
+
+    [entry] = Images(toolchain, folder_reader(tmp_path)).read_entries("files.img")
+    assert entry["isk"]["src_addr"] == _words(family, kept)
+    assert entry["isk"]["dst_addr"] == _words(family, own)
+    assert (entry["isk"]["src_port"], entry["isk"]["dst_port"]) == (5000, 53)
+
+
+def _words(family: int, address: str) -> list[int]:
+    packed = socket.inet_pton(family, address)
+    return list(struct.unpack(f"<{len(packed) // 4}I", packed))
+
+
+def _internet_socket(toolchain: Toolchain, proto: int) -> Any:
     files = _handlers(toolchain)["FILES"].payload()
     files.type, files.id = 2, 7  # INETSK
     for required in (one for one in files.isk.DESCRIPTOR.fields if one.is_required):
@@ -139,15 +185,11 @@ def test_connections_without_addresses_are_no_loopback_connections(toolchain: To
             getattr(files.isk, required.name).SetInParent()
         else:
             setattr(files.isk, required.name, 1)
-    files.isk.proto = socket.IPPROTO_TCP
+    files.isk.proto = proto
     for part in (files.isk.fown, files.isk.opts):
         for required in (one for one in part.DESCRIPTOR.fields if one.is_required):
             setattr(part, required.name, 1)
-    _write(tmp_path / "files.img", "FILES", [files])
-
-    assert prepare_images(toolchain, tmp_path).criu == ("tcp-close",)
-    [entry] = Images(toolchain, folder_reader(tmp_path)).read_entries("files.img")
-    assert entry["isk"]["src_addr"] == []
+    return files
 
 
 @pytest.mark.parametrize("kind", sorted({*_KINDS.values(), "PSTREE"}))
