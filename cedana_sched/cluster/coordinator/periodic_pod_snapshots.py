@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from datetime import datetime
 from typing import ClassVar
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess, Gangs
@@ -16,11 +18,15 @@ from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.base import utc_datetime_of
+from cedana_sched.model.objects.eviction_mark import EvictionMark, read_mark
 from cedana_sched.model.preemption import Release, Victim
 from cedana_sched.model.records import CheckpointStep, Record
 
 PAUSE_SECONDS = 2.0
 """Between two looks at all pods, each of which resolves the policies of thousands."""
+STALE_MARGIN_SECONDS = 1.0
+"""After an eviction mark has become stale: two clocks decide."""
 
 
 class PeriodicPodSnapshots:
@@ -52,7 +58,10 @@ class PeriodicPodSnapshots:
         self._has_intervals = has_intervals
         self._gangs = gangs
         self._schedule = SnapshotSchedule(self.name)
+        self._now = now
         self._snapshots = DueSnapshotSignals(self._schedule, self._running_with_interval, now, PAUSE_SECONDS)
+        self._stale: dict[str, asyncio.TimerHandle] = {}
+        """By uid of a pod with an eviction mark: when that is stale. No change of the pod shows it."""
         cluster.pods.subscribe(self._on_pod_changed)
 
     def on_records_saved(self, records: Collection[Record], forgotten: Collection[Record]) -> None:
@@ -75,14 +84,26 @@ class PeriodicPodSnapshots:
         """No-op: a periodic snapshot holds no eviction."""
 
     def _on_pod_changed(self, before: Pod | None, now: Pod | None) -> None:
-        if (before is not None and _runs_on(before)) != (now is not None and _runs_on(now)):
+        moment = utc_datetime_of(self._now())
+        if (before is not None and _runs_on(before, moment)) != (now is not None and _runs_on(now, moment)):
             self._snapshots.wake()
+        if before is not None and (timer := self._stale.pop(before.metadata.uid, None)) is not None:
+            timer.cancel()
+        if now is not None and (mark := _fresh_mark(now, moment)) is not None:
+            pause = mark.seconds_left(moment) + STALE_MARGIN_SECONDS
+            uid = now.metadata.uid
+            self._stale[uid] = asyncio.get_running_loop().call_later(pause, self._on_stale, uid)
+
+    def _on_stale(self, uid: str) -> None:
+        self._stale.pop(uid, None)
+        self._snapshots.wake()
 
     def _running_with_interval(self) -> Iterator[RunningWorkload]:
         if not self._has_intervals():
             return
+        moment = utc_datetime_of(self._now())
         for pod in self._cluster.pods:
-            identity = find_identity(pod) if _runs_on(pod) else None
+            identity = find_identity(pod) if _runs_on(pod, moment) else None
             if identity is None:
                 continue
             policy = self._cluster.policies.policy_of_pod(pod)
@@ -110,10 +131,14 @@ class PeriodicPodSnapshots:
         return RunningWorkload(victim, frozen, max(committed - frozen, 0.0))
 
 
-def _runs_on(pod: Pod) -> bool:
+def _fresh_mark(pod: Pod, now: datetime) -> EvictionMark | None:
+    """Return its eviction mark; None if there is none, or it is a remnant: it may never be removed."""
+    mark = read_mark(pod.metadata.annotations)
+    return mark if mark is not None and mark.is_fresh(now) else None
+
+
+def _runs_on(pod: Pod, now: datetime) -> bool:
     """Whether it is protected and runs, and is not about to end."""
     metadata = pod.metadata
-    is_leaving = (
-        metadata.deletion_timestamp is not None or pod.is_evicted or names.EVICTION_REQUESTED in (metadata.annotations)
-    )
+    is_leaving = metadata.deletion_timestamp is not None or pod.is_evicted or _fresh_mark(pod, now) is not None
     return pod.status.phase == "Running" and not is_leaving and names.NOT_PROTECTED not in metadata.annotations

@@ -24,6 +24,8 @@ from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.own_kinds.order_exchange import OrderedObject
 from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, NAMESPACES, PODS
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.base import utc_datetime_of
+from cedana_sched.model.objects.eviction_mark import STALE_SECONDS, refreshed_mark, serialized_mark
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched.model.preemption import INTERVAL, AfterCommit, Signal
 from cedana_sched.testing import FakeApi
@@ -48,11 +50,13 @@ def pod(
     deleted: bool = False,
     evicted: bool = False,
     also: Mapping[str, str] | None = None,
+    version: str = "",
 ) -> Pod:
     metadata = Metadata(
         name=name,
         namespace="bio",
         uid=f"uid-of-{name}",
+        resource_version=version,
         annotations={names.ID: name, names.INDEX: "0", **(also or {})},
         deletion_timestamp=STARTED if deleted else None,
     )
@@ -63,6 +67,13 @@ def pod(
 class _Gangs:
     def gang_of(self, pod: Pod) -> str | None:
         return "g" if pod.metadata.name == "member" else None
+
+
+def eviction_mark(seconds_ago: float = 0.0) -> dict[str, str]:
+    """What a scheduler's refused eviction leaves on a pod."""
+    mark = refreshed_mark(None, "kube-scheduler", utc_datetime_of(NOW - seconds_ago))
+    assert mark is not None
+    return {names.EVICTION_REQUESTED: serialized_mark(mark)}
 
 
 def snapshots_of(
@@ -101,7 +112,7 @@ def test_a_pod_that_runs_is_saved() -> None:
         pod("md", phase="Succeeded"),
         pod("md", deleted=True),
         pod("md", evicted=True),
-        pod("md", also={names.EVICTION_REQUESTED: "{}"}),
+        pod("md", also=eviction_mark()),
         pod("md", also={names.NOT_PROTECTED: "another pod has its id"}),
         pod("md", also={names.INDEX: "no number"}),
         pod("md", also={names.POLICY: "never"}),
@@ -110,6 +121,27 @@ def test_a_pod_that_runs_is_saved() -> None:
 )
 def test_another_pod_is_not(one: Pod) -> None:
     assert candidates(snapshots_of(one)) == []
+
+
+def test_pod_whose_eviction_no_coordinator_has_seen_is_saved_once_its_mark_is_stale() -> None:
+    """No component removes such a mark, and the pod runs on with it until its end."""
+    assert candidates(snapshots_of(pod("md", also=eviction_mark(STALE_SECONDS - 0.1)))) == []
+    assert candidates(snapshots_of(pod("md", also=eviction_mark(STALE_SECONDS + 0.1)))) == ["md"]
+
+
+async def test_schedule_looks_again_once_a_mark_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(periodic_pod_snapshots, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(periodic_pod_snapshots, "STALE_MARGIN_SECONDS", 0.01)
+    began = asyncio.get_running_loop().time()
+    last = committed("2026-05-01T11:59:00.050Z", "2026-05-01T11:59:01Z")
+    snapshots = snapshots_of(
+        pod("md"), checkpoints=(last,), now=lambda: NOW + asyncio.get_running_loop().time() - began
+    )
+    marked = pod("md", also=eviction_mark(STALE_SECONDS - 0.2), version="2")
+    snapshots._cluster.pods._put(marked)
+    signal = await _first(snapshots.reports())
+    assert asyncio.get_running_loop().time() - began >= 0.2
+    assert [one.workload.name for one in signal.victims] == ["md"]
 
 
 def test_without_any_interval_no_pod_is_looked_at() -> None:
