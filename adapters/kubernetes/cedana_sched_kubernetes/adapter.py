@@ -22,7 +22,7 @@ from cedana_sched.adapter.cluster_contract import (
     QueuePolicies,
     QueuePolicyChanges,
 )
-from cedana_sched.adapter.contract import Report
+from cedana_sched.adapter.contract import PreemptionCancelled, Report
 from cedana_sched.adapter.marked_evictions import MarkedEvictions
 from cedana_sched.adapter.settings import read_section
 from cedana_sched.kube.builtin_kinds import Node, Pod
@@ -144,7 +144,10 @@ class KubernetesAdapter:
             for source in (self._preemptions, self._requests, self._deletions, self._interruptions):
                 stack.enter_context(source.subscribed_queue(queue))
             while True:
-                yield await queue.get()
+                report = await queue.get()
+                if isinstance(report, PreemptionCancelled):
+                    self._deletions.on_eviction_cancelled(report.signal_uid)
+                yield report
 
     async def release(self, release: Release) -> None:
         """Let kube-scheduler's next attempt pass, and evict pods that others want to evict, or whose node ends.
@@ -155,7 +158,7 @@ class KubernetesAdapter:
         await self._preemptions.synced.wait()
         for uid, verdict in release.verdicts.items():
             if verdict in {Verdict.COMMITTED, Verdict.EVICT}:
-                self._deletions.on_evicted(uid)
+                self._deletions.on_evicted(uid, release.signal_uid)
         if not (await self._interruptions.on_released(release) or await self._requests.on_released(release)):
             await self._preemptions.on_released(release)
 

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final
 
+import msgspec
 import structlog
 
 from cedana_sched.adapter.cluster_contract import ClusterAccess
@@ -38,6 +39,13 @@ DELETED: Final = "DeletionOfPod"
 
 _Key = tuple[str, str, str]
 """Namespace, name and uid of a pod."""
+
+
+class _Eviction(msgspec.Struct, frozen=True):
+    """A released eviction, and the loop's time until which a deletion follows from it."""
+
+    signal_uid: str
+    until: float
 
 
 class Deletions:
@@ -67,8 +75,8 @@ class Deletions:
         self._now = now
         self._signals: dict[str, Signal] = {}
         """By uid of the pod."""
-        self._evicted: dict[str, float] = {}
-        """By uid: pods whose deletion follows from a release, and the loop's time until which it does."""
+        self._evicted: dict[str, _Eviction] = {}
+        """By uid: pods whose deletion follows from a release."""
         self._remaining = RemainingPodCounts()
         self._successors = Successors(cluster.api, self._remaining)
         self._queue: WorkQueue[_Key] = WorkQueue("deletion of a pod", self._explain, group_of=_namespace_of)
@@ -90,9 +98,13 @@ class Deletions:
         """Return a block in which the queue gets the deletions that are not over, then new ones."""
         return self._readers.subscribed_queue(map(Preempted, self._signals.values()), queue)
 
-    def on_evicted(self, uid: str) -> None:
+    def on_evicted(self, uid: str, signal_uid: str) -> None:
         """Record that a pod is deleted soon because its eviction was released."""
-        self._evicted[uid] = asyncio.get_running_loop().time() + FOLLOWS_SECONDS
+        self._evicted[uid] = _Eviction(signal_uid, asyncio.get_running_loop().time() + FOLLOWS_SECONDS)
+
+    def on_eviction_cancelled(self, signal_uid: str) -> None:
+        """Record that the pods run on although their eviction was released: a later deletion has another cause."""
+        self._evicted = {uid: one for uid, one in self._evicted.items() if one.signal_uid != signal_uid}
 
     def _on_pod_change(self, before: Pod | None, now: Pod | None) -> None:
         self._remaining.on_pod_change(before, now)
@@ -116,7 +128,8 @@ class Deletions:
         pod = self._cluster.pods.get(name, namespace)
         if pod is None or pod.metadata.uid != uid or pod.status.phase != "Running" or not self._concerns(pod):
             return
-        is_released = asyncio.get_running_loop().time() < self._evicted.get(uid, 0.0)
+        evicted = self._evicted.get(uid)
+        is_released = evicted is not None and asyncio.get_running_loop().time() < evicted.until
         if is_released or _is_explained(pod) or not self._is_hook_waiting(pod):
             return
         victim = None if self._is_left_out(pod) else build_victim(pod, self._cluster.policies)

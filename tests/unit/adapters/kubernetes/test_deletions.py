@@ -8,7 +8,9 @@ from cedana_sched.adapter.conformance import RunningWorkload
 from cedana_sched.adapter.conformance.coordinator import Coordinator
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import JOBS
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.eviction_mark import refreshed_mark, serialized_mark
 from cedana_sched.model.policy import CheckpointPolicy, OnFinalDeletion
 from cedana_sched.model.preemption import Release, Verdict
 from cedana_sched_kubernetes import deletions
@@ -108,10 +110,16 @@ async def test_deletion_that_follows_from_a_release_is_no_other_preemption() -> 
         coordinator = Coordinator(stage, adapter)
         async with coordinator.reading_reports():
             (pod,) = await stage.start()
-            await adapter.release(Release("kube-scheduler's", {pod.uid: Verdict.COMMITTED}))
+            requested = refreshed_mark(None, "kube-scheduler", SERVER_TIME.now())
+            assert requested is not None
+            annotations = {names.EVICTION_REQUESTED: serialized_mark(requested)}
+            stage.change_pod(pod, {"metadata": {"annotations": annotations}})
+            signal = await coordinator.wait_for_signal(pod)
+            await adapter.release(Release(signal.uid, {pod.uid: Verdict.COMMITTED}))
             await stage.preempt_with_deadline(pod)
             await stage.wait_until_reported()
-    assert {one for one in coordinator.preemptions() if "~" not in one} == set()
+    assert coordinator.preemptions() == {signal.uid}
+    assert coordinator.cancellations() == set()
     assert not is_said_not_to_be_preempted(stage, pod)
 
 

@@ -14,6 +14,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import EvictionMark, serialized_mark
 from cedana_sched.model.preemption import Release, Signal, Verdict
 from cedana_sched_kubernetes import budget_lag, saved_pod_eviction
+from cedana_sched_kubernetes.deletions import DELETED
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, EVICTION_API, TAINT
 from tests.unit.adapters.kubernetes.kubernetes_stage import NAMESPACE, KubernetesStage
 
@@ -209,6 +210,24 @@ async def test_saved_pod_that_its_budget_keeps_runs_on_after_a_while(monkeypatch
     assert cancelled.signal_uid == signal.uid
     assert "refuses its eviction" in cancelled.why
     assert not await stage.is_evicted(pod)
+
+
+async def test_pod_that_runs_on_after_its_release_is_saved_when_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its successor would repeat what the pod has done since."""
+    monkeypatch.setattr(saved_pod_eviction, "PATIENCE_SECONDS", 0.0)
+    stage = KubernetesStage()
+    async with stage.adapter() as adapter:
+        coordinator = Coordinator(stage, adapter)
+        async with coordinator.reading_reports():
+            (pod,) = await stage.start()
+            mark(stage, pod, budget="md")
+            signal = await coordinator.wait_for_signal(pod)
+            stage.api.refused_evictions.add(pod.workload.name)
+            await adapter.release(committed(signal))
+            await coordinator.wait_for_cancellation(signal)
+            await stage.preempt_with_deadline(pod)
+            later = await coordinator.wait_for_signal(pod, other_than={signal.uid})
+    assert later.reason == DELETED
 
 
 async def test_pod_whose_snapshot_failed_is_not_evicted_where_its_policy_keeps_it() -> None:
