@@ -27,6 +27,10 @@ _GOES = {str(verdict) for verdict in Verdict if verdict is not Verdict.NOT_NEEDE
 
 FOLLOWS_SECONDS: Final = 60.0
 """Grace after the deadline of an eviction, within which its scheduler has deleted the pod, if it ever does."""
+RELEASED_SECONDS: Final = 90.0
+"""The same after the end of its checkpoint, which releases the eviction, mostly long before the deadline: an eviction
+is attempted for a minute. A hold that is released together with others may last longer; then a preStop hook waits in
+vain."""
 _LONGEST_OUTCOME: Final = 256 << 10
 """Bytes: a thousand snapshots removed by one retention. An object may be six times as large."""
 _TOO_LONG: Final = msgspec.Raw(b'"too long"')
@@ -153,9 +157,8 @@ class OrderedObject(PartialStruct, frozen=True):
     def explains_deletion(self, now: float) -> bool:
         """Return whether this Checkpoint explains the deletion of its pod.
 
-        It does while it is in flight, and after its end if its pod was to be evicted, saved or not. If the pod was to
-        keep running, also from the beginning, or the deadline of the eviction has long passed, the deletion has another
-        cause.
+        It does while it is in flight, and for a while after its end if its pod was to be evicted, saved or not. If the
+        pod was to keep running, also from the beginning, or has outlived the eviction, the deletion has another cause.
 
         Args:
             now: seconds since the epoch, by the API server.
@@ -165,6 +168,8 @@ class OrderedObject(PartialStruct, frozen=True):
         if not self.is_terminal or self.status.kill_pending:
             return True
         over = (read_time(self.status.deadline) or 0.0) + FOLLOWS_SECONDS
+        if (ended_at := read_time(self.status.completion_time)) is not None:
+            over = min(over, ended_at + RELEASED_SECONDS)
         return self.status.verdict in _GOES and now <= over
 
     @property

@@ -14,6 +14,7 @@ from cedana_sched.kube.builtin_kinds import PREEMPTION, Condition, Metadata, Par
 from cedana_sched.kube.errors import ApiUnavailableError
 from cedana_sched.kube.own_kinds.order_exchange import NamedPod, OrderedObject, OrderedSpec, OrderedStatus
 from cedana_sched.model.objects import names
+from cedana_sched.model.objects.base import utc_datetime_of
 from cedana_sched.model.records import CheckpointStep
 
 UID = "pod-uid"
@@ -124,6 +125,21 @@ async def test_a_checkpoint_that_is_over_tells_only_of_the_eviction_that_it_was_
     node.now += seconds
     node.put(names.CONFIRM_ALWAYS)
     node.order(step, **status)
+    assert await node.is_released() is goes
+
+
+@pytest.mark.parametrize("verdict", ["Evict", "KeepRunning"])
+@pytest.mark.parametrize(("seconds", "goes"), [(89.0, True), (91.0, False)])
+async def test_failed_checkpoint_explains_deletions_for_a_while_and_not_until_its_deadline(
+    verdict: str, seconds: float, goes: bool
+) -> None:
+    """The deadline may be a day away. Until then the pod runs on, and is saved again when it is deleted."""
+    node = Node()
+    failed_at = node.now - 600
+    node.put(names.CONFIRM_ALWAYS)
+    completion_time = utc_datetime_of(failed_at).isoformat()
+    node.order(CheckpointStep.FAILED, verdict=verdict, completion_time=completion_time)
+    node.now = failed_at + seconds
     assert await node.is_released() is goes
 
 
