@@ -94,14 +94,31 @@ def left_out_mark(key: str) -> str:
 
 
 def most_urgent(interruptions: Iterable[NodeInterruption]) -> NodeInterruption | None:
-    """Return the notice to act on: a certain end before a risk, then the earliest; an unknown time may be now."""
-    return min(interruptions, key=_urgency, default=None)
+    """Return the notice to act on: a certain end before a risk, then the earliest; an unknown time may be now.
+
+    A shutdown is the end that was announced for the time when it began, or earlier, or for an unknown time: the kubelet
+    ends the pods already, and says how much time is left.
+    """
+    known = tuple(interruptions)
+    begun = [_observed_at(one) for one in known if one.kind is InterruptionKind.SHUTDOWN]
+    return min(
+        (one for one in known if not any(_has_become_shutdown(one, at) for at in begun)), key=_urgency, default=None
+    )
+
+
+def _has_become_shutdown(interruption: NodeInterruption, begun_at: float) -> bool:
+    ends_at = interruption.ends_at
+    return interruption.kind is not InterruptionKind.SHUTDOWN and (ends_at is None or ends_at <= begun_at)
 
 
 def _urgency(interruption: NodeInterruption) -> tuple[bool, float, str]:
     ends_at = interruption.ends_at
-    observed_at = datetime.fromisoformat(interruption.observed).timestamp()
+    observed_at = _observed_at(interruption)
     return not interruption.ends_node, observed_at if ends_at is None else ends_at, interruption.source
+
+
+def _observed_at(interruption: NodeInterruption) -> float:
+    return datetime.fromisoformat(interruption.observed).timestamp()
 
 
 def read_interruption(annotations: Mapping[str, str]) -> NodeInterruption | None:

@@ -121,6 +121,23 @@ def test_the_most_urgent_notice() -> None:
         assert most_urgent(by_urgency[number:]) == most_urgent(reversed(by_urgency[number:])) == expected
 
 
+@pytest.mark.parametrize(
+    ("announced", "is_shutdown"),
+    [
+        pytest.param(notice(InterruptionKind.TERMINATION, 120), True, id="for that time"),
+        pytest.param(notice(InterruptionKind.MAINTENANCE, None), True, id="for an unknown time"),
+        pytest.param(notice(InterruptionKind.TERMINATION, 130), False, id="for a time before its end"),
+        pytest.param(notice(InterruptionKind.TERMINATION, 900), True, id="for a time after its end"),
+        pytest.param(notice(InterruptionKind.RISK, None), True, id="as a risk"),
+    ],
+)
+def test_shutdown_that_has_begun_is_the_end_that_was_announced(announced: NodeInterruption, is_shutdown: bool) -> None:
+    """The kubelet ends the pods, and only this notice says which of them are saved and which end at once."""
+    shutdown = notice(InterruptionKind.SHUTDOWN, 140, observed=120)
+    expected = shutdown if is_shutdown else announced
+    assert most_urgent([shutdown, announced]) == most_urgent([announced, shutdown]) == expected
+
+
 def test_a_notice_that_is_read_again() -> None:
     first = notice(InterruptionKind.TERMINATION, 30)
     assert msgspec.structs.replace(first, observed="2026-11-28T10:00:05.000+00:00").is_same_notice(first)
