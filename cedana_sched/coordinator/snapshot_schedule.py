@@ -27,7 +27,8 @@ MOST_DOUBLINGS = 6
 """Each consecutive failure doubles the interval, this many times."""
 REPORT_SECONDS = 30.0
 """How long a reported snapshot may be without a record."""
-
+SET_BACK_SECONDS = 30.0
+"""Tolerated difference of two clocks; a larger step back means that the clock was wrong before."""
 
 _FAILED = frozenset({Verdict.EVICT, Verdict.KEEP_RUNNING})
 """Verdicts on a failed snapshot that is neither retried nor was cancelled."""
@@ -76,6 +77,8 @@ class SnapshotSchedule:
         self._rests_until: dict[str, float] = {}
         self._reported: dict[str, tuple[float, tuple[str, ...]]] = {}
         """Time and nodes by uid of a signal that has no record yet."""
+        self._now = 0.0
+        """The time of the last look."""
 
     def on_records_saved(self, records: Collection[Record], forgotten: Collection[Record] = ()) -> None:
         """See `cluster.coordinator.journal.OnRecordsSaved`."""
@@ -91,6 +94,9 @@ class SnapshotSchedule:
 
     def find_due(self, running: Iterable[RunningWorkload], now: float) -> DueSnapshots:
         """Return what is due; each is returned once."""
+        if self._now - now > SET_BACK_SECONDS:
+            self._adopt_earlier_time(now)
+        self._now = now
         known = _sets_of(running)
         self._drop_all_but(known)
         stopped = set(self._stopped_by.values())
@@ -113,6 +119,13 @@ class SnapshotSchedule:
                 signals.append(signal)
         return DueSnapshots(tuple(signals), None if next_at == inf else next_at)
 
+    def _adopt_earlier_time(self, now: float) -> None:
+        """Clamp what is remembered to a clock that was set back: otherwise nothing is due until it has caught up."""
+        self._attempts = {uid: replace(one, at=min(one.at, now)) for uid, one in self._attempts.items()}
+        self._rests_until = {node: min(at, now) for node, at in self._rests_until.items()}
+        self._not_before = {}
+        self._reported = {uid: (min(at, now), nodes) for uid, (at, nodes) in self._reported.items()}
+
     def _signal_of(self, members: Sequence[RunningWorkload], now: float) -> Signal:
         victims = tuple(one.victim for one in members)
         uid = f"periodic-{victims[0].workload.uid}-{now * 1000:.0f}"
@@ -126,11 +139,15 @@ class SnapshotSchedule:
         return max(due, self._not_before.setdefault(key, now + overdue * _fraction_of(key)))
 
     def _due_at_of_member(self, one: RunningWorkload, interval: float, spread: float, now: float) -> float:
+        """Return when it is due; a time that is yet to come was written by a clock that was wrong, and is unknown."""
         attempt = self._attempts.get(one.victim.workload.uid)
-        saved = [at for at in (one.saved_at, attempt.at if attempt is not None else None) if at is not None]
-        if saved:
+        times = (one.saved_at, attempt.at if attempt is not None else None)
+        if saved := [at for at in times if at is not None and at <= now + SET_BACK_SECONDS]:
             return max(saved) + interval
-        return (one.victim.started_at or now) + spread
+        started_at = one.victim.started_at
+        if started_at is None or started_at > now + SET_BACK_SECONDS:
+            return now - interval  # overdue: it is spread from the first look on
+        return started_at + spread
 
     def _interval_of(self, one: RunningWorkload) -> float:
         """Return the interval, as the costs of the last snapshot and its failures allow it."""

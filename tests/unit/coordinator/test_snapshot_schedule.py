@@ -23,7 +23,7 @@ def running(
     *,
     policy: CheckpointPolicy = POLICY,
     gang: str | None = None,
-    started_at: float = START,
+    started_at: float | None = START,
     saved_at: float | None = None,
     frozen_seconds: float = 0.0,
 ) -> RunningWorkload:
@@ -159,6 +159,30 @@ def test_the_share_counts_for_a_snapshot_before_the_restart_as_well() -> None:
 
 def test_a_restarted_coordinator_continues_the_schedule() -> None:
     assert Calendar([running(saved_at=START - 100)]).next().observed_at == START + 500
+
+
+def test_clock_that_is_set_back_delays_no_snapshot_by_more_than_an_interval() -> None:
+    calendar = Calendar([running()], now=START + 36_000)
+    ahead = calendar.next()
+    calendar.schedule.on_records_saved([saved(ahead)])
+    calendar.workloads = [running(saved_at=ahead.observed_at)]
+    calendar.now = START + 3600
+    signal = calendar.next()
+    assert signal.observed_at <= START + 3600 + 600
+    calendar.schedule.on_records_saved([saved(signal)])
+    assert calendar.next().observed_at == signal.observed_at + 600
+
+
+@pytest.mark.parametrize("began", [START, START + 36_000, None])
+def test_times_from_before_a_restart_that_are_yet_to_come_delay_none(began: float | None) -> None:
+    """The schedule is looked at often: a time that is counted from each look would never come."""
+    calendar = Calendar([running(started_at=began, saved_at=START + 36_000)], now=START + 3600)
+    while not (due := calendar.due()):
+        calendar.now += 7
+    (signal,) = due
+    assert signal.observed_at <= START + 3600 + 607
+    calendar.schedule.on_records_saved([saved(signal)])
+    assert calendar.next().observed_at == signal.observed_at + 600
 
 
 def test_what_is_overdue_after_a_restart_is_spread() -> None:
