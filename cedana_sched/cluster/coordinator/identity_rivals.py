@@ -93,9 +93,9 @@ class Rivals:
         return min(earlier, key=_start_order, default=None)
 
     def _is_saved(self, pod: Pod) -> bool:
-        """Whether the pod is being or has been saved, and so is about to end."""
+        """Whether the pod is being or has been saved to be evicted, and so is about to end."""
         known = self._checkpoints.objects_of(pod.metadata.uid)
-        return any(one.status.step is not CheckpointStep.FAILED for one in known)
+        return any(one.status.step is not CheckpointStep.FAILED and not one.has_pod_run_on for one in known)
 
     def _on_pod_changed(self, before: Pod | None, now: Pod | None) -> None:
         if now is None or not _is_running(now) or (before is not None and _is_running(before)):

@@ -216,7 +216,7 @@ class Restores:
             self._turn.publish(user_events.predecessor_runs_event(restore, report.predecessor))
 
     def _refuse_if_rival_runs(self, restore: Restore, report: Starting) -> None:
-        """Refuse a restore whose identity another workload runs under, unless that workload is being saved.
+        """Refuse a restore whose identity another workload runs under, unless that workload is saved, and then stopped.
 
         A restore whose request names no snapshot is refused too.
         """
@@ -242,7 +242,8 @@ class Restores:
             and holds_identity(theirs)
         ):
             return
-        if all(one.step is CheckpointStep.FAILED for one in self._registry.checkpoints_of_workload(rival.uid)):
+        made = self._registry.checkpoints_of_workload(rival.uid)  # a periodic one does not stop it
+        if not any(one.step is not CheckpointStep.FAILED and one.is_stopped_after_commit for one in made):
             notes.rival = restore_obstacles.format_rivalry_refusal(restore.identity, rival.name)
             self.lookups.look_up_if_unblocked(restore)
 

@@ -18,7 +18,7 @@ from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint, Known
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
-from cedana_sched.model.preemption import Signal, Victim, WorkloadRef
+from cedana_sched.model.preemption import AfterCommit, Signal, Victim, WorkloadRef
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched_webhooks.pod_mutations import LONGEST_REASON
 from tests.unit.cluster.coordinator.filled_mirrors import filled
@@ -53,9 +53,12 @@ def pod(
     )
 
 
-def saved(of: str, step: CheckpointStep) -> KnownCheckpoint:
-    spec = KnownSpec(IdentitySpec("md"), pod_ref=PodRef(f"uid-of-{of}", node_name="n1"))
-    return KnownCheckpoint(Metadata(name="c1", namespace="bio"), spec, KnownStatus(step=step))
+def saved(
+    of: str, step: CheckpointStep, after_commit: AfterCommit = AfterCommit.STOP, *, eviction_cancelled: bool = False
+) -> KnownCheckpoint:
+    spec = KnownSpec(IdentitySpec("md"), pod_ref=PodRef(f"uid-of-{of}", node_name="n1"), after_commit=str(after_commit))
+    status = KnownStatus(step=step, eviction_cancelled=eviction_cancelled)
+    return KnownCheckpoint(Metadata(name="c1", namespace="bio"), spec, status)
 
 
 class World:
@@ -133,6 +136,22 @@ def test_who_starts_beside_another_hears_of_whom() -> None:
 @pytest.mark.parametrize("step", [CheckpointStep.DUMPING, CheckpointStep.READY])
 def test_who_is_being_saved_makes_room(step: CheckpointStep) -> None:
     assert World(pod("a"), pod("b"), checkpoints=(saved("a", step),)).victim("b").refused is None
+
+
+@pytest.mark.parametrize(
+    "checkpoint",
+    [
+        pytest.param(saved("a", CheckpointStep.DUMPING, AfterCommit.LEAVE_RUNNING), id="its backup is in flight"),
+        pytest.param(saved("a", CheckpointStep.READY, AfterCommit.LEAVE_RUNNING), id="it has a periodic snapshot"),
+        pytest.param(saved("a", CheckpointStep.READY, eviction_cancelled=True), id="it was not evicted after all"),
+        pytest.param(saved("a", CheckpointStep.FAILED), id="it could not be saved"),
+    ],
+)
+def test_pod_that_runs_on_after_its_snapshot_makes_no_room(checkpoint: KnownCheckpoint) -> None:
+    """The successor of the first would continue the work of the other one."""
+    world = World(pod("a"), pod("b"), checkpoints=(checkpoint,))
+    assert world.victim("b").refused == SAID
+    assert world.victim("a").refused is None
 
 
 def test_nobody_fills_records_by_what_is_said_on_a_pod() -> None:

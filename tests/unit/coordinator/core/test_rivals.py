@@ -6,7 +6,7 @@ import pytest
 
 from cedana_sched.adapter.contract import Preempted, Starting
 from cedana_sched.coordinator.core import PublishEvent
-from cedana_sched.model.orders import Committed, RestoreSucceeded, SnapshotFound, Staged
+from cedana_sched.model.orders import Committed, RestoreSucceeded, SnapshotFound, Staged, Thawed
 from cedana_sched.model.preemption import Signal, Verdict, Victim
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep, Transfer
 from tests.unit.coordinator.core.core_builders import MD, POLICY, Told, ref, victim, workload
@@ -116,6 +116,26 @@ def test_who_comes_beside_one_that_is_being_saved_waits_for_its_snapshot() -> No
     told.report(Starting(workload("w2", "n2"), MD, POLICY, rival=workload("w1")))
     assert restore(told, "w2").step is RestoreStep.WAITING
     assert told.killed().orders()[-1] == "FindSnapshot restore.w2"
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_who_starts_beside_one_that_has_a_periodic_snapshot_is_refused(is_committed: bool) -> None:
+    """Before: the second was restored from that snapshot while the first ran on."""
+    told = Told().interval_passed(victim("w1")).frozen("p1.w1.1")
+    if is_committed:
+        told.committed("p1.w1.1").tell(Thawed("p1.w1.1"))
+    told.report(Starting(workload("w2", "n2"), MD, POLICY, rival=workload("w1")))
+    assert told.orders() == ["StartCold restore.w2"]
+    told.tell(SnapshotFound("restore.w2", ref(1)), Staged("restore.w2"))
+    assert told.orders() == []
+    assert restore(told, "w2").failure == "md/0 is already run by name-of-w1; give each of them an id of its own"
+
+
+def test_who_starts_beside_one_that_was_not_evicted_after_all_is_refused() -> None:
+    told = Told().preempt(victim("w1")).frozen().committed().killed(still_frozen=True)
+    told.cancel().tell(Thawed("s1.w1.1")).orders()
+    told.report(Starting(workload("w2", "n2"), MD, POLICY, rival=workload("w1")))
+    assert told.orders() == ["StartCold restore.w2"]
 
 
 def test_victim_that_its_adapter_refuses_is_let_go_in_words() -> None:
