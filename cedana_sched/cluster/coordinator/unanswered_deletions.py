@@ -15,11 +15,13 @@ from cedana_sched.adapter.protected_pods import find_identity, workload_of
 from cedana_sched.cluster.coordinator.checkpoint_indexes import CheckpointsById
 from cedana_sched.coordinator.core import PublishEvent
 from cedana_sched.coordinator.core.instructions import Severity
-from cedana_sched.kube.builtin_kinds import Pod
+from cedana_sched.kube.builtin_kinds import Pod, read_time
+from cedana_sched.kube.own_kinds.order_exchange import RELEASED_SECONDS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
+from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
-from cedana_sched.model.preemption import CONFIRMATION_SECONDS
+from cedana_sched.model.preemption import CONFIRMATION_SECONDS, AfterCommit
 
 EVENT_REASON: Final = "NotSavedInTime"
 MARGIN_SECONDS: Final = 3.0
@@ -89,8 +91,20 @@ class UnansweredDeletions:
         identity = find_identity(pod)
         if identity is None or self._checkpoints.has_checkpoint_for_deletion(pod, identity):
             return
+        if self._was_released(pod, identity):
+            return
         text = f"The deletion of {name} {_WHY}"
         self._publish(PublishEvent(EVENT_REASON, text, Severity.WARNING, identity, workload_of(pod)))
+
+    def _was_released(self, pod: Pod, identity: Identity) -> bool:
+        """Whether a checkpoint had ended shortly before the deletion, so that the hook has not waited for an answer."""
+        since = (pod.metadata.deletion_began_at or 0.0) - RELEASED_SECONDS
+        return any(
+            one.spec.pod_ref.uid == pod.metadata.uid
+            and one.spec.after_commit != AfterCommit.LEAVE_RUNNING
+            and (read_time(one.status.completion_time) or 0.0) >= since
+            for one in self._checkpoints.of_identity.objects_of(identity)
+        )
 
 
 def _hook_began_at(pod: Pod) -> float | None:

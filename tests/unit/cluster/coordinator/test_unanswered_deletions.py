@@ -39,11 +39,16 @@ def deleted_pod(ago: float | None, *, when: str = names.CONFIRM_ALWAYS, **notes:
     return Pod(metadata, PodSpec(node_name="b"), running)
 
 
-def checkpoint(began_ago: float, reason: str = "evicted", step: str = "Dumping") -> KnownCheckpoint:
+def checkpoint(
+    began_ago: float, reason: str = "evicted", step: str = "Dumping", *, ended_ago: float | None = None
+) -> KnownCheckpoint:
     created = (NOW - timedelta(seconds=began_ago)).isoformat()
     metadata = {"name": "md", "namespace": "bio", "resourceVersion": "1", "creationTimestamp": created}
     spec = {"identity": {"id": "md", "index": 3}, "podRef": {"uid": "u"}, "reason": reason}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"step": step}}, KnownCheckpoint)
+    status = {"step": step}
+    if ended_ago is not None:
+        status["completionTime"] = (NOW - timedelta(seconds=ended_ago)).isoformat()
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, KnownCheckpoint)
 
 
 class Field:
@@ -135,10 +140,19 @@ async def test_deletions_without_the_answer_that_is_theirs_are_published() -> No
     [
         (checkpoint(WAITED - 1), False),
         (checkpoint(WAITED - 1, step="Failed"), False),
+        (checkpoint(600, step="Failed", ended_ago=WAITED + 60), False),
+        (checkpoint(600, step="Failed", ended_ago=WAITED + 100), True),
         (checkpoint(3600, step="Ready"), True),
         (checkpoint(1, INTERVAL), True),
     ],
-    ids=("its own", "its own that failed", "of an earlier eviction", "periodic"),
+    ids=(
+        "its own",
+        "its own that failed",
+        "failed before its release",
+        "failed long before",
+        "of an earlier eviction",
+        "periodic",
+    ),
 )
 async def test_checkpoint_of_the_deletion_explains_it(known: KnownCheckpoint, *, is_published: bool) -> None:
     field = Field(deleted_pod(WAITED), known=(known,))
