@@ -76,6 +76,9 @@ class NodePods:
         self._api = api
         self._node = node
         self._feed = feed
+        self._waits_end_at: dict[str, float] = {}
+        """By uid of a deleted pod: until when an answer is awaited, in loop time. Each container calls, and the pod's
+        own grace is counted after that, so that several waits would follow one another."""
 
     async def run(self) -> None:
         """Watch the pods until cancelled."""
@@ -189,9 +192,18 @@ class NodePods:
         await self._feed.wait_synced()
         if (pod := self.pod(uid)) is not None and self.is_served(pod) and await self._is_end_unexplained(pod):
             with suppress(TimeoutError):
-                async with asyncio.timeout(CONFIRMATION_SECONDS):
+                async with asyncio.timeout_at(self._end_of_wait(pod)):
                     await self._wait_for_checkpoint_or_release(uid)
         await _wait_until(self._feed.checkpoints, lambda: not self._is_held(uid))
+
+    def _end_of_wait(self, pod: Pod) -> float:
+        """Return until when an answer is awaited: the same time for all waits of a deleted pod."""
+        ends_at = asyncio.get_running_loop().time() + CONFIRMATION_SECONDS
+        if pod.metadata.deletion_timestamp is None:  # a probe may have ended a container, and the pod may run on
+            return ends_at
+        left = frozenset(self.uids())
+        self._waits_end_at = {uid: at for uid, at in self._waits_end_at.items() if uid in left}
+        return self._waits_end_at.setdefault(pod.metadata.uid, ends_at)
 
     def is_served(self, pod: Pod) -> bool:
         """Return whether the pod's namespace is served."""

@@ -226,6 +226,19 @@ async def test_who_hears_nothing_goes_after_a_while(monkeypatch: pytest.MonkeyPa
     await asyncio.wait_for(node.pods.wait_released(UID), 60)
 
 
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_deleted_pod_waits_once_for_an_answer(monkeypatch: pytest.MonkeyPatch, *, deleted: bool) -> None:
+    """Its containers call one after another, and its own grace ends it after one more look."""
+    monkeypatch.setattr(module, "CONFIRMATION_SECONDS", 0.05)
+    node = Node(cast("Any", Written(deleted=True)))
+    node.put(names.CONFIRM_ALWAYS, deleted=deleted)
+    await asyncio.wait_for(node.pods.wait_released(UID), 60)
+    monkeypatch.setattr(module, "CONFIRMATION_SECONDS", 60)
+    assert await node.is_released() is deleted
+    node.order(CheckpointStep.DUMPING)
+    assert not await node.is_released(), "it may begin late"
+
+
 @pytest.mark.parametrize("ends_by", ["a word", "the time"])
 async def test_nobody_waits_any_more_when_it_is_decided(monkeypatch: pytest.MonkeyPatch, ends_by: str) -> None:
     monkeypatch.setattr(module, "CONFIRMATION_SECONDS", 5 if ends_by == "a word" else 0.01)
