@@ -5,16 +5,22 @@ refuses to dump such a binding without the master (criu/tty.c, `devpts_check_bin
 with `orphan_pts_master`, and only its command line can stream. So the dump declares the mount external, and this module
 makes it the binding again that it was: `runc restore` calls CRIU by RPC with that option, gets the master of the
 restored terminal from it, and passes it to the shim.
+
+A volume may be mounted at /dev/console as well, and is external by the same name: it stays so. CRIU would bind it by
+its path below another mount of its volume, as root and along whatever link the volume's users have put there since.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from cedana_sched.cluster.node.containers.criu_dump_options import CONSOLE
 from cedana_sched.snapshot.images import Images
 
-_PATTERN = "mountpoints-*.img"
+_PATTERN: Final = "mountpoints-*.img"
+_DEVPTS: Final = 6
+"""`fstype` of a terminal's mount (CRIU, images/mnt.proto); no volume has it."""
 
 
 def rebind_console(images: Images, folder: Path) -> bool:
@@ -26,7 +32,8 @@ def rebind_console(images: Images, folder: Path) -> bool:
     found = False
     for path in sorted(folder.glob(_PATTERN)):
         content = images.read_image(path.name) or {"entries": []}
-        consoles = [entry for entry in content["entries"] if entry.get("ext_key") == CONSOLE]
+        external = [entry for entry in content["entries"] if entry.get("ext_key") == CONSOLE]
+        consoles = [entry for entry in external if entry["fstype"] == _DEVPTS]
         for entry in consoles:
             del entry["ext_key"]
         if consoles:
