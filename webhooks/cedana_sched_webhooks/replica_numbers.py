@@ -19,6 +19,7 @@ import structlog
 from cedana_sched.kube.builtin_kinds import Metadata, PartialObject
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError, decoded
+from cedana_sched.kube.namespace_turns import NamespaceTurns
 from cedana_sched.kube.resources import JOBS, PODS
 from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.model.objects import names
@@ -33,6 +34,10 @@ LONGEST_REPLACEMENT_SECONDS: Final = 3_600.0
 """A pod that has been terminating for longer is on a dead node: what replaces it waits for nothing."""
 LISTS_AT_ONCE: Final = 4
 """Lists of siblings at a time: tenants cause them, and choose how many siblings there are."""
+LISTS_OF_NAMESPACE: Final = 2
+"""Likewise, of one namespace."""
+LIST_SECONDS: Final = 5.0
+"""Timeout of one list: the API server waits no longer for the answer."""
 _SIBLING_LABELS: Final = ("batch.kubernetes.io/controller-uid", "pod-template-hash")
 """Labels of all pods of one controller, of those that replace a pod before it has ended."""
 _JOB_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
@@ -66,7 +71,7 @@ class ReplicaNumbers:
     def __init__(self, api: Api, *, looks_for_replaced: bool = False) -> None:
         self._api = api
         self._looks_for_replaced = looks_for_replaced
-        self._lists_at_once = asyncio.Semaphore(LISTS_AT_ONCE)
+        self._turns = NamespaceTurns(LISTS_AT_ONCE, LISTS_OF_NAMESPACE)
         self._named: dict[str, str] = {}
         """By uid of a Job: the part that its name adds to the id of its pods."""
 
@@ -95,10 +100,10 @@ class ReplicaNumbers:
             found = found or _is_terminating(decoded("GET siblings", bytes(body), PartialObject).metadata, owner_uid)
 
         try:
-            async with self._lists_at_once:
+            async with self._turns.turn(namespace), asyncio.timeout(LIST_SECONDS):
                 await self._api.list_each(PODS, namespace, query, see, only_metadata=True)
-        except ApiError as error:  # it starts from the beginning if its predecessor is saved after this
-            log.warning("siblings not read", namespace=namespace, error=error.message)
+        except (ApiError, TimeoutError) as error:  # it starts from the beginning if its predecessor is saved after this
+            log.warning("siblings not read", namespace=namespace, error=str(error) or f"{LIST_SECONDS:.0f} s are over")
         return found
 
     async def _number(self, pod: Object, namespace: str) -> Distinction:

@@ -31,6 +31,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.errors import ApiError, decoded
 from cedana_sched.kube.eviction_marker import EvictionMarker
 from cedana_sched.kube.label_selector import selects
+from cedana_sched.kube.namespace_turns import NamespaceTurns
 from cedana_sched.kube.resources import NODES, PODS
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import read_index
@@ -55,6 +56,10 @@ RETRIES_LAST: Final = timedelta(seconds=60)
 """How long after a release a client may still retry the eviction of a pod that was evicted since."""
 CALLS_AT_ONCE: Final = 4
 """Evictions for which the API server is read at a time: pods and budgets may be large, and their authors tenants."""
+CALLS_OF_NAMESPACE: Final = 2
+"""Likewise, of one namespace."""
+READ_SECONDS: Final = 5.0
+"""How long the API server is read for one of them; it waits no longer for its answer."""
 LARGEST_BUDGET_BYTES: Final = 32 << 10
 _NOT_OURS: Final = Answer("not-ours")
 _EVICTED_BEFORE: Final = "cedana: the pod was saved and evicted; this one is its successor, on another node"
@@ -98,29 +103,31 @@ class DisruptionHold:
         self._replica = replica
         self._marker = marker
         self._requests = eviction_request_tracker(clock)
-        self._calls_at_once = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._turns = NamespaceTurns(CALLS_AT_ONCE, CALLS_OF_NAMESPACE)
 
     async def answer_eviction(self, request: Request) -> Answer:
         """Decide whether a pod may be evicted through `pods/eviction` now."""
         name = request.name or ((request.object or {}).get("metadata") or {}).get("name") or ""
         if not self._replica.served.includes(request.namespace):
             return _NOT_OURS
-        async with self._calls_at_once:
+        async with self._turns.turn(request.namespace):
             return await self._answer_eviction_of(request, name)
 
     async def _answer_eviction_of(self, request: Request, name: str) -> Answer:
         try:
-            read = await self._replica.api.find(PODS, name, request.namespace, into=_EvictedPod)
-            pod = cast("Object | None", read)
-            if pod is None or not _is_protected(pod):
-                return _NOT_OURS
-            if await self._is_retry_for_predecessor(request, pod):
-                return Answer("successor", refusal=Refusal(404, "NotFound", _EVICTED_BEFORE))
-            if not _is_running(pod):
-                return _NOT_OURS
-            budgets = await self._budgets_counting(pod)
-        except ApiError as error:  # without us it would be evicted now; its preStop hook still waits
-            log.warning("eviction not held", namespace=request.namespace, pod=name, error=error.message)
+            async with asyncio.timeout(READ_SECONDS):
+                read = await self._replica.api.find(PODS, name, request.namespace, into=_EvictedPod)
+                pod = cast("Object | None", read)
+                if pod is None or not _is_protected(pod):
+                    return _NOT_OURS
+                if await self._is_retry_for_predecessor(request, pod):
+                    return Answer("successor", refusal=Refusal(404, "NotFound", _EVICTED_BEFORE))
+                if not _is_running(pod):
+                    return _NOT_OURS
+                budgets = await self._budgets_counting(pod)
+        except (ApiError, TimeoutError) as error:  # without us it would be evicted now; its preStop hook still waits
+            why = str(error) or "its budgets are not read in time"
+            log.warning("eviction not held", namespace=request.namespace, pod=name, error=why)
             return Answer("unknown")
         if len(budgets) > 1 or any(not one.allows(is_ready=_is_ready(pod)) for one in budgets):
             return Answer("budget")  # the API server refuses it

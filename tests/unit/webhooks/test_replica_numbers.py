@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.pod_indexing import COMPLETION_INDEX, POD_INDEX
 from cedana_sched.model.records import CheckpointStep
 from cedana_sched.testing.patches import apply_json_patch
-from cedana_sched_webhooks import pod_admission
+from cedana_sched_webhooks import pod_admission, replica_numbers
 from cedana_sched_webhooks.admission import Answer
 from cedana_sched_webhooks.replica_numbers import LARGEST_NUMBER, ReplicaNumbers
 from tests.unit.webhooks.admission_builders import checkpoint, configuration, creation, knowledge, pod
@@ -211,3 +212,35 @@ async def test_a_second_call_leaves_the_choice_for_a_replacement_to_the_coordina
     once = apply_json_patch(body, (await admission.answer(creation(body))).patch)
     assert once["metadata"]["annotations"][names.RESTORE_IDENTITY] == "sim/*"
     assert (await admission.answer(creation(once))).decision == "unchanged"
+
+
+async def test_new_pods_of_one_namespace_delay_those_of_no_other() -> None:
+    """A tenant may create pods without end, and with `--dry-run=server` even without a quota."""
+    read_all = asyncio.Event()
+
+    class _Slow(_Server):
+        async def list_each(self, resource: Resource, namespace: str, *rest: Any, **named: Any) -> str:
+            if namespace == "flooded":
+                await read_all.wait()
+            return await super().list_each(resource, namespace, *rest, **named)
+
+    numbers = ReplicaNumbers(cast("Api", _Slow()), looks_for_replaced=True)
+    body = _owned("ReplicaSet", "apps/v1", **{"pod-template-hash": "a"})
+    flood = [asyncio.create_task(numbers.distinguish(body, "flooded")) for _ in range(20)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        assert not (await numbers.distinguish(body, "lab")).replaces
+    read_all.set()
+    await asyncio.gather(*flood)
+
+
+async def test_pod_whose_siblings_are_not_read_in_time_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class _Silent(_Server):
+        async def list_each(self, *_: Any, **_named: Any) -> str:
+            await asyncio.Event().wait()
+            return ""
+
+    monkeypatch.setattr(replica_numbers, "LIST_SECONDS", 0.01)
+    numbers = ReplicaNumbers(cast("Api", _Silent()), looks_for_replaced=True)
+    body = _owned("ReplicaSet", "apps/v1", **{"pod-template-hash": "a"})
+    assert not (await numbers.distinguish(body, "lab")).replaces

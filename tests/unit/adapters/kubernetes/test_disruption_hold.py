@@ -16,13 +16,14 @@ from cedana_sched.kube.eviction_marker import EvictionMarker
 from cedana_sched.kube.own_kinds.cached_checkpoint import Checkpoint, CheckpointSpec
 from cedana_sched.kube.own_kinds.cached_hold import HoldSpec, HoldStatus, PreemptionHold, VictimStatus
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PodRef
-from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.kube.resources import NODES, PODS, Resource
 from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import read_mark
 from cedana_sched.model.preemption import Verdict
 from cedana_sched.model.records import HoldStep
 from cedana_sched.model.served_namespaces import ServedNamespaces
 from cedana_sched.testing import FakeApi
+from cedana_sched_kubernetes import disruption_hold
 from cedana_sched_kubernetes.disruption_hold import DisruptionHold
 from cedana_sched_kubernetes.objects import DISRUPTION_BUDGETS, EVICTION_API, TAINT
 from cedana_sched_webhooks.admission import Answer, Request, UserInfo
@@ -329,3 +330,40 @@ async def test_budget_that_is_too_large_to_be_read_is_left_to_the_api_server_at_
     desk.put_budget(0, {"matchExpressions": [{"key": "app", "operator": "In", "values": ["md", *values]}]})
     assert (await desk.evict()).decision == NOT_HELD
     assert await desk.mark_of_pod() == {"by": "admin", "cause": EVICTION_API, "budget": ""}
+
+
+async def test_evictions_of_one_namespace_delay_those_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may write many budgets, and call `pods/eviction` as often as they like."""
+    desk, read_all = Desk(), asyncio.Event()
+    desk.api.put(PODS, {**desk.pod, "metadata": {**desk.pod["metadata"], "namespace": "other", "uid": "of-other"}})
+    list_each = desk.api.list_each
+
+    async def list_slowly(resource: Resource, namespace: str | None, *rest: Any) -> str:
+        if namespace == "lab":
+            await read_all.wait()
+        return await list_each(resource, namespace, *rest)
+
+    monkeypatch.setattr(desk.api, "list_each", list_slowly)
+    flood = [asyncio.create_task(desk.evict()) for _ in range(20)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        answer = await desk.hold.answer_eviction(
+            Request("1", "other", "md-0", UserInfo("admin"), {"metadata": {"name": "md-0"}})
+        )
+    assert answer.decision == NOT_HELD
+    read_all.set()
+    assert {one.decision for one in await asyncio.gather(*flood)} == {NOT_HELD}
+
+
+async def test_budgets_that_are_not_read_in_time_leave_the_eviction_to_the_api_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+
+    async def list_for_ever(*_: Any) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(desk.api, "list_each", list_for_ever)
+    monkeypatch.setattr(disruption_hold, "READ_SECONDS", 0.01)
+    assert await desk.evict() == Answer("unknown")
