@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import structlog
 
 from cedana_sched.kube.errors import ApiUnavailableError
-from cedana_sched.kube.work_queue import WorkQueue
+from cedana_sched.kube.work_queue import MOST_OF_GROUP, WORKERS, WorkQueue
 
 
 @asynccontextmanager
 async def _running(
-    perform: Callable[[str], Awaitable[None]], group_of: Callable[[str], str] = lambda _: ""
+    perform: Callable[[str], Awaitable[None]], group_of: Callable[[str], str] | None = None
 ) -> AsyncIterator[WorkQueue[str]]:
     queue = WorkQueue("test", perform, group_of=group_of)
     task = asyncio.create_task(queue.run())
@@ -103,3 +103,40 @@ async def test_many_keys_of_one_group_delay_no_other_groups() -> None:
         await done.wait()
     assert [key for key in order if key.startswith("many/")] == [f"many/{number}" for number in range(100)]
     assert {"few/0", "few/1"} < set(order[:4])
+
+
+async def test_slow_keys_of_one_group_leave_workers_to_others() -> None:
+    """A tenant may make each of their keys last, as by objects that take long to be read."""
+    began: asyncio.Queue[str] = asyncio.Queue()
+    end = asyncio.Event()
+
+    async def perform(key: str) -> None:
+        began.put_nowait(key)
+        if key.startswith("slow/"):
+            await end.wait()
+
+    async with _running(perform, group_of=lambda key: key.partition("/")[0]) as queue:
+        for number in range(2 * WORKERS):
+            queue.add(f"slow/{number}")
+        assert [await began.get() for _ in range(MOST_OF_GROUP)] == [
+            f"slow/{number}" for number in range(MOST_OF_GROUP)
+        ]
+        queue.add("few/0")
+        assert await began.get() == "few/0"
+        end.set()
+        assert len([await began.get() for _ in range(2 * WORKERS - MOST_OF_GROUP)]) == 2 * WORKERS - MOST_OF_GROUP
+
+
+async def test_keys_of_one_group_alone_have_all_workers() -> None:
+    began: list[str] = []
+
+    async def perform(key: str) -> None:
+        began.append(key)
+        await asyncio.Event().wait()
+
+    async with _running(perform) as queue:
+        for number in range(2 * WORKERS):
+            queue.add(str(number))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(began) == WORKERS
