@@ -13,17 +13,25 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+import structlog
+
 from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, PartialObject, Pod
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import decoded
 from cedana_sched.kube.resources import JOBS, NAMESPACES, PODS, UNFINISHED_PODS
 from cedana_sched.model.objects import names
 from cedana_sched.model.pod_indexing import POD_INDEX, REVISION
 from cedana_sched_kubernetes.objects import REPLICA_SETS, STATEFUL_SETS, Job, ReplicaSet, StatefulSet
 from cedana_sched_kubernetes.remaining_pod_counts import ControllerKey, RemainingPodCounts, creation_time_unless_deleted
 
+log = structlog.get_logger(__name__)
+
 ALL_PROTECTED_SECONDS: Final = 10.0
 """How long a ReplicaSet without unprotected pods counts as one. A pod that is added meanwhile is not counted: at worst
 another one is saved in vain."""
+READ_SECONDS: Final = 5.0
+"""How long the unprotected pods of one ReplicaSet are read: deletions of other tenants' pods wait meanwhile."""
 
 
 class Successors:
@@ -90,25 +98,43 @@ class Successors:
         others = self._protected.count_older(controller, deleted_at)
         if others >= found.spec.replicas:
             return False
-        others += sum(_is_older(one, deleted_at) for one in await self._read_unprotected(controller, found))
+        others += await self._count_older_unprotected(controller, found, deleted_at)
         return others < found.spec.replicas
 
-    async def _read_unprotected(self, controller: ControllerKey, found: ReplicaSet) -> tuple[Metadata, ...]:
-        """Return the pods of the set that are not protected; without a request if there were none a moment ago."""
+    async def _count_older_unprotected(self, controller: ControllerKey, found: ReplicaSet, deleted_at: float) -> int:
+        """Return how many unprotected pods of the set are older; without a request if there were none a moment ago.
+
+        Tenants choose how many there are, and how large. So those of too many do not count: at worst the deleted pod is
+        saved in vain.
+        """
         now = asyncio.get_running_loop().time()
         while self._all_protected_until and (oldest := next(iter(self._all_protected_until.items())))[1] <= now:
             del self._all_protected_until[oldest[0]]
         if controller in self._all_protected_until:
-            return ()
+            return 0
         labels = (found.spec.selector or {}).get("matchLabels") or {}
         terms = [*(f"{key}={value}" for key, value in labels.items()), f"{names.PROTECTED}!=true"]
         query = {"fieldSelector": UNFINISHED_PODS, "labelSelector": ",".join(terms)}
-        pods, _ = await self._api.list_all(PODS, controller[0], query, into=PartialObject)
-        unprotected = tuple(one.metadata for one in pods if _is_controlled_by(one.metadata, controller[1]))
-        if not unprotected:
+        has_any, older = False, 0
+
+        def see(body: msgspec.Raw) -> None:
+            nonlocal has_any, older
+            metadata = decoded("GET pods", bytes(body), PartialObject).metadata
+            if _is_controlled_by(metadata, controller[1]):
+                has_any, older = True, older + _is_older(metadata, deleted_at)
+
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                await self._api.list_each(PODS, controller[0], query, see, only_metadata=True)
+        except TimeoutError:
+            log.warning(
+                "unprotected pods not counted: too many", namespace=controller[0], controller=found.metadata.name
+            )
+            return 0
+        if not has_any:
             self._all_protected_until.pop(controller, None)
             self._all_protected_until[controller] = now + ALL_PROTECTED_SECONDS
-        return unprotected
+        return older
 
 
 def _is_older(metadata: Metadata, deleted_at: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import JOBS, NAMESPACES, PODS
 from cedana_sched.model.objects import names
 from cedana_sched.testing import FakeApi
+from cedana_sched_kubernetes import successors as successors_module
 from cedana_sched_kubernetes.objects import REPLICA_SETS, STATEFUL_SETS
 from cedana_sched_kubernetes.remaining_pod_counts import RemainingPodCounts
 from cedana_sched_kubernetes.successors import Successors
@@ -137,6 +139,24 @@ async def test_pods_of_a_replica_set_that_are_deleted_at_once_are_not_listed_for
     for _ in range(size):
         assert await successors.has_successor(deleted_pod("ReplicaSet"))
     assert len(listed) == 1
+
+
+async def test_pods_that_take_too_long_to_be_read_do_not_count(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of large ones: the deletions of other tenants' pods wait meanwhile, 30 s at most."""
+    api.put(REPLICA_SETS, owner(spec={"replicas": 2, "selector": {"matchLabels": {"app": "md"}}}))
+    metadata_only: list[bool] = []
+
+    async def list_for_ever(*_: Any, only_metadata: bool = False) -> str:
+        metadata_only.append(only_metadata)
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(api, "list_each", list_for_ever)
+    monkeypatch.setattr(successors_module, "READ_SECONDS", 0.01, raising=False)
+    async with asyncio.timeout(60):
+        assert await has_successor(api, deleted_pod("ReplicaSet"), sibling("md-2"))
+        assert not await has_successor(api, deleted_pod("ReplicaSet"), sibling("md-2"), sibling("md-3"))
+    assert metadata_only == [True]
 
 
 @pytest.mark.parametrize(
