@@ -15,7 +15,7 @@ kubelet has not ended, run on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final
@@ -292,26 +292,44 @@ class NodeInterruptions:
 
     async def _estimate_saves(self, node: str, pods: Mapping[str, Pod]) -> dict[str, PodToSave]:
         """Return the pods' saves; pods and saves are by uid."""
-        resources: tuple[PodResources, ...] = ()
+        resources: dict[str, PodResources] = {}
         measurements = SaveMeasurements(pods)
-        try:
-            async with asyncio.timeout(READ_SECONDS):
-                on_node = {"fieldSelector": f"spec.nodeName={node}"}
-                resources, _ = await self._cluster.api.list_all(PODS, query=on_node, into=PodResources)
-                await self._read_measurements(node, measurements)
-        except (ApiError, TimeoutError) as error:
-            log.warning("saves are planned without all measurements", node=node, error=str(error))
+        await asyncio.gather(
+            self._read_in_time(node, self._read_resources(node, pods, resources)),
+            self._read_in_time(node, self._read_measurements(node, measurements)),
+        )
         now, rates = self._now().timestamp(), SaveRates.from_saves(measurements.saves)
-        read = {one.metadata.uid: one for one in resources}
         return {
             uid: estimate_save(
-                read.get(uid) or PodResources(MetadataOfPod(uid)),
+                resources.get(uid) or PodResources(MetadataOfPod(uid)),
                 measurements.snapshots_of(uid),
                 rates.rate_for(pod.metadata.namespace),
                 now,
             )
             for uid, pod in pods.items()
         }
+
+    async def _read_in_time(self, node: str, reading: Awaitable[None]) -> None:
+        """Await what is read for a plan, as far as the time allows: tenants decide how much there is, and how large."""
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                await reading
+        except (ApiError, TimeoutError) as error:
+            log.warning("saves are planned without all measurements", node=node, error=str(error))
+
+    async def _read_resources(self, node: str, pods: Collection[str], resources: dict[str, PodResources]) -> None:
+        """Add the resources of these pods of the node, by uid; those read before a failure count.
+
+        Raises:
+            ApiError: they cannot be read.
+        """
+
+        def add(body: msgspec.Raw) -> None:
+            found = decoded("GET pods", bytes(body), PodResources)
+            if found.metadata.uid in pods:
+                resources[found.metadata.uid] = found
+
+        await self._cluster.api.list_each(PODS, None, {"fieldSelector": f"spec.nodeName={node}"}, add)
 
     async def _read_measurements(self, node: str, measurements: SaveMeasurements) -> None:
         """Add the node's Checkpoints, which are read one after the other; those read before a failure count.

@@ -31,6 +31,7 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 class ContainerOfPod(msgspec.Struct, frozen=True):
+    name: str = ""
     resources: Resources = Resources()
 
 
@@ -38,16 +39,23 @@ class SpecOfPod(msgspec.Struct, frozen=True):
     containers: tuple[ContainerOfPod, ...] = ()
 
 
-class MetadataOfPod(msgspec.Struct, frozen=True):
+class MetadataOfPod(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
+    creation_timestamp: str | None = None
 
 
 class StatusOfPod(msgspec.Struct, frozen=True, rename="camel"):
     start_time: str | None = None
+    container_statuses: tuple[ContainerOfPod, ...] = ()
+    """Their resources are those that the node grants; absent before Kubernetes 1.33."""
 
 
 class PodResources(msgspec.Struct, frozen=True):
-    """A pod, reduced to what it requests, and since when it runs."""
+    """A pod, reduced to its resources, and since when it runs.
+
+    Tenants may request other resources of a running pod (`pods/resize`), also some that its node never grants. Of those
+    that are requested and those that are granted, the ones count that have the pod saved later.
+    """
 
     metadata: MetadataOfPod
     spec: SpecOfPod = SpecOfPod()
@@ -56,20 +64,35 @@ class PodResources(msgspec.Struct, frozen=True):
     @property
     def memory_bytes(self) -> int:
         """Memory that it may have, by limits, else requests; 0 if it has neither."""
-        return sum(_amount(container, "memory") for container in self.spec.containers)
+        granted = self._granted()
+        return sum(
+            max(_amount(one.resources), _amount(granted.get(one.name, one.resources))) for one in self.spec.containers
+        )
 
     @property
     def cores(self) -> float:
         """Cores that no other pod can use while it runs."""
-        resources = [container.resources.requests for container in self.spec.containers]
-        cores = sum(parse_thousandths(one.get("cpu", "0")) for one in resources) / 1_000
-        memory = sum(parse_whole(one.get("memory", "0")) for one in resources)
+        granted = self._granted()
+        pairs = [
+            (one.resources.requests, granted.get(one.name, one.resources).requests) for one in self.spec.containers
+        ]
+        cores = sum(min(parse_thousandths(one.get("cpu", "0")) for one in pair) for pair in pairs) / 1_000
+        memory = sum(min(parse_whole(one.get("memory", "0")) for one in pair) for pair in pairs)
         return max(cores, memory / BYTES_OF_A_CORE, LEAST_CORES)
 
+    def runs_since(self, now: float) -> float:
+        """Return when it started (epoch seconds): not before it was created, whatever its status has."""
+        started_at = read_time(self.status.start_time)
+        return now if started_at is None else max(started_at, read_time(self.metadata.creation_timestamp) or 0.0)
 
-def _amount(container: ContainerOfPod, name: str) -> int:
-    resources = container.resources
-    return max(parse_whole(resources.limits.get(name) or resources.requests.get(name, "0")), 0)
+    def _granted(self) -> dict[str, Resources]:
+        """Return what the node grants, by container, as far as it reports that."""
+        statuses = self.status.container_statuses
+        return {one.name: one.resources for one in statuses if one.resources.requests or one.resources.limits}
+
+
+def _amount(resources: Resources) -> int:
+    return max(parse_whole(resources.limits.get("memory") or resources.requests.get("memory", "0")), 0)
 
 
 def estimate_save(
@@ -83,7 +106,7 @@ def estimate_save(
         bytes_per_second: at which its bytes are expected to move.
         now: seconds since the epoch.
     """
-    since = (snapshots[-1].committed_at if snapshots else None) or read_time(pod.status.start_time) or now
+    since = (snapshots[-1].committed_at if snapshots else None) or pod.runs_since(now)
     work = max(now - since, 0.0) * pod.cores
     return PodToSave(pod.metadata.uid, _bytes_to_move(pod, snapshots, now), work, bytes_per_second)
 

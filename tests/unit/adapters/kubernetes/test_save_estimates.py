@@ -71,3 +71,41 @@ def test_a_pod_that_was_saved_twice_moves_what_has_changed(ago: float, moved: in
 
 def test_a_pod_without_a_start_has_no_work_to_lose() -> None:
     assert estimate_save(pod(started=None), [], 7e6, NOW).work == 0
+
+
+def test_a_pod_has_not_worked_before_it_was_created() -> None:
+    """A tenant may write any time into the status."""
+    claimed = pod({"requests": {"cpu": "1"}}, started=50 * 365 * 86_400)
+    created = msgspec.structs.replace(claimed.metadata, creation_timestamp=time(60))
+    assert estimate_save(msgspec.structs.replace(claimed, metadata=created), [], 7e6, NOW).work == pytest.approx(60)
+
+
+def resized(requested: dict[str, dict[str, str]], granted: dict[str, dict[str, str]] | None) -> PodResources:
+    body = {
+        "metadata": {"uid": "pod-1"},
+        "spec": {"containers": [{"name": "main", "resources": requested}]},
+        "status": {"containerStatuses": [{"name": "main"} | ({} if granted is None else {"resources": granted})]},
+    }
+    return msgspec.convert(body, PodResources)
+
+
+SMALL: dict[str, dict[str, str]] = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
+HUGE: dict[str, dict[str, str]] = {"requests": {"cpu": "9000", "memory": "9Ti"}, "limits": {"memory": "9Ti"}}
+
+
+@pytest.mark.parametrize(
+    ("requested", "granted", "cores", "memory"),
+    [
+        (SMALL, SMALL, 1, 2 * GIB),
+        (SMALL, None, 1, 2 * GIB),
+        (HUGE, SMALL, 1, 9 << 40),
+        (SMALL, HUGE, 1, 9 << 40),
+        ({}, {}, 0.1, 0),
+    ],
+    ids=["as requested", "not reported", "more than the node grants", "less than before", "neither"],
+)
+def test_resources_that_a_pod_requests_meanwhile_have_it_saved_no_earlier(
+    requested: dict[str, dict[str, str]], granted: dict[str, dict[str, str]] | None, cores: float, memory: int
+) -> None:
+    found = resized(requested, granted)
+    assert (found.cores, found.memory_bytes) == (cores, memory)
