@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 import msgspec
 import structlog
@@ -27,6 +27,8 @@ UNREADABLE = "Unreadable"
 """Reason of an Event on an object that does not match its kind's schema."""
 KEPT = 10_000
 """Bound of the queue of unwritten Events, for normal Events and for warnings each."""
+SHARES = 100
+"""Part of `KEPT` that a namespace has for its warnings however many others wait."""
 SAME_SECONDS = 600.0
 """An Event repeated within this time is counted, not created again; a warning is retried for this long."""
 REMEMBERED = 4_096
@@ -41,6 +43,7 @@ _NEVER_TAKEN = (400, 422)
 _NO_NAME = re.compile(r"[^a-z0-9.-]+")
 
 _Key = tuple[str, ...]
+"""Begins with the namespace; empty for cluster-scoped objects."""
 
 
 class ObjectEvent(msgspec.Struct, frozen=True):
@@ -64,8 +67,10 @@ class _QueuedEvent(msgspec.Struct):
 class EventRecorder:
     """Publishes Events in the background, several at a time; repetitions before the write are counted.
 
-    If too many normal Events are queued, the oldest are dropped, and that is logged. Warnings are never dropped: if too
-    many are queued, those of one namespace and reason are merged into one Event, which names their number.
+    Tenants cause Events, as many as they like: so those of each namespace are written in turn. If too many normal
+    Events are queued, the oldest are dropped, and that is logged. Warnings are never dropped: if too many are queued,
+    those of one namespace and reason are merged into one Event, which names their number; not those of a namespace with
+    few.
 
     Args:
         api: with permission to create and patch Events.
@@ -77,8 +82,11 @@ class EventRecorder:
         self._component = component
         self._normal: OrderedDict[_Key, _QueuedEvent] = OrderedDict()
         self._warnings: OrderedDict[_Key, _QueuedEvent] = OrderedDict()
-        self._writing_normal: WorkQueue[_Key] = WorkQueue("Event", self._write_normal)
-        self._writing_warnings: WorkQueue[_Key] = WorkQueue("Event of a warning", self._write_warning)
+        self._warnings_of_namespace: Counter[str] = Counter()
+        self._writing_normal: WorkQueue[_Key] = WorkQueue("Event", self._write_normal, group_of=_namespace_of)
+        self._writing_warnings: WorkQueue[_Key] = WorkQueue(
+            "Event of a warning", self._write_warning, group_of=_namespace_of
+        )
         self._written: OrderedDict[_Key, tuple[str, int, float]] = OrderedDict()
 
     def record_event(self, event: ObjectEvent) -> None:
@@ -88,7 +96,9 @@ class EventRecorder:
         waiting = self._warnings if event.warning else self._normal
         if (known := waiting.get(key)) is not None:
             known.count += 1
-        elif len(waiting) < KEPT:
+        elif len(waiting) < KEPT or (
+            event.warning and self._warnings_of_namespace[_namespace_of(key)] < KEPT // SHARES
+        ):
             self._add(key, _QueuedEvent(event, time.monotonic()))
         elif not event.warning:
             _, dropped = waiting.popitem(last=False)
@@ -100,7 +110,7 @@ class EventRecorder:
     def _merge_warning(self, event: ObjectEvent) -> None:
         """Merge warnings of one namespace and reason."""
         log.warning("event joined with others", reason=event.reason, message=event.message)
-        key = "joined", event.involved.get("namespace", ""), event.reason
+        key = event.involved.get("namespace", ""), "joined", event.reason
         if (known := self._warnings.get(key)) is not None:
             known.others += 1
         else:
@@ -109,6 +119,7 @@ class EventRecorder:
     def _add(self, key: _Key, waiting: _QueuedEvent) -> None:
         if waiting.event.warning:
             self._warnings[key] = waiting
+            self._warnings_of_namespace[_namespace_of(key)] += 1
             self._writing_warnings.add(key)
         else:
             self._normal[key] = waiting
@@ -153,7 +164,14 @@ class EventRecorder:
         if waiting.count > 0 or waiting.others > 0:  # repeated meanwhile
             self._writing_warnings.add(key)
         else:
-            del self._warnings[key]
+            self._drop_warning(key)
+
+    def _drop_warning(self, key: _Key) -> None:
+        del self._warnings[key]
+        namespace = _namespace_of(key)
+        self._warnings_of_namespace[namespace] -= 1
+        if not self._warnings_of_namespace[namespace]:
+            del self._warnings_of_namespace[namespace]
 
     async def _write(self, waiting: _QueuedEvent) -> None:
         event = _with_merged_count(waiting)
@@ -211,4 +229,9 @@ def _with_merged_count(waiting: _QueuedEvent) -> ObjectEvent:
 
 def _deduplication_key(event: ObjectEvent) -> tuple[str, ...]:
     involved = event.involved
-    return involved.get("uid", ""), involved["kind"], involved["name"], event.reason, event.message
+    namespace, uid = involved.get("namespace", ""), involved.get("uid", "")
+    return namespace, uid, involved["kind"], involved["name"], event.reason, event.message
+
+
+def _namespace_of(key: _Key) -> str:
+    return key[0]

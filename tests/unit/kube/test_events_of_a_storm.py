@@ -93,6 +93,23 @@ async def test_of_too_many_the_normal_ones_go_and_every_warning_is_told(monkeypa
     assert len(warnings) == 103
 
 
+async def test_a_storm_in_one_namespace_costs_others_neither_time_nor_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may cause as many as they like, such as by the condition `Checkpointable` of their pods."""
+    monkeypatch.setattr(events, "KEPT", 200)
+    api = Slow()
+    async with recording(api) as recorder:
+        for number in range(1_000):
+            recorder.record_event(of(number, warning=True, namespace="storm"))
+        recorder.record_event(of(1, warning=True))
+        recorder.record_event(of(2, warning=True))
+        api.open.set()
+        await api.until(203)
+    namespaces = [one["metadata"]["namespace"] for one in api.written]
+    assert namespaces.index("lab") < 20
+    assert [one["message"] for one in api.written if one["metadata"]["namespace"] == "lab"] == ["it is held"] * 2
+    assert not recorder._warnings_of_namespace
+
+
 async def test_a_warning_is_tried_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch)
     api = Slow()

@@ -100,6 +100,7 @@ SENTENCES: list[tuple[str, tuple[float | str, ...], tuple[float | str, ...]]] = 
     ("says within five minutes whether a bucket answers", (storage_probe.PROBE_SECONDS,), (300,)),
     ("An Event that is repeated within ten minutes is counted", (events.SAME_SECONDS,), (600,)),
     ("Of more than 10,000 warnings that wait to be written", (events.KEPT,), (10_000,)),
+    ("a namespace with fewer than 100 keeps each of them", (events.KEPT // events.SHARES,), (100,)),
     ("on 20 of them at most", (event_publisher.MOST_VICTIMS,), (20,)),
     ("has not been deleted for a minute: it is killed", (TIMING.patience,), (60,)),
     ("was killed, thawed or started, two minutes after the deadline", (TIMING.confirm,), (120,)),
