@@ -118,7 +118,7 @@ class DisruptionHold:
             async with asyncio.timeout(READ_SECONDS):
                 read = await self._replica.api.find(PODS, name, request.namespace, into=_EvictedPod)
                 pod = cast("Object | None", read)
-                if pod is None or not _is_protected(pod):
+                if pod is None or not _is_protected(pod) or not _is_named_by(request, pod):
                     return _NOT_OURS
                 if await self._is_retry_for_predecessor(request, pod):
                     return Answer("successor", refusal=Refusal(404, "NotFound", _EVICTED_BEFORE))
@@ -175,9 +175,7 @@ class DisruptionHold:
 
         A pod that is not scheduled yet has no node.
         """
-        options = (request.object or {}).get("deleteOptions") or {}
-        is_by_name = not (options.get("preconditions") or {}).get("uid")
-        if not is_by_name or not self._succeeds_evicted_pod(pod):
+        if _preconditions_of(request).get("uid") or not self._succeeds_evicted_pod(pod):
             return False
         if not (pod.get("spec") or {}).get("nodeName"):
             return True
@@ -246,6 +244,18 @@ class DisruptionHold:
 def _is_dry_run(request: Request) -> bool:
     options = (request.object or {}).get("deleteOptions") or {}
     return bool(request.dry_run or options.get("dryRun"))
+
+
+def _is_named_by(request: Request, pod: Object) -> bool:
+    """Return whether the call is for this pod: one with the uid of another is the API server's to refuse."""
+    wanted = _preconditions_of(request)
+    names_it = wanted.get("uid") in {None, "", pod["metadata"].get("uid")}
+    return names_it and wanted.get("resourceVersion") in {None, "", pod["metadata"].get("resourceVersion")}
+
+
+def _preconditions_of(request: Request) -> dict[str, str | None]:
+    options = (request.object or {}).get("deleteOptions") or {}
+    return cast("dict[str, str | None]", options.get("preconditions") or {})
 
 
 def _is_protected(pod: Object) -> bool:

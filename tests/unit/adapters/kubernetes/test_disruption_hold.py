@@ -285,27 +285,36 @@ async def test_nothing_is_held_in_an_excluded_namespace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cordoned", "verdict", "age", "uid", "is_gone"),
+    ("cordoned", "verdict", "age", "by_uid", "is_gone"),
     [
-        (False, Verdict.COMMITTED, 10, None, True),
-        (False, Verdict.COMMITTED, 61, None, False),
-        (True, Verdict.COMMITTED, 10, None, False),
-        (False, None, 10, None, False),
-        (False, Verdict.COMMITTED, 10, "its-own", False),
+        (False, Verdict.COMMITTED, 10, False, True),
+        (False, Verdict.COMMITTED, 61, False, False),
+        (True, Verdict.COMMITTED, 10, False, False),
+        (False, None, 10, False, False),
+        (False, Verdict.COMMITTED, 10, True, False),
     ],
     ids=["its successor", "long after", "its node is drained, too", "not evicted yet", "called by uid"],
 )
 async def test_retry_that_meets_the_successor_is_told_that_its_pod_is_gone(
-    cordoned: bool, verdict: Verdict | None, age: float, uid: str | None, is_gone: bool
+    cordoned: bool, verdict: Verdict | None, age: float, by_uid: bool, is_gone: bool
 ) -> None:
     desk = Desk()
     desk.put_node("NoSchedule", cordoned=cordoned)
     desk.put_hold("signal", pod="predecessor", verdict=verdict)
     desk.time = age
-    answer = await desk.evict(options={"preconditions": {"uid": uid}} if uid else None)
+    answer = await desk.evict(options={"preconditions": {"uid": desk.pod["metadata"]["uid"]}} if by_uid else None)
     assert answer.refusal is not None
     assert answer.refusal.code == (404 if is_gone else 429)
     assert (await desk.mark_of_pod() is None) is is_gone
+
+
+@pytest.mark.parametrize("precondition", [{"uid": "predecessor"}, {"resourceVersion": "0"}])
+async def test_eviction_of_another_pod_of_that_name_is_left_to_the_api_server(precondition: Object) -> None:
+    """Karpenter retries by the uid of the pod that is evicted already: its successor must not be saved and evicted."""
+    desk = Desk()
+    desk.put_hold("signal", pod="predecessor", verdict=Verdict.COMMITTED)
+    assert await desk.evict(options={"preconditions": precondition}) == Answer("not-ours")
+    assert await desk.mark_of_pod() is None
 
 
 async def test_retry_that_meets_a_successor_that_does_not_run_yet_does_not_evict_it() -> None:
