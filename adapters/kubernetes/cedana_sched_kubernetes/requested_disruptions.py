@@ -35,7 +35,11 @@ from cedana_sched_kubernetes.disruption_condition import write_disruption_condit
 from cedana_sched_kubernetes.objects import EVICTION_API, TAINT, DisruptionBudget
 from cedana_sched_kubernetes.saved_pod_eviction import SavedPodEviction
 
+REVIEW_SECONDS: Final = 0.2
+"""Pause in which changes of budgets become one: any user who may write a budget changes it as often as they like."""
 _EVICTED: Final = frozenset({Verdict.COMMITTED, Verdict.EVICT})
+_BudgetKey = tuple[str, str]
+"""Namespace and name."""
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -72,6 +76,8 @@ class RequestedDisruptions:
         """By uid of the pod: reported, and neither deleted nor cancelled."""
         self._waiting: dict[str, Pod] = {}
         """By uid: marked pods whose budget does not allow their eviction now."""
+        self._changed_budgets: set[_BudgetKey] = set()
+        """Whose waiting pods are reviewed after `REVIEW_SECONDS`."""
         self._lag = BudgetLag()
         """Of reported pods."""
         self._evictions = SavedPodEviction()
@@ -166,23 +172,39 @@ class RequestedDisruptions:
             self._lag.add(budget, request.pod.metadata.uid)
 
     def _on_budget_change(self, before: DisruptionBudget | None, now: DisruptionBudget | None) -> None:
-        budget = now or before
-        if budget is None:
+        if (budget := now or before) is None:
             return
-        metadata = budget.metadata
         self._lag.on_budget_change(before, now)
-        for pod in tuple(self._waiting.values()):
-            if pod.metadata.namespace == metadata.namespace:
-                self._review(pod)
+        if not self._changed_budgets:
+            asyncio.get_running_loop().call_later(REVIEW_SECONDS, self._review_waiting)
+        self._changed_budgets.add((budget.metadata.namespace, budget.metadata.name))
 
-    def _review(self, pod: Pod) -> None:
-        """Report the pod's eviction if it is requested now, and its budget allows it."""
+    def _review_waiting(self) -> None:
+        """Review the pods that wait for budgets that have changed."""
+        changed, self._changed_budgets = self._changed_budgets, set()
+        in_flight: dict[_BudgetKey, set[str]] = {key: set() for key in changed}
+        for request in self._requests.values():
+            if (of_budget := in_flight.get(_budget_key(request.pod, request.mark))) is not None:
+                of_budget.update(self._healthy_uids(request))
+        for pod in tuple(self._waiting.values()):
+            mark = read_mark(pod.metadata.annotations, names.DISRUPTION_REQUESTED)
+            if mark is not None and (of_budget := in_flight.get(_budget_key(pod, mark))) is not None:
+                self._review(pod, of_budget)
+
+    def _review(self, pod: Pod, in_flight: set[str] | None = None) -> None:
+        """Report the pod's eviction if it is requested now, and its budget allows it.
+
+        Args:
+            pod: running, and not reported.
+            in_flight: uids of the reported pods that its budget still counts as healthy; the pod is added if it becomes
+                one. None: not counted yet.
+        """
         uid = pod.metadata.uid
         self._waiting.pop(uid, None)
         mark = read_mark(pod.metadata.annotations, names.DISRUPTION_REQUESTED)
         if mark is None or not mark.is_fresh(self._now()):
             return
-        if not self._is_allowed_by_budget(pod, mark):
+        if not self._is_allowed_by_budget(pod, mark, in_flight):
             self._waiting[uid] = pod
             return
         victim = build_victim(pod, self._cluster.policies)
@@ -190,28 +212,33 @@ class RequestedDisruptions:
             return
         reason = mark.cause or EVICTION_API
         signal = Signal(_signal_uid(pod, mark), self._adapter, (victim,), reason, self._now().timestamp())
-        self._requests[uid] = _Request(pod, mark, signal)
+        request = self._requests[uid] = _Request(pod, mark, signal)
+        if in_flight is not None:
+            in_flight.update(self._healthy_uids(request))
         self._readers.publish(Preempted(signal))
 
-    def _is_allowed_by_budget(self, pod: Pod, mark: EvictionMark) -> bool:
+    def _is_allowed_by_budget(self, pod: Pod, mark: EvictionMark, in_flight: set[str] | None) -> bool:
         if (budget := self._budget_of(pod, mark)) is None:
             return True
-        namespace = pod.metadata.namespace
-        in_flight = {
-            uid
-            for uid, one in self._requests.items()
-            if one.mark.budget == mark.budget and one.pod.metadata.namespace == namespace and self._is_ready(one)
-        } | self._lag.unshown_pods(budget)
-        return budget.allows(is_ready=pod.ready, in_flight=len(in_flight))
+        if in_flight is None:
+            key = _budget_key(pod, mark)
+            of_budget = (one for one in self._requests.values() if _budget_key(one.pod, one.mark) == key)
+            in_flight = {uid for one in of_budget for uid in self._healthy_uids(one)}
+        return budget.allows(is_ready=pod.ready, in_flight=len(in_flight | self._lag.unshown_pods(budget)))
 
     def _budget_of(self, pod: Pod, mark: EvictionMark) -> DisruptionBudget | None:
         return self._budgets.get(mark.budget, pod.metadata.namespace) if mark.budget else None
 
-    def _is_ready(self, request: _Request) -> bool:
-        """Return whether the budget still counts the pod as healthy."""
+    def _healthy_uids(self, request: _Request) -> tuple[str, ...]:
+        """Return the uid of a reported pod, if its budget still counts it as healthy; else nothing."""
         metadata = request.pod.metadata
         shown = self._cluster.pods.get(metadata.name, metadata.namespace)
-        return shown is not None and shown.metadata.uid == metadata.uid and shown.ready
+        is_healthy = shown is not None and shown.metadata.uid == metadata.uid and shown.ready
+        return (metadata.uid,) if is_healthy else ()
+
+
+def _budget_key(pod: Pod, mark: EvictionMark) -> _BudgetKey:
+    return pod.metadata.namespace, mark.budget
 
 
 def _signal_uid(pod: Pod, mark: EvictionMark) -> str:
