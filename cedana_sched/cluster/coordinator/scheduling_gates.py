@@ -31,6 +31,7 @@ from cedana_sched.kube.watching import Informer
 from cedana_sched.model.errors import UsageError
 from cedana_sched.model.identity import Identity, may_be_same_namespace
 from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import CONFIRMATION_SECONDS
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Record
 from cedana_sched.model.served_namespaces import EVERYWHERE, ServedNamespaces
 from cedana_sched.retrying import API_CALLS, Backoff
@@ -39,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 LARGEST_AFFINITY_BYTES: Final = 256 << 10
 """As JSON; an affinity that lists each node of a large cluster is smaller."""
-EXPLANATION_SECONDS: Final = 20.0
+EXPLANATION_SECONDS: Final = CONFIRMATION_SECONDS + 5.0
 """From a deletion until the agent waits for no explanation any more: a dead node's pod may be terminating for ever."""
 OPENED_AT_ONCE: Final = 16
 """Maximum pods read whole at a time; they may be large."""

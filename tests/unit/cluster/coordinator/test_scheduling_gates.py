@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import Any, cast
 
 import msgspec
@@ -19,11 +20,13 @@ from cedana_sched.kube.errors import decoded
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.resources import Resource
 from cedana_sched.kube.response_decoding import Unreadable
+from cedana_sched.kube.server_time import SERVER_TIME
 from cedana_sched.kube.watching import Informer
 from cedana_sched.model import codec
 from cedana_sched.model.compatibility import Compatibility
 from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
+from cedana_sched.model.preemption import CONFIRMATION_SECONDS
 from cedana_sched.model.records import Checkpoint, CheckpointStep
 from tests.unit.cluster.coordinator.filled_mirrors import filled
 from tests.unit.cluster.coordinator.test_object_journal import checkpoint
@@ -330,6 +333,15 @@ def _deleted_long_ago(index: int) -> Object:
     return body
 
 
+def _deleted_as_its_coordinator_died(index: int) -> Object:
+    """The next one has just begun to lead, and the pod's preStop hook still waits."""
+    body = _deleted(index)
+    body["metadata"]["deletionTimestamp"] = (
+        SERVER_TIME.now() - timedelta(seconds=CONFIRMATION_SECONDS - 5)
+    ).isoformat()
+    return body
+
+
 def _of_any_index(body: Object) -> Object:
     body["metadata"]["annotations"][names.RESTORE_IDENTITY] = names.any_snapshot_restore_identity("md")
     return body
@@ -339,12 +351,20 @@ def _of_any_index(body: Object) -> Object:
     ("deleted", "opens"),
     [
         (_deleted(1), False),
+        (_deleted_as_its_coordinator_died(1), False),
         (_deleted(2), True),
         (_deleted(1, **{names.NOT_PREEMPTED: "true"}), True),
         (_deleted(1, **{names.CONFIRM_DELETION: names.CONFIRM_IF_EVICTED}), True),
         (_deleted_long_ago(1), True),
     ],
-    ids=["of its identity", "of another", "deleted for good", "explained by its scheduler", "on a dead node"],
+    ids=[
+        "of its identity",
+        "by a dead leader",
+        "of another",
+        "deleted for good",
+        "explained by its scheduler",
+        "on a dead node",
+    ],
 )
 async def test_gate_waits_until_the_deletion_of_the_predecessor_is_explained(deleted: Object, opens: bool) -> None:
     server = _Server(_gated(1), deleted)
