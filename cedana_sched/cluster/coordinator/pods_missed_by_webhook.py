@@ -118,7 +118,9 @@ class PodsMissedByWebhook:
         """Namespaces whose pods are to be checked again; None: all are."""
         self.unlabelled = Informer(_build_pod_watch(api, f"!{names.PROTECTED}", served), events.record_unreadable)
         self.refused = Informer(_build_pod_watch(api, f"{names.PROTECTED}=false", served), events.record_unreadable)
-        self._looking = WorkQueue("protection of a pod that no webhook has seen", self._check_pod)
+        self._looking = WorkQueue(
+            "protection of a pod that no webhook has seen", self._check_pod, group_of=lambda key: key.partition("/")[0]
+        )
         self.unlabelled.subscribe(self._on_unlabelled_pod_changed)
         self.refused.subscribe(self._on_refused_pod_changed)
         for scheduler in queues:

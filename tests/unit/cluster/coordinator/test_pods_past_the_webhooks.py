@@ -588,3 +588,21 @@ async def test_refused_pods_that_are_gone_or_cannot_be_read_stop_nothing() -> No
     async with world.looking():
         world.unprepared._looking.add("bio/md-0-x")
     assert world.told == []
+
+
+async def test_pods_of_one_namespace_delay_those_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, read = World({}), list[str]()
+
+    async def get(_: Resource, name: str, namespace: str, *, into: type[Any]) -> Any:
+        read.append(namespace)
+        raise AbsentError(f"{name} is no {into}")
+
+    monkeypatch.setattr(world, "get", get)
+    async with world.looking():
+        for number in range(50):
+            flood = pod(namespace="flood", owner=None)
+            flood["metadata"] |= {"name": f"p{number}", "uid": f"u{number}"}
+            world.shows(flood)
+        world.shows(pod(owner=None))
+    assert read.index("bio") == 1
+    assert len(read) == 51
