@@ -7,6 +7,8 @@ its state is never taken for the first pod's, even after that pod has ended.
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 
 from cedana_sched.adapter.contract import Preempted, Report, Starting
@@ -21,6 +23,7 @@ from cedana_sched.kube.patch_preconditions import patch_same
 from cedana_sched.kube.resources import PODS
 from cedana_sched.kube.watching import Informer
 from cedana_sched.kube.work_queue import WorkQueue
+from cedana_sched.model.identity import Identity
 from cedana_sched.model.objects import names
 from cedana_sched.model.preemption import Victim
 from cedana_sched.model.records import CheckpointStep
@@ -45,7 +48,13 @@ class Rivals:
         self._events = events
         self._by_identity = Index(find_identity, pods)
         self._checkpoints = Index(lambda one: one.spec.pod_ref.uid or None, checkpoints)
-        self._refusing = WorkQueue("refusal of a pod that is not protected", self._refuse_protection)
+        self._changed: set[Identity] = set()
+        """Identities of pods that run since the last review."""
+        self._refusing = WorkQueue(
+            "refusal of a pod that is not protected",
+            self._refuse_protection,
+            group_of=lambda key: key.partition("/")[0],
+        )
         pods.subscribe(self._on_pod_changed)
 
     async def run(self) -> None:
@@ -102,9 +111,19 @@ class Rivals:
             return
         if (identity := find_identity(now)) is None:
             return
-        for one in self._by_identity.objects_of(identity):
-            if _is_running(one) and self._earlier_live_rival(one) is not None:
-                self._refusing.add(f"{one.metadata.namespace}/{one.metadata.name}")
+        if not self._changed:
+            asyncio.get_running_loop().call_soon(self._review_changed)
+        self._changed.add(identity)
+
+    def _review_changed(self) -> None:
+        """Queue the later pods of changed identities; a tenant decides how many pods run under one."""
+        changed, self._changed = self._changed, set()
+        for identity in changed:
+            running = [one for one in self._by_identity.objects_of(identity) if _is_live(one)]
+            first = min(running, key=_start_order, default=None)
+            for one in running:
+                if one is not first and _is_running(one):
+                    self._refusing.add(f"{one.metadata.namespace}/{one.metadata.name}")
 
     async def _refuse_protection(self, key: str) -> None:
         namespace, _, name = key.partition("/")

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from cedana_sched.adapter.contract import Ended, Preempted, Starting
+from cedana_sched.cluster.coordinator import identity_rivals
 from cedana_sched.cluster.coordinator.identity_rivals import Rivals
 from cedana_sched.kube.builtin_kinds import Metadata, OwnerReference, Pod, PodSpec, PodStatus
 from cedana_sched.kube.client import Api, Object
@@ -185,3 +186,21 @@ async def test_two_that_came_at_one_moment_are_one_first_and_one_second() -> Non
 def test_other_reports_pass() -> None:
     ended = Ended("uid-of-a", "it ended")
     assert World(pod("a")).rivals.add_rivals_to_report(ended) == ended
+
+
+async def test_pods_of_one_identity_are_not_compared_for_each_pair_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant decides how many there are, and a coordinator that begins to lead finds all of them at once."""
+    compared = 0
+    order_of = identity_rivals._start_order
+
+    def count_order(one: Pod) -> tuple[bool, str, str, str]:
+        nonlocal compared
+        compared += 1
+        return order_of(one)
+
+    monkeypatch.setattr(identity_rivals, "_start_order", count_order)
+    world = World(*(pod(f"p{number}", "2026-05-01T12:30:00Z") for number in range(100)))
+    async with world.running():
+        pass
+    assert 100 <= compared <= 10 * 100**2
+    assert world.patches
