@@ -21,6 +21,7 @@ from cedana_sched.cluster.coordinator.sibling_snapshot_choice import SiblingSnap
 from cedana_sched.kube.builtin_kinds import Metadata, Node, Pod, PodSpec
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiError, UnreadableError
+from cedana_sched.kube.namespace_turns import NamespaceTurns
 from cedana_sched.kube.own_kinds.cached_checkpoint import KnownCheckpoint
 from cedana_sched.kube.patch_preconditions import same_version_tests
 from cedana_sched.kube.resources import PODS
@@ -44,6 +45,8 @@ EXPLANATION_SECONDS: Final = CONFIRMATION_SECONDS + 5.0
 """From a deletion until the agent waits for no explanation any more: a dead node's pod may be terminating for ever."""
 OPENED_AT_ONCE: Final = 16
 """Maximum pods read whole at a time; they may be large."""
+OPENED_OF_NAMESPACE: Final = 12
+"""Likewise, of one namespace."""
 
 
 class _GatedSpec(PodSpec, frozen=True):
@@ -84,8 +87,10 @@ class Gates:
         self._taken_on: dict[Identity, Checkpoint] = {}
         """Newest checkpoint of an identity that is still tracked: its object may not be cached yet."""
         self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self._due: set[tuple[str, str]] = set()
+        """Pods that are queued, or not read since: each change of a pod may concern all gated ones of its id."""
         self._loaded = asyncio.Event()
-        self._opened_at_once = asyncio.Semaphore(OPENED_AT_ONCE)
+        self._turns = NamespaceTurns(OPENED_AT_ONCE, OPENED_OF_NAMESPACE)
 
     def on_records_saved(self, records: Collection[Record], forgotten: Collection[Record] = ()) -> None:
         """Track checkpoints that begin and end; the first call has all records."""
@@ -135,18 +140,23 @@ class Gates:
             return
         is_news = before is None or find_identity(before) != find_identity(now)
         if is_news and (is_snapshot_choice_pending(now) or self._is_ready_to_open(now)):
-            self._queue.put_nowait((now.metadata.namespace, now.metadata.name))
+            self._enqueue((now.metadata.namespace, now.metadata.name))
+
+    def _enqueue(self, key: tuple[str, str]) -> None:
+        if key not in self._due:
+            self._due.add(key)
+            self._queue.put_nowait(key)
 
     def _enqueue_gated_pods(self, identity: Identity) -> None:
         for pod in self._pods:
             if is_gated(pod) and find_identity(pod) == identity:
-                self._queue.put_nowait((pod.metadata.namespace, pod.metadata.name))
+                self._enqueue((pod.metadata.namespace, pod.metadata.name))
 
     def _enqueue_gated_pods_of_id(self, namespace: str, identifier: str) -> None:
         for pod in self._pods:
             metadata = pod.metadata
             if is_gated(pod) and (metadata.namespace, metadata.annotations.get(names.ID)) == (namespace, identifier):
-                self._queue.put_nowait((namespace, metadata.name))
+                self._enqueue((namespace, metadata.name))
 
     def _continues_unexplained_deletion(self, pod: Pod, identity: Identity) -> bool:
         """Whether the pod may continue the work of one that is being deleted, and may be saved or not."""
@@ -162,7 +172,7 @@ class Gates:
     def _schedule_opening(self, pod: Pod) -> None:
         """Look at the gate again once no deletion waits for an explanation any more."""
         key = (pod.metadata.namespace, pod.metadata.name)
-        asyncio.get_running_loop().call_later(EXPLANATION_SECONDS, self._queue.put_nowait, key)
+        asyncio.get_running_loop().call_later(EXPLANATION_SECONDS, self._enqueue, key)
 
     def _newest_is(self, record: Checkpoint) -> bool:
         newest = self._taken_on.get(record.identity)
@@ -190,7 +200,8 @@ class Gates:
         backoff = Backoff(API_CALLS)
         while True:
             try:
-                async with self._opened_at_once:
+                async with self._turns.turn(namespace):
+                    self._due.discard((namespace, name))
                     pod = await self._api.get(PODS, name, namespace, into=_GatedPod)
                     if patch := self._patch(pod):
                         await self._api.patch(PODS, name, namespace, [*same_version_tests(pod.metadata), *patch])

@@ -435,3 +435,31 @@ def test_only_a_checkpoint_of_the_deletion_explains_it(spec: Object, status: Obj
     )
     pod = msgspec.convert(_deleted(1), Pod)
     assert known.has_checkpoint_for_deletion(pod, Identity("bio", "md", 1)) is opens
+
+
+async def test_gated_pods_of_one_id_are_not_read_for_each_deletion_that_is_explained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant decides how many pods an id has, and the gates of all tenants are opened by one coordinator."""
+    numbers, read = range(20), list[str]()
+    server = _Server(*(_of_any_index(_gated(100 + number)) for number in numbers), *map(_deleted, numbers))
+    pods, get = server.informer(), server.get
+
+    async def get_and_count(resource: Any, name: str, namespace: str, *, into: type[Any]) -> Any:
+        read.append(name)
+        return await get(resource, name, namespace, into=into)
+
+    monkeypatch.setattr(server, "get", get_and_count)
+    gates = Gates(cast("Api", server), pods, filled(), CheckpointsById(filled()), server.unreadable)
+    gates._checkpoints.synced.set()
+    gates.on_records_saved(())
+    async with _opening(gates):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert server.patches == {}
+        for number in numbers:
+            pods._drop(msgspec.convert(server.pods[f"md-{number}"], Pod))
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert len(server.patches) == len(numbers)
+    assert len(read) <= 3 * len(numbers)
