@@ -14,7 +14,7 @@ from cedana_sched.model.objects import names
 from cedana_sched.model.objects.eviction_mark import refreshed_mark, serialized_mark
 from cedana_sched.model.policy import CheckpointPolicy
 from cedana_sched_kubernetes.objects import EVICTION_API, BudgetSpec, BudgetStatus, DisruptionBudget
-from cedana_sched_kubernetes.requested_evictions import RequestedEvictions
+from cedana_sched_kubernetes.requested_disruptions import RequestedDisruptions
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -48,10 +48,10 @@ class _Cluster:
         return CheckpointPolicy()
 
 
-def _begin(cluster: _Cluster) -> tuple[RequestedEvictions, asyncio.Queue[Report]]:
+def _begin(cluster: _Cluster) -> tuple[RequestedDisruptions, asyncio.Queue[Report]]:
     """All pods are marked, one after the other."""
     access, budgets = cast("ClusterAccess", cluster), cast("Informer[DisruptionBudget]", cluster)
-    requests, reports = RequestedEvictions("kubernetes", access, budgets, now=lambda: NOW), asyncio.Queue[Report]()
+    requests, reports = RequestedDisruptions("kubernetes", access, budgets, now=lambda: NOW), asyncio.Queue[Report]()
     with requests.subscribed_queue(reports):
         for pod in cluster.pods_by_name.values():
             requests._on_pod_change(None, pod)

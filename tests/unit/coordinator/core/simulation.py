@@ -354,7 +354,7 @@ class Simulation:
         self.answers = [answer for answer in self.answers if self.rng.random() < 0.5]
         self.scheduler.releases.clear()
         self.core, instructions = self.core_type.recover(self.journal.values(), self.now, TIMING)
-        self.reports[:0] = self.scheduler.pending()
+        self.reports[:] = self.scheduler.pending()  # what an earlier process has queued is gone with it
         for node in {job.workload.node for job in self.scheduler.jobs.values()} - set(self.nodes):
             self.events.append(NodeLost(node))
         self.carry_out(instructions)
