@@ -37,9 +37,9 @@ for number in itertools.count():
 
 
 def _job(namespace: Namespace, image: str, policy: str, mode: str) -> Object:
-    """A job that stays on the node of its volume."""
+    """A job that stays on the node of its volume, a folder of root's."""
     main = container(image, "python3", "-c", _WRITE.format(mode=mode), resources={"requests": {"cpu": "100m"}})
-    main["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    main |= {"volumeMounts": [{"name": "data", "mountPath": "/data"}], "securityContext": {"runAsUser": 0}}
     indexed = {"parallelism": 1, "completions": 1, "completionMode": "Indexed", "backoffLimit": 6}
     folder = {"path": f"/var/lib/changed-volumes/{namespace.name}", "type": "DirectoryOrCreate"}
     place = {"kubernetes.io/hostname": min(namespace.cluster.nodes)}
