@@ -96,6 +96,14 @@ def _was_running_alongside(checkpoint: Checkpoint, other: Checkpoint) -> bool:
     return other.is_stopped_after_commit and started is not None and saved is not None and started < saved
 
 
+def is_being_stopped(registry: RecordRegistry, workload_uid: str) -> bool:
+    """Return whether the workload has ended, or ends with a checkpoint: one is in flight, or has stopped it."""
+    return any(
+        one.workload_gone or (one.step is not CheckpointStep.FAILED and one.is_stopped_after_commit)
+        for one in registry.checkpoints_of_workload(workload_uid)
+    )
+
+
 def format_rivalry_refusal(identity: Identity, name: str) -> str:
     """Format the refusal of two workloads with one identity."""
     return f"{identity.id}/{identity.index} is already run by {name}; give each of them an id of its own"

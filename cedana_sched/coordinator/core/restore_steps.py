@@ -23,7 +23,7 @@ from cedana_sched.coordinator.core.turn import Turn
 from cedana_sched.model.identity import SnapshotRef
 from cedana_sched.model.orders import FailWorkload, Order, RestoreSnapshot, Stage, StartCold
 from cedana_sched.model.policy import LONGEST_RECORD_SECONDS, OnNodeLoss, OnRestoreFailure, OnVolumeChange
-from cedana_sched.model.preemption import AfterCommit, Verdict
+from cedana_sched.model.preemption import AfterCommit, Verdict, WorkloadRef
 from cedana_sched.model.records import Checkpoint, Restore, RestoreStep
 
 MOST_REMEMBERED = 20_000
@@ -91,6 +91,8 @@ class TransientState:
     """The workload that was saved last, as reported."""
     rival: str | None = None
     """Why the restore is refused once its workload's own checkpoint is terminal."""
+    saved_rival: WorkloadRef | None = None
+    """Runs under the identity, as reported, and is being saved to be stopped: it ends, unless that fails."""
     tries: int = 0
     """Stale answers of a lookup, or failures of a staging."""
     staged_bytes: int = 0

@@ -39,7 +39,7 @@ from cedana_sched.model.orders import (
     StartedCold,
     WorkloadFailed,
 )
-from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, CheckpointStep, Restore, RestoreStep
+from cedana_sched.model.records import TERMINAL_RESTORE_STEPS, Restore, RestoreStep
 
 
 def restore_uid_of(workload_uid: str, incarnation: int) -> str:
@@ -125,12 +125,15 @@ class Restores:
 
     def on_workload_ended(self, workload_uid: str, ended: Ended | None = None) -> None:
         """End the workload's restore, which frees its claim."""
+        self._drop_saved_rival(workload_uid)
         restore = self._registry.latest_restore_of_workload(workload_uid)
         if restore is not None:
             self._steps.end(restore, Cause.ENDED, ended)
 
     def lose_node(self, lost: NodeLost) -> None:
         """End every restore on a lost node."""
+        for checkpoint in self._registry.checkpoints_on_node(lost.node):
+            self._drop_saved_rival(checkpoint.workload.uid)
         for restore in self._registry.restores_on_node(lost.node):
             if restore.step is not RestoreStep.ENDED and lost.ends(restore):
                 self._steps.end(restore, Cause.NODE_LOST)
@@ -177,6 +180,14 @@ class Restores:
         self._steps.set_next_timer(restore)
 
     # -- starts
+
+    def _drop_saved_rival(self, workload_uid: str) -> None:
+        """Wait no longer for the end of a workload that has ended, or is lost: no failure of its save matters now."""
+        for checkpoint in self._registry.checkpoints_of_workload(workload_uid):
+            for restore in self._registry.restores_of_identity(checkpoint.identity, checkpoint.workload):
+                notes = self._steps.transient[restore.uid]
+                if notes.saved_rival is not None and notes.saved_rival.uid == workload_uid:
+                    notes.saved_rival = None
 
     def _refresh_waiting_restore(self, restore: Restore, report: Starting) -> Restore:
         """Refresh `predecessor`, and `newest_snapshot`: a user may have deleted snapshots on purpose meanwhile."""
@@ -233,7 +244,7 @@ class Restores:
             notes.rival = report.refused
             self.lookups.look_up_if_unblocked(restore)
             return
-        rival = report.rival
+        notes.saved_rival, rival = None, report.rival
         if rival is None:
             return
         if (
@@ -242,10 +253,8 @@ class Restores:
             and holds_identity(theirs)
         ):
             return
-        made = self._registry.checkpoints_of_workload(rival.uid)  # a periodic one does not stop it
-        if not any(one.step is not CheckpointStep.FAILED and one.is_stopped_after_commit for one in made):
-            notes.rival = restore_obstacles.format_rivalry_refusal(restore.identity, rival.name)
-            self.lookups.look_up_if_unblocked(restore)
+        notes.saved_rival = rival
+        self.lookups.look_up_if_unblocked(restore)
 
     # -- answers
 

@@ -51,6 +51,7 @@ class SnapshotLookups:
         notes = self._steps.transient[restore.uid]
         if notes.awaits_report:
             return
+        self._refuse_if_rival_runs_on(restore)
         problem = restore_obstacles.request_refusal(restore) or notes.rival
         must_wait = restore.predecessor or restore_obstacles.checkpoints_of_restarted_workload(self._registry, restore)
         if problem and not must_wait:
@@ -74,6 +75,15 @@ class SnapshotLookups:
                 notes.awaits_checkpoint = notes.awaits_end = False
                 restore = self._steps.extend_for_wait(restore)
             self._find(restore)
+
+    def _refuse_if_rival_runs_on(self, restore: Restore) -> None:
+        notes = self._steps.transient[restore.uid]
+        rival = notes.saved_rival
+        if rival is not None and not restore_obstacles.is_being_stopped(self._registry, rival.uid):
+            notes.rival, notes.saved_rival = (
+                restore_obstacles.format_rivalry_refusal(restore.identity, rival.name),
+                None,
+            )
 
     def recheck_waiting(self, changed: Checkpoint | Restore) -> None:
         """Re-evaluate restores that may have waited for this checkpoint or restore."""

@@ -6,6 +6,7 @@ import pytest
 
 from cedana_sched.adapter.contract import Preempted, Starting
 from cedana_sched.coordinator.core import PublishEvent
+from cedana_sched.coordinator.core.events import NodeLost
 from cedana_sched.model.orders import Committed, RestoreSucceeded, SnapshotFound, Staged, Thawed
 from cedana_sched.model.preemption import Signal, Verdict, Victim
 from cedana_sched.model.records import Checkpoint, CheckpointStep, Restore, RestoreStep, Transfer
@@ -136,6 +137,44 @@ def test_who_starts_beside_one_that_was_not_evicted_after_all_is_refused() -> No
     told.cancel().tell(Thawed("s1.w1.1")).orders()
     told.report(Starting(workload("w2", "n2"), MD, POLICY, rival=workload("w1")))
     assert told.orders() == ["StartCold restore.w2"]
+
+
+def waiting_for_save_of_rival() -> Told:
+    """The first has an older snapshot, and is being saved as the second starts."""
+    told = Told().preempt(victim("w1"), uid="s1").frozen("s1.w1.1")
+    told.report(Starting(workload("w2", "n2"), MD, POLICY, rival=workload("w1"), newest_snapshot=ref(1)))
+    assert restore(told, "w2").step is RestoreStep.WAITING
+    told.orders()
+    return told
+
+
+def test_who_waits_for_the_save_of_one_that_runs_on_after_its_failure_is_refused() -> None:
+    """Before: the second was restored from the snapshot before, while the first ran on."""
+    told = waiting_for_save_of_rival().failed("s1.w1.1").aborted("s1.w1.1")
+    assert "FindSnapshot restore.w2" not in (orders := told.orders())
+    assert "StartCold restore.w2" in orders
+    assert restore(told, "w2").failure == "md/0 is already run by name-of-w1; give each of them an id of its own"
+
+
+def test_who_waits_for_the_save_of_one_that_is_not_evicted_after_all_is_refused() -> None:
+    told = waiting_for_save_of_rival().cancel("s1").aborted("s1.w1.1")
+    assert "StartCold restore.w2" in told.orders()
+
+
+def test_who_waits_for_a_save_that_is_tried_again_waits_on() -> None:
+    told = waiting_for_save_of_rival().failed("s1.w1.1", retryable=True).aborted("s1.w1.1")
+    assert {"FindSnapshot restore.w2", "StartCold restore.w2"}.isdisjoint(told.orders())
+    assert restore(told, "w2").step is RestoreStep.WAITING
+
+
+@pytest.mark.parametrize("end", ["it ended", "its node is lost"])
+def test_who_waits_for_the_save_of_one_that_ends_is_restored_from_the_snapshot_before(end: str) -> None:
+    told = waiting_for_save_of_rival()
+    if end == "it ended":
+        told.ended("w1").aborted("s1.w1.1")
+    else:
+        told.tell(NodeLost("n1"))
+    assert "FindSnapshot restore.w2" in told.orders()
 
 
 def test_victim_that_its_adapter_refuses_is_let_go_in_words() -> None:
