@@ -59,10 +59,15 @@ class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps({'started': started, 'hostname': socket.gethostname(), 'number': number}).encode())
+        bound = [one.getsockname()[0] for one in (server.socket, datagrams)]
+        told = {'started': started, 'hostname': socket.gethostname(), 'number': number, 'bound': bound}
+        self.wfile.write(json.dumps(told).encode())
     def log_message(self, *_):
         pass
-server = http.server.ThreadingHTTPServer(('', 8080), Page)
+own = socket.gethostbyname(socket.gethostname())
+server = http.server.ThreadingHTTPServer((own, 8080), Page)
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.connect(('192.0.2.1', 53))
 server.handle_error = lambda *_: None  # a probe of the node that it left
 threading.Thread(target=server.serve_forever, daemon=True).start()
 if written := os.environ.get('WRITES'):
@@ -202,6 +207,8 @@ async def test_all_of_a_pod_continues(
         await completed(namespace, "hard")
         await asyncio.wait_for(asyncio.gather(main.read(), side.read(), prepare.read()), patient(60))
 
+    assert before["bound"] == [first["status"]["podIP"]] * 2
+    assert after["bound"] == [second["status"]["podIP"]] * 2
     assert before["started"] == after["started"]
     assert after["hostname"] == before["hostname"]
     assert after["number"] > before["number"]

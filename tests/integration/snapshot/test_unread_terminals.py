@@ -24,7 +24,7 @@ Ready = Callable[[Toolchain, Path], object]
 @pytest.fixture(params=["pod", "job"])
 def ready(request: pytest.FixtureRequest) -> Ready:
     if request.param == "pod":
-        return ready_for_a_pod
+        return lambda toolchain, images: ready_for_a_pod(toolchain, images, ())
     return lambda toolchain, images: ready_for_a_job(toolchain, RestoreRequest(images, images))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from cedana_sched.cluster.node.restoring.console_rebinding import rebind_console
-from cedana_sched.cluster.node.restoring.datagram_addresses import forget_own_addresses
-from cedana_sched.cluster.node.restoring.internet_addresses import read_address
+from cedana_sched.cluster.node.restoring.internet_addresses import Address, read_address
+from cedana_sched.cluster.node.restoring.own_addresses import move_own_addresses
 from cedana_sched.model.errors import RestoreError
 from cedana_sched.runtime_handler.outside_files import OutsideFiles, read_outside_files
 from cedana_sched.runtime_handler.posix_lock_restore import PosixLock
@@ -36,11 +37,12 @@ class RestoreAdditions(NamedTuple):
     """Locks that the restored processes must take themselves."""
 
 
-def prepare_images(toolchain: Toolchain, images: Path) -> RestoreAdditions:
+def prepare_images(toolchain: Toolchain, images: Path, addresses: Collection[Address]) -> RestoreAdditions:
     """Correct in the images what CRIU would restore wrongly; return the rest for the handler.
 
-    A new pod has a new address, so connections to other machines are restored as closed (TCP), or from that address
-    (UDP). If all TCP connections of a container are loopback connections, they are kept.
+    A new pod has a new address, one of `addresses`: sockets that were bound to the former one are bound to it, and TCP
+    connections to other machines are restored as closed. If all TCP connections of a container are loopback
+    connections, they are kept.
 
     Raises:
         RestoreError: it cannot be verified before the processes run that they get the same files.
@@ -55,7 +57,7 @@ def prepare_images(toolchain: Toolchain, images: Path) -> RestoreAdditions:
     reopen_by_name(decoded, images)
     separate_terminal_files(decoded, images)
     rebind_console(decoded, images)
-    forget_own_addresses(decoded, images)
+    move_own_addresses(decoded, images, addresses)
     drop_outside_stops(toolchain, images)
     connections = [entry["isk"] for entry in decoded.read_entries("files.img") if _is_open_tcp(entry.get("isk"))]
     within = all(_is_loopback(connection) for connection in connections)

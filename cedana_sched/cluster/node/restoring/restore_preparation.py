@@ -20,7 +20,9 @@ from cedana_sched.cluster.node.containers.bundles import Bundles, Specification
 from cedana_sched.cluster.node.containers.containerd_host_paths import HostPaths
 from cedana_sched.cluster.node.containers.ephemeral_volumes import SHARED_MEMORY, shared_memory_of
 from cedana_sched.cluster.node.restoring.criu_images import prepare_images
+from cedana_sched.cluster.node.restoring.internet_addresses import Address
 from cedana_sched.cluster.node.restoring.node_pod_lookup import NodePodLookup
+from cedana_sched.cluster.node.restoring.own_addresses import read_network_addresses
 from cedana_sched.cluster.node.restoring.privilege_checks import (
     is_sidecar,
     recorded_privileges,
@@ -105,9 +107,10 @@ class RestorePreparation:
         if not self._pods.service_account_may_change(workload):
             refuse_other_service_account(restore_facts, pod)
         await self.fill_volumes(workload, images, restore_facts)
+        addresses = await asyncio.to_thread(self._addresses_of, workload.uid)
         containers = {}
         for name in names:
-            ready = await asyncio.to_thread(prepare_images, self._toolchain, images / name)
+            ready = await asyncio.to_thread(prepare_images, self._toolchain, images / name, addresses)
             layer = images / name / LAYER
             containers[name] = ContainerPlan(
                 images=str(images / name),
@@ -130,6 +133,13 @@ class RestorePreparation:
             sandbox=await asyncio.to_thread(self._kept.sandbox_id_of, workload.uid),
             on_change=on_change_of(self._pods.volume_change_policy(workload), origin),
         )
+
+    def _addresses_of(self, pod_uid: str) -> tuple[Address, ...]:
+        """Return the addresses of the pod's network; none if its sandbox has just ended, and the restore with it."""
+        pid = self._bundles.sandbox_pid(pod_uid)
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return read_network_addresses(pid) if pid is not None else ()
+        return ()
 
     async def fill_volumes(self, workload: WorkloadRef, images: Path, restore_facts: dict[str, Any]) -> None:
         """Give the pod's volumes the content that they had when it was frozen.

@@ -11,6 +11,7 @@ import struct
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def test_any_fields_are_made_fit_or_refused(toolchain: Toolchain, data: st.DataO
                 entries = [_fill(data.draw, handlers[kind].payload()) for _ in range(data.draw(st.integers(0, 2)))]
                 _write(Path(folder) / name, kind, entries)
         with suppress(CedanaSchedError):
-            prepare_images(toolchain, Path(folder))
+            prepare_images(toolchain, Path(folder), ())
 
 
 _SHOWN = {
@@ -134,42 +135,68 @@ def test_any_fields_are_shown_or_refused(toolchain: Toolchain, data: st.DataObje
 def test_connections_without_addresses_are_no_loopback_connections(toolchain: Toolchain, tmp_path: Path) -> None:
     _write(tmp_path / "files.img", "FILES", [_internet_socket(toolchain, socket.IPPROTO_TCP)])
 
-    assert prepare_images(toolchain, tmp_path).criu == ("tcp-close",)
+    assert prepare_images(toolchain, tmp_path, ()).criu == ("tcp-close",)
     [entry] = Images(toolchain, folder_reader(tmp_path)).read_entries("files.img")
     assert entry["isk"]["src_addr"] == []
 
 
-_CONNECTED, _UNCONNECTED = 1, 7
+_CONNECTED, _UNCONNECTED, _LISTENING = 1, 7, 10
 
 
 @pytest.mark.parametrize(
-    ("proto", "state", "own", "kept"),
+    ("proto", "state", "own", "of_pod", "bound"),
     [
-        (socket.IPPROTO_UDP, _CONNECTED, "10.0.1.2", "0.0.0.0"),  # noqa: S104  # what an image has
-        (socket.IPPROTO_UDP, _CONNECTED, "2001:db8::2", "::"),
-        (socket.IPPROTO_UDP, _CONNECTED, "::ffff:10.0.1.2", "::"),
-        (socket.IPPROTO_UDP, _CONNECTED, "127.0.0.1", "127.0.0.1"),
-        (socket.IPPROTO_UDP, _CONNECTED, "::1", "::1"),
-        (socket.IPPROTO_UDP, _UNCONNECTED, "10.0.1.2", "10.0.1.2"),
-        (socket.IPPROTO_TCP, _CONNECTED, "10.0.1.2", "10.0.1.2"),
+        (socket.IPPROTO_TCP, _LISTENING, "10.0.1.2", ["10.0.1.9"], "10.0.1.9"),
+        (socket.IPPROTO_TCP, _LISTENING, "::ffff:10.0.1.2", ["10.0.1.9", "2001:db8::9"], "::ffff:10.0.1.9"),
+        (socket.IPPROTO_TCP, _LISTENING, "2001:db8::2", ["10.0.1.9", "2001:db8::9"], "2001:db8::9"),
+        (socket.IPPROTO_TCP, _UNCONNECTED, "10.0.1.2", ["10.0.1.9"], "10.0.1.9"),
+        (socket.IPPROTO_UDP, _UNCONNECTED, "10.0.1.2", ["10.0.1.9"], "10.0.1.9"),
+        (socket.IPPROTO_UDP, _CONNECTED, "10.0.1.2", ["10.0.1.9"], "10.0.1.9"),
+        (socket.IPPROTO_TCP, _CONNECTED, "10.0.1.2", ["10.0.1.9"], "10.0.1.2"),
+        (socket.IPPROTO_TCP, _LISTENING, "127.0.0.1", ["10.0.1.9"], "127.0.0.1"),
+        (socket.IPPROTO_TCP, _LISTENING, "0.0.0.0", ["10.0.1.9"], "0.0.0.0"),  # noqa: S104  # what an image has
+        (socket.IPPROTO_UDP, _UNCONNECTED, "239.1.1.1", ["10.0.1.9"], "239.1.1.1"),
+        (socket.IPPROTO_UDP, _CONNECTED, "::1", ["2001:db8::9"], "::1"),
+        # of several networks, or of another version
+        (socket.IPPROTO_TCP, _LISTENING, "10.0.1.2", ["10.0.1.9", "10.9.9.9"], "10.0.1.2"),
+        (socket.IPPROTO_TCP, _LISTENING, "10.0.1.2", ["2001:db8::9"], "10.0.1.2"),
+        (socket.IPPROTO_UDP, _CONNECTED, "10.0.1.2", [], "0.0.0.0"),  # noqa: S104  # what an image has
+        (socket.IPPROTO_UDP, _CONNECTED, "::ffff:10.0.1.2", [], "::"),
+        (socket.IPPROTO_UDP, _CONNECTED, "2001:db8::2", [], "::"),
     ],
 )
-def test_connected_datagram_sockets_lose_the_address_of_the_saved_pod(
-    toolchain: Toolchain, tmp_path: Path, proto: int, state: int, own: str, kept: str
+def test_sockets_are_bound_to_the_address_of_the_new_pod(
+    toolchain: Toolchain, tmp_path: Path, proto: int, state: int, own: str, of_pod: list[str], bound: str
 ) -> None:
+    family = socket.AF_INET6 if ":" in own else socket.AF_INET
+    _write(tmp_path / "files.img", "FILES", [_bound_socket(toolchain, proto, state, own)])
+
+    prepare_images(toolchain, tmp_path, list(map(ip_address, of_pod)))
+
+    [entry] = Images(toolchain, folder_reader(tmp_path)).read_entries("files.img")
+    assert entry["isk"]["src_addr"] == _words(family, bound)
+    assert entry["isk"]["dst_addr"] == _words(family, own)
+    assert (entry["isk"]["src_port"], entry["isk"]["dst_port"]) == (5000, 53)
+
+
+def test_sockets_of_a_pod_that_had_several_addresses_keep_them(toolchain: Toolchain, tmp_path: Path) -> None:
+    sockets = [_bound_socket(toolchain, socket.IPPROTO_TCP, _LISTENING, own) for own in ("10.0.1.2", "10.9.0.2")]
+    _write(tmp_path / "files.img", "FILES", sockets)
+
+    prepare_images(toolchain, tmp_path, [ip_address("10.0.1.9")])
+
+    entries = Images(toolchain, folder_reader(tmp_path)).read_entries("files.img")
+    kept = [_words(socket.AF_INET, own) for own in ("10.0.1.2", "10.9.0.2")]
+    assert [entry["isk"]["src_addr"] for entry in entries] == kept
+
+
+def _bound_socket(toolchain: Toolchain, proto: int, state: int, own: str) -> Any:
     family = socket.AF_INET6 if ":" in own else socket.AF_INET
     files = _internet_socket(toolchain, proto)
     files.isk.family, files.isk.state, files.isk.src_port, files.isk.dst_port = family, state, 5000, 53
     files.isk.src_addr.extend(_words(family, own))
     files.isk.dst_addr.extend(_words(family, own))
-    _write(tmp_path / "files.img", "FILES", [files])
-
-    prepare_images(toolchain, tmp_path)
-
-    [entry] = Images(toolchain, folder_reader(tmp_path)).read_entries("files.img")
-    assert entry["isk"]["src_addr"] == _words(family, kept)
-    assert entry["isk"]["dst_addr"] == _words(family, own)
-    assert (entry["isk"]["src_port"], entry["isk"]["dst_port"]) == (5000, 53)
+    return files
 
 
 def _words(family: int, address: str) -> list[int]:
@@ -210,7 +237,7 @@ def test_any_bytes_are_refused_in_words(toolchain: Toolchain, name: str, content
         magic = _magic(toolchain, _KINDS[name])
         (Path(folder) / name).write_bytes(struct.pack("<II", _COMMON_MAGIC, magic) + content)
         with suppress(CedanaSchedError):
-            prepare_images(toolchain, Path(folder))
+            prepare_images(toolchain, Path(folder), ())
 
 
 def _handlers(toolchain: Toolchain) -> Any:
