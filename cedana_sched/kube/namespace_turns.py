@@ -52,8 +52,9 @@ class NamespaceTurns:
             granted = self._waiting[namespace].popleft()
             self._waiting.move_to_end(namespace)
             self._drop_if_empty(namespace)
-            self._running[namespace] += 1
-            granted.set_result(None)
+            if not granted.cancelled():  # its block is about to be dropped
+                self._running[namespace] += 1
+                granted.set_result(None)
 
     def _end(self, namespace: str) -> None:
         self._running[namespace] -= 1
@@ -62,8 +63,9 @@ class NamespaceTurns:
         self._grant()
 
     def _drop(self, namespace: str, cancelled: asyncio.Future[None]) -> None:
-        self._waiting[namespace].remove(cancelled)
-        self._drop_if_empty(namespace)
+        if cancelled in self._waiting.get(namespace, ()):
+            self._waiting[namespace].remove(cancelled)
+            self._drop_if_empty(namespace)
 
     def _drop_if_empty(self, namespace: str) -> None:
         if not self._waiting[namespace]:

@@ -36,7 +36,8 @@ class _Work:
     async def cancel(self, *names: str) -> None:
         for name in names:
             self._tasks[name].cancel()
-        await asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
+        ends = await asyncio.gather(*(self._tasks[name] for name in names), return_exceptions=True)
+        assert [type(one) for one in ends] == [asyncio.CancelledError] * len(names)
         await self.rest()
 
     async def rest(self) -> None:

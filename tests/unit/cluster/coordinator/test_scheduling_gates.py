@@ -351,7 +351,6 @@ def _of_any_index(body: Object) -> Object:
     ("deleted", "opens"),
     [
         (_deleted(1), False),
-        (_deleted_as_its_coordinator_died(1), False),
         (_deleted(2), True),
         (_deleted(1, **{names.NOT_PREEMPTED: "true"}), True),
         (_deleted(1, **{names.CONFIRM_DELETION: names.CONFIRM_IF_EVICTED}), True),
@@ -359,7 +358,6 @@ def _of_any_index(body: Object) -> Object:
     ],
     ids=[
         "of its identity",
-        "by a dead leader",
         "of another",
         "deleted for good",
         "explained by its scheduler",
@@ -373,6 +371,15 @@ async def test_gate_waits_until_the_deletion_of_the_predecessor_is_explained(del
     async with _opening(gates):
         pass
     assert set(server.patches) == ({"md-1-new"} if opens else set())
+
+
+async def test_gate_waits_for_a_deletion_that_began_as_the_coordinator_before_died() -> None:
+    server = _Server(_gated(1), _deleted_as_its_coordinator_died(1))
+    gates = _gates(server)
+    gates.on_records_saved(())
+    async with _opening(gates):
+        pass
+    assert server.patches == {}
 
 
 async def test_gate_of_an_indistinguishable_pod_waits_for_any_deletion_and_continues_what_is_saved() -> None:
