@@ -174,14 +174,14 @@ async def test_coordinator_that_dies_at_any_instant_is_carried_on_by_the_next(
                     API_VERSION,
                     "PreemptionHold",
                     hold["metadata"]["name"],
-                    lambda body: body["status"]["step"] == "Released",
+                    lambda body: body.get("status", {}).get("step") == "Released",
                 )
                 for checkpoint in await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name):
                     await namespace.wait(  # the objects of one turn are written side by side
                         API_VERSION,
                         "Checkpoint",
                         checkpoint["metadata"]["name"],
-                        lambda body: body["status"]["phase"] == "Ready",
+                        lambda body: body.get("status", {}).get("phase") == "Ready",
                     )
     checkpoints = await namespace.api.objects(API_VERSION, "Checkpoint", namespace.name)
     assert len(checkpoints) == 10
