@@ -17,8 +17,8 @@ import typer
 
 from cedana_sched.cli.command_context import CommandContext
 from cedana_sched.cli.exit_codes import ExitCode, exit_code_of
+from cedana_sched.cli.option_group import is_option_group
 from cedana_sched.cli.output import Format, Output
-from cedana_sched.cli.store_options import OPTIONS_OF
 from cedana_sched.model.errors import CedanaSchedError
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, None] | None])
@@ -49,23 +49,34 @@ class GlobalOptions:
     output: Format | None
 
 
-def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-    """Register `body(session, …)`, a function or a coroutine function, as a command of `app`."""
+def command(
+    app: typer.Typer, name: str | None = None, *, is_of_engine: bool = True, **settings: Any
+) -> Callable[[F], F]:
+    """Register `body(session, …)`, a function or a coroutine function, as a command of `app`.
+
+    Args:
+        app: gets the command.
+        name: of the command; by default that of the function.
+        is_of_engine: whether the command has the option `--state-dir`.
+        settings: of typer.
+    """
 
     def register(body: F) -> F:
-        place = inspect.signature(body, eval_str=True).parameters.get("place")
+        parameters = inspect.signature(body, eval_str=True).parameters.values()
+        groups = {one.name: one.annotation for one in parameters if is_option_group(one.annotation)}
 
         @functools.wraps(body)
-        def run(context: typer.Context, *, output: Format | None, state_directory: Path | None, **given: Any) -> None:
+        def run(
+            context: typer.Context, *, output: Format | None, state_directory: Path | None = None, **given: Any
+        ) -> None:
             session = _build_session(context, output, state_directory)
-            if place is not None:
-                given["place"] = place.annotation.pop_from_arguments(given)
+            given |= {name: group.pop_from_arguments(given) for name, group in groups.items()}
             with reported_errors(session.output):
                 result = body(session, **given)
                 if result is not None:
                     asyncio.run(result)
 
-        _set_signature(run, body)
+        _set_signature(run, body, is_of_engine=is_of_engine)
         app.command(name, **settings)(run)
         return body
 
@@ -93,22 +104,21 @@ def _build_session(context: typer.Context, output: Format | None, state_director
     return CommandContext(Output(chosen), state_directory or before.state_directory)
 
 
-def _set_signature(run: Callable[..., None], body: Callable[..., Any]) -> None:
+def _set_signature(run: Callable[..., None], body: Callable[..., Any], *, is_of_engine: bool) -> None:
     """Set the signature of `run` for typer: that of `body` without the session, plus the common options.
 
-    A parameter of a class in `OPTIONS_OF` (`place`) is expanded to all store options.
+    A parameter that is a group of options is expanded to them.
     """
     own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
     parameters = [_option_parameter("context", typer.Context, inspect.Parameter.empty)]
     parameters += [
-        _option_parameter(one.name, one.annotation, one.default) for one in own if one.annotation not in OPTIONS_OF
+        _option_parameter(one.name, one.annotation, one.default) for one in own if not is_option_group(one.annotation)
     ]
-    for options in (OPTIONS_OF[one.annotation] for one in own if one.annotation in OPTIONS_OF):
-        parameters += [_option_parameter(name, annotation, default) for name, (annotation, default) in options.items()]
-    parameters += [
-        _option_parameter("output", OutputFormat, None),
-        _option_parameter("state_directory", StateDirectory, None),
-    ]
+    for group in (one.annotation for one in own if is_option_group(one.annotation)):
+        parameters += [_option_parameter(name, *option) for name, option in group.options.items()]
+    parameters.append(_option_parameter("output", OutputFormat, None))
+    if is_of_engine:
+        parameters.append(_option_parameter("state_directory", StateDirectory, None))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect.signature honours the attribute
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 

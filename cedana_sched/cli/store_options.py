@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import typer
 
+from cedana_sched.cli.option_group import Options
 from cedana_sched.model.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _key_file_option(default: str) -> Any:
     ]
 
 
-OPTIONS: dict[str, tuple[Any, Any]] = {
+OPTIONS: Options = {
     "store": (_store_option("the running engine's, else STATE-DIR/store"), None),
     "s3_endpoint": (
         Annotated[
@@ -99,9 +100,10 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         False,
     ),
 }
-"""Annotation and default of the store options of a command with a `StoreOptions`, by parameter name."""
+"""The store options of a command with a `StoreOptions`."""
 
-OPTIONS_OF_A_NEW_ENGINE: dict[str, tuple[Any, Any]] = OPTIONS | {
+OPTIONS_OF_A_NEW_ENGINE: Options = {
+    **OPTIONS,
     "store": (_store_option("STATE-DIR/store"), None),
     "key_file": (_key_file_option("nothing is sealed, and a sealed store is refused"), None),
 }
@@ -112,6 +114,7 @@ OPTIONS_OF_A_NEW_ENGINE: dict[str, tuple[Any, Any]] = OPTIONS | {
 class StoreOptions:
     """The values of a command's store options."""
 
+    options: ClassVar[Options] = OPTIONS
     uri: str | None
     endpoint: str | None = None
     region: str | None = None
@@ -145,11 +148,7 @@ class StoreOptions:
 class NewEngineStoreOptions(StoreOptions):
     """The store options of a command that starts an engine."""
 
-
-OPTIONS_OF: dict[Any, dict[str, tuple[Any, Any]]] = {
-    StoreOptions: OPTIONS,
-    NewEngineStoreOptions: OPTIONS_OF_A_NEW_ENGINE,
-}
+    options: ClassVar[Options] = OPTIONS_OF_A_NEW_ENGINE
 
 
 def store_configuration_for_engine(place: NewEngineStoreOptions, session: CommandContext) -> StorageConfig:
