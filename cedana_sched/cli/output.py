@@ -1,4 +1,4 @@
-"""Output of commands: data to stdout as a table or JSON, everything else to stderr.
+"""Output of commands: data to stdout as a table, JSON or YAML, everything else to stderr.
 
 If stdout is not a terminal, tables are plain and never truncated, for scripts and `less`. Colour requires a terminal
 and an unset `NO_COLOR`.
@@ -25,7 +25,10 @@ class Format(StrEnum):
     """The output format of data."""
 
     TABLE = "table"
+    WIDE = "wide"
+    """A table with all columns, however narrow the terminal is."""
     JSON = "json"
+    YAML = "yaml"
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,25 @@ class Output:
         return self.format is Format.JSON
 
     @property
+    def is_data(self) -> bool:
+        """Whether programs read the output, rather than persons."""
+        return self.format in {Format.JSON, Format.YAML}
+
+    @property
     def is_live_terminal(self) -> bool:
         """Whether stdout is a terminal that can show a live table."""
-        return sys.stdout.isatty() and not self.is_json
+        return sys.stdout.isatty() and not self.is_data
 
     @property
     def shows_progress(self) -> bool:
         """Whether stderr can show progress bars."""
-        return sys.stderr.isatty() and not self.is_json
+        return sys.stderr.isatty() and not self.is_data
 
     def print_result(self, value: Any, render: Callable[[], Table | str]) -> None:
-        """Print a result: `value` as JSON, or the table or text of `render`."""
+        """Print a result: `value` as JSON or YAML, or the table or text of `render`."""
+        if self.format is Format.YAML:
+            print(_as_yaml(value), end="")
+            return
         if self.is_json:
             print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
             return
@@ -87,17 +98,20 @@ class Output:
             self._print_table(rendered)
 
     def print_record(self, value: Any, line: str) -> None:
-        """Print one item of a stream: compact JSON on a line of its own, or `line`."""
+        """Print one item of a stream: compact JSON on a line of its own, a YAML document, or `line`."""
+        if self.format is Format.YAML:
+            print(f"---\n{_as_yaml(value)}", end="", flush=True)
+            return
         print(msgspec.json.encode(value).decode() if self.is_json else line, flush=True)
 
     def print_note(self, text: str) -> None:
-        """Print a note for the user on stderr, unless the output is JSON."""
-        if not self.is_json:
+        """Print a note for the user on stderr, unless the output is data."""
+        if not self.is_data:
             print(text, file=sys.stderr, flush=True)
 
     def print_error(self, error: CedanaSchedError) -> None:
-        """Print an error: message, evidence, remedy; as JSON in the form of the engine's API."""
-        if self.is_json:
+        """Print an error: message, evidence, remedy; as data in the form of the engine's API."""
+        if self.is_data:
             named = error.field if isinstance(error, UsageError) else None
             body = {
                 "message": error.message,
@@ -106,7 +120,8 @@ class Output:
                 "kind": type(error).__name__,
                 "evidence": error.evidence,
             }
-            print(msgspec.json.encode(body).decode(), file=sys.stderr)
+            is_yaml = self.format is Format.YAML
+            print(_as_yaml(body).rstrip() if is_yaml else msgspec.json.encode(body).decode(), file=sys.stderr)
             return
         print(f"error: {error.message}", file=sys.stderr)
         for line in error.evidence:
@@ -125,9 +140,16 @@ class Output:
             self.print_note(table.empty)
         elif sys.stdout.isatty():
             console = self.create_console()
-            console.print(rich_table(fit_to_width(table, console.width)))
+            fitted = table if self.format is Format.WIDE else fit_to_width(table, console.width)
+            console.print(rich_table(fitted), soft_wrap=self.format is Format.WIDE)
         else:
             print(plain_table(table))
+
+
+def _as_yaml(value: Any) -> str:
+    import yaml
+
+    return yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True)
 
 
 def fit_to_width(table: Table, width: int) -> Table:

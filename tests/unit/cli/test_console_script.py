@@ -53,7 +53,11 @@ def test_a_command_line_that_cannot_be_read_is_a_usage_error(arguments: tuple[st
 @pytest.mark.parametrize(
     ("arguments", "message", "remedy"),
     [
-        (("ps", "-o", "xml"), "--output: 'xml' cannot be used", "'xml' is not one of 'table', 'json'; see "),
+        (
+            ("ps", "-o", "xml"),
+            "--output: 'xml' cannot be used",
+            "'xml' is not one of 'table', 'wide', 'json', 'yaml'; see ",
+        ),
         (
             ("submit", "--group", "bio", "--replicas", "two", "--", "true"),
             "--replicas: 'two' cannot be used",
