@@ -47,6 +47,7 @@ _BY_ERROR: tuple[tuple[type[errors.CedanaSchedError], ExitCode], ...] = (
 _BY_NAME: dict[str, ExitCode] = {
     "ApiUnavailableError": ExitCode.UNREACHABLE,
     "EngineRefusedError": ExitCode.REFUSED,
+    "MissingPermissionError": ExitCode.REFUSED,
     "EngineUnreachableError": ExitCode.UNREACHABLE,
     "PermissionRefusedError": ExitCode.REFUSED,
     "WaitTimedOutError": ExitCode.TIMED_OUT,

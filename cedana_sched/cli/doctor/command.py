@@ -47,11 +47,19 @@ def doctor(
         if value is not None and not cluster:
             raise UsageError(option, str(value), "is for a cluster", remedy="write --cluster as well")
     found = _examine_cluster(kubeconfig, namespace) if cluster else examine(session, place, prepare=prepare)
+    print_findings(session, found, "the cluster" if cluster else "this machine")
+
+
+def print_findings(session: CommandContext, found: list[Finding], where: str) -> None:
+    """Print the findings.
+
+    Raises:
+        DoctorError: one of them is a failure.
+    """
     session.output.print_result(found, lambda: _findings_table(found))
     failed = [finding for finding in found if finding.level is Level.FAIL]
     if failed:
         checks = ", ".join(dict.fromkeys(finding.check for finding in failed))
-        where = "the cluster" if cluster else "this machine"
         raise DoctorError(f"{where} cannot run jobs that survive preemption: {checks}", remedy="see above")
 
 

@@ -1,5 +1,6 @@
 import pytest
 
+from cedana_sched.cli.cluster_reader import MissingPermissionError
 from cedana_sched.cli.errors import DoctorError, JobFailedError, PermissionRefusedError, WaitTimedOutError
 from cedana_sched.cli.exit_codes import _BY_NAME, MEANINGS, ExitCode, exit_code_of
 from cedana_sched.kube.errors import ApiUnavailableError
@@ -41,5 +42,12 @@ def test_every_code_has_a_meaning() -> None:
 
 
 def test_names_that_stand_for_lazily_imported_errors_exist() -> None:
-    known = {ApiUnavailableError, EngineRefusedError, EngineUnreachableError, PermissionRefusedError, WaitTimedOutError}
+    known = {
+        ApiUnavailableError,
+        EngineRefusedError,
+        EngineUnreachableError,
+        MissingPermissionError,
+        PermissionRefusedError,
+        WaitTimedOutError,
+    }
     assert set(_BY_NAME) == {kind.__name__ for kind in known}

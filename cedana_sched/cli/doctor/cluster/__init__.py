@@ -1,7 +1,6 @@
 """`cedana-sched doctor --cluster`: what matters to the admin of a cluster that several groups share.
 
 examine               runs all
-cluster_reader        what this person may read, page by page
 installation          where the product is, whether it runs
 release_settings      the chart's values of a release
 adapters              schedulers, and what no adapter follows

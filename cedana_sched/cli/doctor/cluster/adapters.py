@@ -8,8 +8,8 @@ import msgspec
 
 from cedana_sched.adapter import registry
 from cedana_sched.adapter.cluster_contract import Diagnosing
+from cedana_sched.cli.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.check_runner import Finding, Level
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.cluster.installation import Installation
 from cedana_sched.cli.doctor.cluster.release_settings import read_settings
 from cedana_sched.kube.client import Api

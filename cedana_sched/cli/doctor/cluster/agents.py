@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from cedana_sched.cli.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.check_runner import Finding, Level
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.cluster.installation import COMPONENT, OURS, Installation
 from cedana_sched.kube.builtin_kinds import Node, Pod
 from cedana_sched.kube.resources import NODES, PODS

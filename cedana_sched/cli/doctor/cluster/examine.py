@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from cedana_sched.cli.cluster_reader import ClusterReader, MissingPermissionError
 from cedana_sched.cli.doctor.check_runner import Finding, Level
 from cedana_sched.cli.doctor.cluster import (
     adapters,
@@ -24,7 +25,6 @@ from cedana_sched.cli.doctor.cluster import (
     webhook_calls,
     webhooks,
 )
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.cluster.installation import Installation
 from cedana_sched.kube.client import Api
 from cedana_sched.kube.errors import ApiUnavailableError
@@ -67,22 +67,29 @@ async def examine(kubeconfig: Path | None, namespace: str | None = None) -> list
         ApiUnavailableError: the API server does not answer.
     """
     async with Api.open(None if kubeconfig is None else str(kubeconfig)) as api:
-        reads, there, found = ClusterReader(api), tuple[Installation, ...](), list[Finding]()
-        try:
-            there = await installation.find_releases(reads)
-            found += installation.check_releases(there)
-        except CedanaSchedError as error:
-            found += _unknown_findings(installation.CHECK, error)
-        for check, look in OF_INSTALLATION:
-            for one in there:
-                found += await _findings_or_unknown(check, look(reads, one))
+        return await examine_with(api, namespace)
+
+
+async def examine_with(api: Api, namespace: str | None = None) -> list[Finding]:
+    """Do the same with an open client.
+
+    Raises:
+        ApiUnavailableError: the API server does not answer.
+    """
+    reads, there, found = ClusterReader(api), tuple[Installation, ...](), list[Finding]()
+    try:
+        there = await installation.find_releases(reads)
+        found += installation.check_releases(there)
+    except CedanaSchedError as error:
+        found += _unknown_findings(installation.CHECK, error)
+    for check, look in OF_INSTALLATION:
         for one in there:
-            found += await _findings_or_unknown(
-                webhook_calls.CHECK, webhook_calls.examine(reads, one, wanted=namespace)
-            )
-        for check, look_around in OF_CLUSTER:
-            found += await _findings_or_unknown(check, look_around(reads))
-        return found + await adapters.examine(api)
+            found += await _findings_or_unknown(check, look(reads, one))
+    for one in there:
+        found += await _findings_or_unknown(webhook_calls.CHECK, webhook_calls.examine(reads, one, wanted=namespace))
+    for check, look_around in OF_CLUSTER:
+        found += await _findings_or_unknown(check, look_around(reads))
+    return found + await adapters.examine(api)
 
 
 async def _findings_or_unknown(check: str, look: Awaitable[list[Finding]]) -> list[Finding]:
@@ -101,4 +108,5 @@ def _unknown_findings(check: str, error: CedanaSchedError) -> list[Finding]:
     """
     if isinstance(error, ApiUnavailableError):
         raise error
-    return [Finding(check, Level.WARN, error.message, error.remedy)]
+    message = f"unknown: {error.message}" if isinstance(error, MissingPermissionError) else error.message
+    return [Finding(check, Level.WARN, message, error.remedy)]

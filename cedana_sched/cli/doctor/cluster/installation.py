@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
+from cedana_sched.cli.cluster_reader import ClusterReader, MissingPermissionError, summarize_names
 from cedana_sched.cli.doctor.check_runner import Finding, Level
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader, MissingPermissionError, summarize_names
 from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.cached_metadata_keys import register_cached_key
 from cedana_sched.kube.resources import DEPLOYMENTS

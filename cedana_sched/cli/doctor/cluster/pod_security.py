@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
+from cedana_sched.cli.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.check_runner import Finding, Level
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.cluster.installation import OURS, Installation
 from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.cached_metadata_keys import register_cached_key

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from cedana_sched.cli.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.check_runner import Finding, Level
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.cluster.installation import Installation
 from cedana_sched.cli.doctor.cluster.release_settings import CheckedReleaseSettings, read_settings
 from cedana_sched.kube.builtin_kinds import Metadata, PartialObject

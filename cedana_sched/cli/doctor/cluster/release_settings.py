@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
+from cedana_sched.cli.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.cluster.installation import Installation
 from cedana_sched.kube.builtin_kinds import Metadata
 from cedana_sched.kube.resources import CONFIG_MAPS

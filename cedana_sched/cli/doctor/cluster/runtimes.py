@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
+from cedana_sched.cli.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.check_runner import Finding, Level
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.cluster.known_vulnerabilities import (
     CONTAINERD,
     RUNC,

@@ -11,8 +11,8 @@ from urllib.parse import quote, urlunsplit
 import aiohttp
 from pydantic import ValidationError
 
+from cedana_sched.cli.cluster_reader import MOST_NAMES, ClusterReader
 from cedana_sched.cli.doctor.check_runner import Finding, Level
-from cedana_sched.cli.doctor.cluster.cluster_reader import MOST_NAMES, ClusterReader
 from cedana_sched.kube.errors import AbsentError
 from cedana_sched.kube.own_kinds.cached_storage import CachedStorage
 from cedana_sched.kube.resources import CHECKPOINT_STORAGES

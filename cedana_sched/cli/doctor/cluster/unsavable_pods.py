@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
+from cedana_sched.cli.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.check_runner import Finding, Level
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.kube.builtin_kinds import Condition
 from cedana_sched.kube.resources import PODS, UNFINISHED_PODS
 from cedana_sched.model.objects.names import CHECKPOINTABLE, PROTECTED

@@ -11,9 +11,9 @@ import asyncio
 import re
 from typing import Final
 
+from cedana_sched.cli.cluster_reader import ClusterReader, MissingPermissionError, summarize_names
 from cedana_sched.cli.doctor.check_runner import Finding, Level
 from cedana_sched.cli.doctor.cluster import webhooks
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader, MissingPermissionError, summarize_names
 from cedana_sched.cli.doctor.cluster.installation import Installation
 from cedana_sched.cli.doctor.cluster.release_settings import read_settings
 from cedana_sched.kube.builtin_kinds import PartialObject
@@ -65,7 +65,7 @@ async def examine(reads: ClusterReader, one: Installation, *, wanted: str | None
             refused[namespace] = str(error)
     if not refused:
         where = f"namespace {denied[0]}" if len(denied) == 1 else f"one of the namespaces {summarize_names(denied)}"
-        raise MissingPermissionError(f"unknown: needs create on pods in {where}", remedy=_NAME_ONE)
+        raise MissingPermissionError(f"needs create on pods in {where}", remedy=_NAME_ONE)
     verb = "refuses" if len(refused) == 1 else "refuse"
     return _unknown_findings(f"{summarize_names(refused)} {verb} the pod: {next(iter(refused.values()))}")
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
+from cedana_sched.cli.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.check_runner import Finding, Level
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.cluster.installation import OURS, Installation
 from cedana_sched.kube.builtin_kinds import Metadata, WebhookConfiguration
 from cedana_sched.kube.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Resource

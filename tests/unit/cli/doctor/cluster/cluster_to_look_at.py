@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from cedana_sched.cli.doctor.cluster.cluster_reader import ClusterReader
+from cedana_sched.cli.cluster_reader import ClusterReader
 from cedana_sched.cli.doctor.cluster.installation import Installation, find_releases
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import AbsentError, ApiUnavailableError, RefusedByServerError

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cedana_sched.adapter import registry
+from cedana_sched.cli.cluster_reader import MissingPermissionError
 from cedana_sched.cli.doctor.cluster import webhook_calls
-from cedana_sched.cli.doctor.cluster.cluster_reader import MissingPermissionError
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import ApiError, ApiUnavailableError, error_of
 from cedana_sched.kube.resources import CONFIG_MAPS, NAMESPACES, PODS
@@ -141,7 +141,7 @@ async def test_where_all_refuse_it_is_not_known_and_the_reason_is_said() -> None
 async def test_a_right_that_is_missing_is_named() -> None:
     with pytest.raises(MissingPermissionError) as raised:
         await look(cluster("bio", "lab", admit=by_our_webhook).deny(PODS, "bio", "lab"))
-    assert raised.value.message == "unknown: needs create on pods in one of the namespaces bio, lab"
+    assert raised.value.message == "needs create on pods in one of the namespaces bio, lab"
     assert "--namespace" in raised.value.remedy
     assert said(await look(cluster("bio", "lab", admit=by_our_webhook).deny(PODS, "bio")))[0].startswith("ok")
 

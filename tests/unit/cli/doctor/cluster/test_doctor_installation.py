@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cedana_sched.cli.doctor.cluster.cluster_reader import MOST_NAMES, MissingPermissionError, summarize_names
+from cedana_sched.cli.cluster_reader import MOST_NAMES, MissingPermissionError, summarize_names
 from cedana_sched.cli.doctor.cluster.installation import check_releases, find_releases
 from cedana_sched.kube.resources import DEPLOYMENTS
 
@@ -55,7 +55,7 @@ async def test_rights_in_the_stock_namespace_are_enough() -> None:
 async def test_without_rights_nothing_is_taken_for_absent() -> None:
     with pytest.raises(MissingPermissionError) as raised:
         await find_releases(Cluster().deny(DEPLOYMENTS).reads)
-    assert raised.value.message == f"unknown: needs list on deployments.apps in namespace {NAMESPACE}"
+    assert raised.value.message == f"needs list on deployments.apps in namespace {NAMESPACE}"
 
 
 def test_names_are_bounded() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cedana_sched.cli.doctor.cluster.cluster_reader import MissingPermissionError
+from cedana_sched.cli.cluster_reader import MissingPermissionError
 from cedana_sched.cli.doctor.cluster.node_ends import MOST_KUBELETS, check_notices, check_shutdowns
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CONFIG_MAPS, NODES, PODS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cedana_sched.cli.cluster_reader import MissingPermissionError
 from cedana_sched.cli.doctor.cluster import pod_security
-from cedana_sched.cli.doctor.cluster.cluster_reader import MissingPermissionError
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import NAMESPACES, PODS
 from cedana_sched.model.objects.names import PROTECTED

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from cedana_sched.cli.cluster_reader import MissingPermissionError
 from cedana_sched.cli.doctor.cluster import sealing
-from cedana_sched.cli.doctor.cluster.cluster_reader import MissingPermissionError
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CONFIG_MAPS, SECRETS
 from cedana_sched.model.errors import CedanaSchedError

@@ -1,6 +1,6 @@
-"""What a person may read of a cluster, page by page; a right that is missing is named, and ends its check.
+"""What a person may read of a cluster, page by page; a right that is missing is named.
 
-All checks of a cluster read through it, so that none of them takes 'you may not see' for 'it is not there'. It writes
+All commands of a cluster read through it, so that none takes 'you may not see' for 'it is not there'. It writes
 nothing: what it tries to create is a dry run.
 """
 
@@ -33,7 +33,7 @@ _BY_RIGHTS: Final = "cannot create resource"
 
 
 class MissingPermissionError(CedanaSchedError):
-    """What a check needs may not be read by this person: `message` names the right."""
+    """What a command needs may not be read by this person: `message` names the right."""
 
 
 class ClusterReader:
@@ -104,7 +104,7 @@ def _permission_error(error: ApiError, verb: str, resource: Resource, namespace:
     group = resource.group_version.rpartition("/")[0]
     kind = f"{resource.plural}.{group}" if group else resource.plural
     where = f" in namespace {namespace}" if namespace else ""
-    return MissingPermissionError(f"unknown: needs {verb} on {kind}{where}", remedy="run it as a user with that right")
+    return MissingPermissionError(f"needs {verb} on {kind}{where}", remedy="run it as a user with that right")
 
 
 def summarize_names(names: Iterable[str]) -> str:
