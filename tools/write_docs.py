@@ -11,7 +11,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -20,6 +20,8 @@ from typer.main import get_command
 
 from cedana_sched.cli.doctor.check_runner import Finding
 from cedana_sched.cli.exit_codes import MEANINGS
+from cedana_sched.cli.kubectl import views as kubectl_views
+from cedana_sched.cli.kubectl.main import app as kubectl_app
 from cedana_sched.cli.main import app
 from cedana_sched.cli.snapshot_views import InspectView, SnapshotView
 from cedana_sched.coordinator.core.transitions import CHECKPOINT, HOLD, RESTORE, mermaid
@@ -63,7 +65,18 @@ _SHAPES: dict[type[msgspec.Struct], str] = {
     Finding: "`doctor` prints a list",
     views.Problem: "every error, on stderr",
 }
-_COMMON = {"--state-dir", "--output", "--help", "--install-completion", "--show-completion"}
+_KUBECTL_SHAPES: dict[type[msgspec.Struct], str] = {
+    kubectl_views.PodView: "`list` prints a list",
+    kubectl_views.PodDetails: "`inspect`",
+    kubectl_views.OperationView: "`status` prints a list, with `--watch` one a line",
+    kubectl_views.EventView: "an Event about a pod",
+    kubectl_views.HoldView: "`hold` prints a list",
+    kubectl_views.PolicyView: "`policy` prints a list",
+}
+_COMMON = {
+    "--namespace", "--all-namespaces", "--kubeconfig", "--context",
+    "--state-dir", "--output", "--help", "--install-completion", "--show-completion",
+}  # fmt: skip
 
 
 def exit_codes() -> str:
@@ -73,6 +86,10 @@ def exit_codes() -> str:
 
 def commands() -> str:
     return "\n\n".join(_sections(get_command(app), "cedana-sched"))
+
+
+def kubectl_commands() -> str:
+    return "\n\n".join(_sections(get_command(kubectl_app), "kubectl cedana"))
 
 
 def _sections(command: Any, path: str) -> Iterator[str]:
@@ -129,8 +146,8 @@ def _default(option: Any, *, takes_value: bool) -> str:
     return f"`{option.default}`" if takes_value and option.default is not None and not option.multiple else ""
 
 
-def json_shapes() -> str:
-    return "\n\n".join(_shape(shape, said) for shape, said in _SHAPES.items())
+def json_shapes(shapes: Mapping[type[msgspec.Struct], str]) -> str:
+    return "\n\n".join(_shape(shape, said) for shape, said in shapes.items())
 
 
 def _shape(shape: type[msgspec.Struct], said: str) -> str:
@@ -166,7 +183,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "restore steps": lambda: f"```mermaid\n{mermaid(RESTORE)}\n```",
     "exit codes": exit_codes,
     "commands": commands,
-    "json": json_shapes,
+    "json": functools.partial(json_shapes, _SHAPES),
+    "commands of kubectl": kubectl_commands,
+    "json of kubectl": functools.partial(json_shapes, _KUBECTL_SHAPES),
     "text of local.configuration": functools.partial(text_of, "local.configuration"),
     **{f"text of store.{name}": functools.partial(text_of, f"store.{name}") for name in _EXPLAINED},
 }

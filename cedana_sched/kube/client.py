@@ -94,14 +94,14 @@ class Api:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, kubeconfig: str | None = None) -> AsyncIterator[Api]:
-        """Open a client as the pod's ServiceAccount; by a kubeconfig if one is named or there is no account.
+    async def open(cls, kubeconfig: str | None = None, *, context: str | None = None) -> AsyncIterator[Api]:
+        """Open a client as the pod's ServiceAccount; by a kubeconfig if it or a context is named, or no account is.
 
         Raises:
             UsageError: there is neither.
         """
         configuration = Configuration()
-        renew = await load_credentials(configuration, kubeconfig)
+        renew = await load_credentials(configuration, kubeconfig, context)
         configuration.connection_pool_maxsize = CONNECTIONS
         # many clusters' certificates lack an authority key identifier, which Python requires since 3.13
         configuration.disable_strict_ssl_verification = True

@@ -24,8 +24,8 @@ SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 Renew = Callable[[], Awaitable[None]]
 
 
-async def load_credentials(configuration: Configuration, kubeconfig: str | None) -> Renew:
-    """Load the credentials into `configuration`: those of the pod's ServiceAccount, or of a kubeconfig.
+async def load_credentials(configuration: Configuration, kubeconfig: str | None, context: str | None = None) -> Renew:
+    """Load the credentials into `configuration`: those of the pod's ServiceAccount, or of a context of a kubeconfig.
 
     Returns:
         Reloads them.
@@ -33,9 +33,11 @@ async def load_credentials(configuration: Configuration, kubeconfig: str | None)
     Raises:
         UsageError: there is neither.
     """
-    is_pod = kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
+    is_pod = kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ
     try:
-        return _load_service_account(configuration) if is_pod else await _load_kubeconfig(configuration, kubeconfig)
+        if is_pod:
+            return _load_service_account(configuration)
+        return await _load_kubeconfig(configuration, kubeconfig, context)
     except config.ConfigException as error:
         remedy = "name a kubeconfig, or run in a pod with a ServiceAccount"
         named = kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION
@@ -52,9 +54,9 @@ def _load_service_account(configuration: Configuration) -> Renew:
     return renew
 
 
-async def _load_kubeconfig(configuration: Configuration, kubeconfig: str | None) -> Renew:
+async def _load_kubeconfig(configuration: Configuration, kubeconfig: str | None, context: str | None) -> Renew:
     async def renew() -> None:
-        await config.load_kube_config(kubeconfig, client_configuration=configuration)
+        await config.load_kube_config(kubeconfig, context=context, client_configuration=configuration)
 
     await renew()
     return renew

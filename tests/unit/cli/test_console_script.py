@@ -25,11 +25,11 @@ def test_version() -> None:
     assert run("--version").stdout == f"cedana-sched {__version__}\n"
 
 
-def test_help_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize("program", ["cedana_sched.cli.main", "cedana_sched.cli.kubectl.main"])
+def test_help_imports_nothing_heavy(program: str) -> None:
     """Help and completion must answer at once: aiohttp, obstore and pydantic wait for a command that needs them."""
-    code = (
-        "import sys, cedana_sched.cli.main; print(*sorted(set(sys.modules) & {'aiohttp','obstore','pydantic','rich'}))"
-    )
+    heavy = {"aiohttp", "kubernetes_asyncio", "obstore", "pydantic", "rich"}
+    code = f"import sys, {program}; print(*sorted(set(sys.modules) & {heavy}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 

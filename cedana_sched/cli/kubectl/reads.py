@@ -1,0 +1,124 @@
+"""Reads of the commands, with the rights of their caller."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cedana_sched.cli.cluster_reader import ClusterReader
+from cedana_sched.cli.kubectl.view_builders import (
+    SnapshotsByIdentity,
+    key_of,
+    view_checkpoint,
+    view_event,
+    view_hold,
+    view_hold_as_operation,
+    view_pod,
+    view_policy,
+    view_restore,
+)
+from cedana_sched.cli.kubectl.views import HoldView, OperationView, PodDetails, PodView, PolicyView
+from cedana_sched.kube.builtin_kinds import Pod
+from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.own_kinds.shown_records import CheckpointRead, EventRead, HoldRead, PolicyRead, RestoreRead
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, EVENTS, PODS, PREEMPTION_HOLDS, RESTORES
+from cedana_sched.model.errors import NotFoundError, UsageError
+from cedana_sched.model.objects.names import PROTECTED
+
+MOST_EVENTS: Final = 20
+_NOT_INSTALLED: Final = "install cedana-sched in the cluster, or select another one with --context"
+
+
+class ClusterReads:
+    """Reads views.
+
+    Every method raises MissingPermissionError if a right is missing, and UsageError if cedana-sched is not installed.
+    """
+
+    def __init__(self, reads: ClusterReader, namespace: str | None) -> None:
+        """Read from one namespace, or from all if `namespace` is None."""
+        self._reads = reads
+        self._namespace = namespace
+
+    async def pods(self) -> list[PodView]:
+        """Return the protected pods."""
+        snapshots = SnapshotsByIdentity(await self._checkpoints())
+        pods = await self._reads.read_objects(PODS, self._namespace, labels=f"{PROTECTED}=true", into=Pod)
+        found = (view for pod in pods if (view := view_pod(pod, snapshots)) is not None)
+        return sorted(found, key=lambda one: (one.namespace, one.id, one.index, one.name))
+
+    async def details(self, name: str) -> PodDetails:
+        """Return all about one protected pod; the reader must have a namespace.
+
+        Raises:
+            NotFoundError: there is no such pod, or it is not protected.
+        """
+        namespace = self._namespace
+        pod = await self._reads.find(PODS, name, namespace, into=Pod)
+        if pod is None:
+            remedy = "see 'kubectl cedana list'; --namespace selects another namespace"
+            raise NotFoundError("POD", name, f"is no pod of namespace {namespace}", remedy=remedy)
+        checkpoints = await self._checkpoints()
+        snapshots = SnapshotsByIdentity(checkpoints)
+        view = view_pod(pod, snapshots)
+        if view is None:
+            remedy = (
+                "see docs/kubernetes.md for what protects a pod; 'kubectl describe pod' may have an Event NotProtected"
+            )
+            raise NotFoundError("POD", name, "is not protected", remedy=remedy)
+        key = (view.namespace, view.id, view.index)
+        made = [view_checkpoint(one, snapshots) for one in checkpoints if key_of(one) == key]
+        made += [view_restore(one, snapshots) for one in await self._restores() if key_of(one) == key]
+        about = f"involvedObject.uid={pod.metadata.uid}"
+        events = await self._reads.read_objects(EVENTS, namespace, fields=about, into=EventRead)
+        latest = sorted(map(view_event, events), key=lambda one: one.at or 0.0)[-MOST_EVENTS:]
+        return PodDetails(pod=view, operations=tuple(sorted(made, key=_began_at)), events=tuple(latest))
+
+    async def operations(self) -> list[OperationView]:
+        """Return what is in progress, the oldest first."""
+        checkpoints = await self._checkpoints()
+        snapshots = SnapshotsByIdentity(checkpoints)
+        found = [view_hold_as_operation(one) for one in await self._holds() if one.is_in_flight]
+        found += [view_checkpoint(one, snapshots) for one in checkpoints if one.is_in_flight]
+        found += [view_restore(one, snapshots) for one in await self._restores() if one.is_in_flight]
+        return sorted(found, key=_began_at)
+
+    async def holds(self) -> list[HoldView]:
+        """Return the PreemptionHolds, the oldest first."""
+        return sorted(map(view_hold, await self._holds()), key=lambda one: one.began_at or 0.0)
+
+    async def policies(self, name: str | None = None) -> list[PolicyView]:
+        """Return all CheckpointPolicies, or that of this name.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        if name is None:
+            try:
+                found = await self._reads.read_objects(CHECKPOINT_POLICIES, into=PolicyRead)
+            except AbsentError as error:
+                raise _not_installed_error() from error
+            return sorted(map(view_policy, found), key=lambda one: one.name)
+        one = await self._reads.find(CHECKPOINT_POLICIES, name, into=PolicyRead)
+        if one is None:
+            raise NotFoundError("POLICY", name, "is no CheckpointPolicy", remedy="see 'kubectl cedana policy'")
+        return [view_policy(one)]
+
+    async def _checkpoints(self) -> tuple[CheckpointRead, ...]:
+        try:
+            return await self._reads.read_objects(CHECKPOINTS, self._namespace, into=CheckpointRead)
+        except AbsentError as error:
+            raise _not_installed_error() from error
+
+    async def _restores(self) -> tuple[RestoreRead, ...]:
+        return await self._reads.read_objects(RESTORES, self._namespace, into=RestoreRead)
+
+    async def _holds(self) -> tuple[HoldRead, ...]:
+        return await self._reads.read_objects(PREEMPTION_HOLDS, self._namespace, into=HoldRead)
+
+
+def _not_installed_error() -> UsageError:
+    return UsageError("--context", "", "selects a cluster that does not serve our kinds", remedy=_NOT_INSTALLED)
+
+
+def _began_at(one: OperationView) -> float:
+    return one.began_at or 0.0

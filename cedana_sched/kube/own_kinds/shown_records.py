@@ -1,0 +1,140 @@
+"""Objects of our kinds as commands show them: more than components cache, and only for the moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from cedana_sched.kube.builtin_kinds import Metadata, read_time
+from cedana_sched.kube.own_kinds.parts import IdentitySpec, PartialStruct, SnapshotName
+from cedana_sched.model.records import (
+    TERMINAL_CHECKPOINT_STEPS,
+    TERMINAL_RESTORE_STEPS,
+    CheckpointStep,
+    HoldStep,
+    RestoreStep,
+)
+
+
+class PodRefRead(PartialStruct, frozen=True):
+    name: str = ""
+    uid: str = ""
+    node_name: str = ""
+
+
+class TransferRead(PartialStruct, frozen=True):
+    read_bytes: int = 0
+    zero_bytes: int = 0
+    stored_bytes: int = 0
+
+
+class CheckpointSpecRead(PartialStruct, frozen=True):
+    identity: IdentitySpec
+    pod_ref: PodRefRead = PodRefRead()
+    adapter: str = ""
+    reason: str = ""
+    hold_uid: str = ""
+
+
+class CheckpointStatusRead(PartialStruct, frozen=True):
+    phase: str = ""
+    step: CheckpointStep = CheckpointStep.WAITING
+    deadline: str | None = None
+    snapshot: SnapshotName | None = None
+    transfer: TransferRead = TransferRead()
+    freeze_time: str | None = None
+    commit_time: str | None = None
+    message: str | None = None
+
+
+class CheckpointRead(PartialStruct, frozen=True):
+    metadata: Metadata
+    spec: CheckpointSpecRead
+    status: CheckpointStatusRead = CheckpointStatusRead()
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.status.step not in TERMINAL_CHECKPOINT_STEPS
+
+    @property
+    def committed_at(self) -> float | None:
+        """Seconds since the epoch; None without a snapshot."""
+        return read_time(self.status.commit_time) if self.status.snapshot is not None else None
+
+
+class RestoreSpecRead(PartialStruct, frozen=True):
+    identity: IdentitySpec
+    pod_ref: PodRefRead = PodRefRead()
+    adapter: str = ""
+
+
+class RestoreStatusRead(PartialStruct, frozen=True):
+    step: RestoreStep = RestoreStep.WAITING
+    deadline: str | None = None
+    snapshot: SnapshotName | None = None
+    transfer: TransferRead | None = None
+    cold: bool = False
+    message: str | None = None
+    start_time: str | None = None
+
+
+class RestoreRead(PartialStruct, frozen=True):
+    metadata: Metadata
+    spec: RestoreSpecRead
+    status: RestoreStatusRead = RestoreStatusRead()
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.status.step not in TERMINAL_RESTORE_STEPS and self.status.step is not RestoreStep.RUNNING
+
+
+class HeldObjectRead(PartialStruct, frozen=True):
+    kind: str = ""
+    name: str = ""
+
+
+class HoldSpecRead(PartialStruct, frozen=True):
+    uid: str = ""
+    adapter: str = ""
+    held_object_ref: HeldObjectRead | None = None
+    preemptor: str | None = None
+    reason: str = ""
+
+
+class VictimRead(PartialStruct, frozen=True):
+    verdict: str = ""
+
+
+class HoldStatusRead(PartialStruct, frozen=True):
+    step: HoldStep = HoldStep.HOLDING
+    deadline: str | None = None
+    victims: tuple[VictimRead, ...] = ()
+    release_time: str | None = None
+
+
+class HoldRead(PartialStruct, frozen=True):
+    metadata: Metadata
+    spec: HoldSpecRead = HoldSpecRead()
+    status: HoldStatusRead = HoldStatusRead()
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.status.step is not HoldStep.RELEASED
+
+
+class EventRead(msgspec.Struct, frozen=True, rename="camel"):
+    """An Event, of which Kubernetes' newer API leaves `lastTimestamp` empty."""
+
+    type: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    count: int | None = None
+    last_timestamp: str | None = None
+
+
+class PolicyRead(msgspec.Struct, frozen=True):
+    """A CheckpointPolicy; its fields are shown as they are written."""
+
+    metadata: Metadata
+    spec: dict[str, Any] = {}
