@@ -73,10 +73,9 @@ _KUBECTL_SHAPES: dict[type[msgspec.Struct], str] = {
     kubectl_views.HoldView: "`hold` prints a list",
     kubectl_views.PolicyView: "`policy` prints a list",
 }
-_COMMON = {
-    "--namespace", "--all-namespaces", "--kubeconfig", "--context",
-    "--state-dir", "--output", "--help", "--install-completion", "--show-completion",
-}  # fmt: skip
+_COMMON = frozenset({"--state-dir", "--output", "--help", "--install-completion", "--show-completion"})
+"""Options of all commands, which a page states once."""
+_KUBECTL_COMMON = _COMMON | {"--namespace", "--all-namespaces", "--kubeconfig", "--context"}
 
 
 def exit_codes() -> str:
@@ -85,25 +84,25 @@ def exit_codes() -> str:
 
 
 def commands() -> str:
-    return "\n\n".join(_sections(get_command(app), "cedana-sched"))
+    return "\n\n".join(_sections(get_command(app), "cedana-sched", _COMMON))
 
 
 def kubectl_commands() -> str:
-    return "\n\n".join(_sections(get_command(kubectl_app), "kubectl cedana"))
+    return "\n\n".join(_sections(get_command(kubectl_app), "kubectl cedana", _KUBECTL_COMMON))
 
 
-def _sections(command: Any, path: str) -> Iterator[str]:
+def _sections(command: Any, path: str, common: frozenset[str]) -> Iterator[str]:
     children = getattr(command, "commands", None)
     if children is None:
-        yield _section(command, path)
+        yield _section(command, path, common)
         return
     for name, child in children.items():
-        yield from _sections(child, f"{path} {name}")
+        yield from _sections(child, f"{path} {name}", common)
 
 
-def _section(command: Any, path: str) -> str:
+def _section(command: Any, path: str, common: frozenset[str]) -> str:
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
-    options = [parameter for parameter in command.params if _is_own_option(parameter)]
+    options = [parameter for parameter in command.params if _is_own_option(parameter, common)]
     usage = " ".join([path, *(["[OPTIONS]"] if options else []), *(_placeholder(argument) for argument in arguments)])
     text = re.sub(r"\s*\n\s*", " ", (command.help or "").strip())
     lines = [f"### `{path}`", "", text, "", f"    {usage}"]
@@ -112,8 +111,8 @@ def _section(command: Any, path: str) -> str:
     return "\n".join(lines)
 
 
-def _is_own_option(parameter: Any) -> bool:
-    return parameter.param_type_name == "option" and not _COMMON & set(parameter.opts)
+def _is_own_option(parameter: Any, common: frozenset[str]) -> bool:
+    return parameter.param_type_name == "option" and not common & set(parameter.opts)
 
 
 def _placeholder(argument: Any) -> str:

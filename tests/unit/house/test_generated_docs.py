@@ -67,3 +67,10 @@ def test_a_walkthrough_of_other_lines_is_noticed(write_docs: ModuleType, tmp_pat
 )
 def test_the_house_check_finds_hosts_and_machine_paths(path: str, line: str, is_breach: bool) -> None:
     assert bool(list(load("check_house").complaints(Path(path), line))) is is_breach
+
+
+def test_options_of_some_commands_alone_are_in_the_pages(write_docs: ModuleType) -> None:
+    commands = write_docs.PARTS["commands"]()
+    assert commands.count("`--kubeconfig KUBECONFIG`") == 1, "of doctor alone"
+    assert commands.count("`--namespace NAMESPACE`") == 3
+    assert "`--kubeconfig" not in write_docs.PARTS["commands of kubectl"](), "all commands have it"
