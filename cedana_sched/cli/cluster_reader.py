@@ -54,7 +54,7 @@ class ClusterReader:
         try:
             found, _ = await self._api.list_all(resource, namespace, query, into=into)
         except RefusedByServerError as error:
-            raise _permission_error(error, "list", resource, namespace) from error
+            raise permission_error(error, "list", resource, namespace) from error
         return found
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T | None:
@@ -62,14 +62,14 @@ class ClusterReader:
         try:
             return await self._api.find(resource, name, namespace, into=into)
         except RefusedByServerError as error:
-            raise _permission_error(error, "get", resource, namespace) from error
+            raise permission_error(error, "get", resource, namespace) from error
 
     async def exists(self, resource: Resource, name: str, namespace: str | None = None) -> bool:
         """Whether there is such an object; of a Secret nothing that it holds is read, though the right is the same."""
         try:
             found = await self._api.find_metadata(resource, name, namespace, into=PartialObject)
         except RefusedByServerError as error:
-            raise _permission_error(error, "get", resource, namespace) from error
+            raise permission_error(error, "get", resource, namespace) from error
         return found is not None
 
     async def read_kubelet_configuration(self, node: str) -> dict[str, Any] | None:
@@ -82,7 +82,7 @@ class ClusterReader:
         except (AbsentError, ApiUnavailableError, UnreadableError):
             return None
         except RefusedByServerError as error:
-            raise _permission_error(error, "get", _NODES_PROXY) from error
+            raise permission_error(error, "get", _NODES_PROXY) from error
 
     async def create_dry_run(self, resource: Resource, body: Object, *, into: type[T]) -> T:
         """Return the object that would be stored after all admission calls; nothing is stored.
@@ -95,10 +95,11 @@ class ClusterReader:
         except RefusedByServerError as error:
             if error.status == 403 and _BY_RIGHTS not in error.message:
                 raise
-            raise _permission_error(error, "create", resource, body["metadata"].get("namespace")) from error
+            raise permission_error(error, "create", resource, body["metadata"].get("namespace")) from error
 
 
-def _permission_error(error: ApiError, verb: str, resource: Resource, namespace: str | None = None) -> CedanaSchedError:
+def permission_error(error: ApiError, verb: str, resource: Resource, namespace: str | None = None) -> CedanaSchedError:
+    """Return the error that names the right which was missing; `error` itself if it has another cause."""
     if error.status not in _DENIED:
         return error
     group = resource.group_version.rpartition("/")[0]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cedana_sched.cli.cluster_reader import permission_error
 from cedana_sched.cli.kubectl.tables import operation_key, operations_table
 from cedana_sched.cli.kubectl.view_builders import (
     SnapshotsByIdentity,
@@ -16,6 +17,7 @@ from cedana_sched.cli.kubectl.view_builders import (
 from cedana_sched.cli.kubectl.views import OperationView
 from cedana_sched.cli.output import fit_to_width, rich_table
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import RefusedByServerError
 from cedana_sched.kube.own_kinds.shown_records import CheckpointRead, HoldRead, RestoreRead
 from cedana_sched.kube.resources import CHECKPOINTS, PREEMPTION_HOLDS, RESTORES
 from cedana_sched.kube.server_time import SERVER_TIME
@@ -26,6 +28,20 @@ if TYPE_CHECKING:
 
 RATE_SECONDS: Final = 10.0
 """A rate is measured over the last changes of so many seconds."""
+
+
+REFRESH_SECONDS: Final = 0.25
+_OTHER_LINES: Final = 3
+"""Of a terminal, beside the rows: the columns' names, how many more rows there are, and the cursor's line."""
+
+_Record = CheckpointRead | RestoreRead | HoldRead
+
+
+class _Change(NamedTuple):
+    record: _Record
+    is_over: bool
+    at: float
+    """When it was observed."""
 
 
 class RateMeter:
@@ -58,45 +74,60 @@ class LiveOperations:
         self._clock = clock
         self._views: dict[str, OperationView] = {}
         self._meters: dict[str, RateMeter] = {}
+        self._unseen: list[_Change] = []
 
-    async def run(self, api: Api, namespace: str | None, on_change: Callable[[OperationView], None]) -> None:
-        """Follow the cluster, forever; `on_change` gets each operation that begins, changes or ends.
+    async def run(self, api: Api, namespace: str | None, on_refresh: Callable[[Sequence[OperationView]], None]) -> None:
+        """Follow the cluster, forever; `on_refresh` gets each operation that has begun, changed or ended since before.
 
         Raises:
             ApiError: a kind is not served any more.
+            MissingPermissionError: a kind may not be watched.
         """
-        checkpoints = Informer(Watch(api, CHECKPOINTS, CheckpointRead, namespace=namespace))
+        checkpoints = Watch(api, CHECKPOINTS, CheckpointRead, namespace=namespace)
+        holds = Watch(api, PREEMPTION_HOLDS, HoldRead, namespace=namespace)
+        restores = Watch(api, RESTORES, RestoreRead, namespace=namespace)
+        watches: tuple[Watch[Any], ...] = (checkpoints, holds, restores)
+        known = Informer(checkpoints)
+        informers: tuple[Informer[Any], ...] = (known, Informer(holds), Informer(restores))
+        for informer in informers:
+            informer.subscribe(self._note_change)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for watch, informer in zip(watches, informers, strict=True):
+                    group.create_task(informer.run(), name=f"watch of {watch.resource.plural}")
+                while True:
+                    await asyncio.sleep(REFRESH_SECONDS)
+                    for watch in watches:
+                        _check_permission(watch, namespace)
+                    if all(informer.synced.is_set() for informer in informers):
+                        on_refresh(self._take_changes(known))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
 
-        def view_of(one: Any) -> OperationView:
-            if isinstance(one, HoldRead):
-                return view_hold_as_operation(one)
-            snapshots = SnapshotsByIdentity(checkpoints)
-            return view_checkpoint(one, snapshots) if isinstance(one, CheckpointRead) else view_restore(one, snapshots)
+    def _note_change(self, before: _Record | None, now: _Record | None) -> None:
+        was, is_now = before is not None and before.is_in_flight, now is not None and now.is_in_flight
+        record = now if now is not None else before
+        if record is not None and (was or is_now):
+            self._unseen.append(_Change(record, is_over=not is_now, at=self._clock()))
 
-        def on_object_change(before: Any, now: Any) -> None:
-            was, is_now = before is not None and before.is_in_flight, now is not None and now.is_in_flight
-            if was or is_now:
-                self._put(view_of(now if now is not None else before), is_over=not is_now, on_change=on_change)
+    def _take_changes(self, checkpoints: Iterable[CheckpointRead]) -> list[OperationView]:
+        """Update the operations by what has changed, and return that."""
+        if not self._unseen:
+            return []
+        snapshots, changes = SnapshotsByIdentity(checkpoints), self._unseen
+        self._unseen = []
+        return [self._take_change(change, snapshots) for change in changes]
 
-        others = (
-            Informer(Watch(api, PREEMPTION_HOLDS, HoldRead, namespace=namespace)),
-            Informer(Watch(api, RESTORES, RestoreRead, namespace=namespace)),
-        )
-        for informer in (checkpoints, *others):
-            informer.subscribe(on_object_change)
-        async with asyncio.TaskGroup() as group:
-            for informer in (checkpoints, *others):
-                group.create_task(informer.run())
-
-    def _put(self, one: OperationView, *, is_over: bool, on_change: Callable[[OperationView], None]) -> None:
+    def _take_change(self, change: _Change, snapshots: SnapshotsByIdentity) -> OperationView:
+        one = _view_of(change.record, snapshots)
         key = operation_key(one)
-        if is_over:
+        if change.is_over:
             self._views.pop(key, None)
             self._meters.pop(key, None)
         else:
             self._views[key] = one
-            self._meters.setdefault(key, RateMeter()).observe(self._clock(), one.done_bytes)
-        on_change(one)
+            self._meters.setdefault(key, RateMeter()).observe(change.at, one.done_bytes)
+        return one
 
     def rates(self) -> dict[str, float]:
         """Return bytes per second by key, as far as measured."""
@@ -106,6 +137,25 @@ class LiveOperations:
         """Return what is in progress, the oldest first."""
         return sorted(self._views.values(), key=lambda one: one.began_at or 0.0)
 
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        table = operations_table(self.operations(), self._clock(), self.rates())
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        operations = self.operations()
+        fitting = max(console.height - _OTHER_LINES, 1)
+        table = operations_table(operations[:fitting], self._clock(), self.rates())
         yield rich_table(fit_to_width(table, options.max_width)) if table.rows else table.empty
+        if len(operations) > fitting:
+            yield f"and {len(operations) - fitting} more"
+
+
+def _view_of(record: _Record, snapshots: SnapshotsByIdentity) -> OperationView:
+    match record:
+        case HoldRead():
+            return view_hold_as_operation(record)
+        case CheckpointRead():
+            return view_checkpoint(record, snapshots)
+        case RestoreRead():
+            return view_restore(record, snapshots)
+
+
+def _check_permission(watch: Watch[Any], namespace: str | None) -> None:
+    if isinstance(watch.problem, RefusedByServerError):
+        raise permission_error(watch.problem, "watch", watch.resource, namespace) from watch.problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,22 +47,27 @@ async def show_status(
 
 async def _follow(output: Output, api: Api, namespace: str | None) -> None:
     from cedana_sched.cli.kubectl.live_operations import LiveOperations
+    from cedana_sched.cli.logging import log_to_stderr
 
     operations = LiveOperations()
     if not output.is_live_terminal:
+        log_to_stderr()
         await operations.run(api, namespace, _line_printer(output))
         return
     from rich.live import Live
 
-    with Live(operations, console=output.create_console(), refresh_per_second=4):
-        await operations.run(api, namespace, lambda _: None)
+    # not by the thread of `Live`, which would read what the watches are changing
+    with Live(operations, console=output.create_console(), auto_refresh=False) as live:
+        log_to_stderr()  # above the table: `Live` has redirected stderr
+        await operations.run(api, namespace, lambda _: live.refresh())
 
 
-def _line_printer(output: Output) -> Callable[[OperationView], None]:
+def _line_printer(output: Output) -> Callable[[Iterable[OperationView]], None]:
     from cedana_sched.cli.kubectl import tables
     from cedana_sched.kube.server_time import SERVER_TIME
 
-    def print_line(one: OperationView) -> None:
-        output.print_record(one, tables.operation_line(one, SERVER_TIME.seconds()))
+    def print_lines(changed: Iterable[OperationView]) -> None:
+        for one in changed:
+            output.print_record(one, tables.operation_line(one, SERVER_TIME.seconds()))
 
-    return print_line
+    return print_lines

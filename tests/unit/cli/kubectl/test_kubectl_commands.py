@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+import structlog
 import yaml
 
 from cedana_sched.cli.kubectl.main import app
@@ -157,3 +159,20 @@ def test_cluster_without_our_kinds_is_named(api: FakeApi, kubectl: Kubectl, monk
 
 def test_every_command_has_the_options_of_the_cluster() -> None:
     assert {one.name for one in app.registered_commands} == {"list", "inspect", "status", "hold", "policy", "doctor"}
+
+
+def test_logs_of_a_watch_go_to_stderr(api: FakeApi, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data alone is on stdout."""
+
+    async def refuse(*_: Any, **__: Any) -> AsyncGenerator[bytes, None]:
+        raise RefusedByServerError("forbidden", status=403, reason="Forbidden")
+        yield b""
+
+    monkeypatch.setattr(api, "stream", refuse)
+    configured = structlog.get_config()
+    try:
+        result = kubectl("status", "--watch", "-o", "json")
+    finally:
+        structlog.configure(**configured)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "watch broken" in result.stderr

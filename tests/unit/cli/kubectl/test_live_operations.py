@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from cedana_sched.cli.cluster_reader import MissingPermissionError
 from cedana_sched.cli.kubectl.live_operations import LiveOperations, RateMeter
 from cedana_sched.cli.kubectl.views import OperationView
+from cedana_sched.kube.errors import RefusedByServerError
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.testing import FakeApi
 
@@ -41,7 +44,7 @@ async def test_operations_come_and_go_with_their_objects() -> None:
     put_checkpoint(api, "md-1", "Ready", 1, transfer={"readBytes": 100 * MIB})
     put_checkpoint(api, "md-2", "Dumping", transfer={"readBytes": 10 * MIB})
     operations = LiveOperations(lambda: now[0])
-    task = asyncio.create_task(operations.run(api, "bio", seen.append))
+    task = asyncio.create_task(operations.run(api, "bio", seen.extend))
     try:
         async with asyncio.timeout(60):
             await _until(lambda: len(seen) == 1)
@@ -64,6 +67,64 @@ async def test_operations_come_and_go_with_their_objects() -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert [one.step for one in seen if one.name == "md-2"] == ["Dumping", "Dumping", "Ready"]
+
+
+async def _follow_briefly(api: FakeApi) -> LiveOperations:
+    """Once all kinds were listed."""
+    operations, refreshed = LiveOperations(), asyncio.Event()
+    task = asyncio.create_task(operations.run(api, "bio", lambda _: refreshed.set()))
+    try:
+        async with asyncio.timeout(60):
+            await refreshed.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return operations
+
+
+async def test_what_is_expected_is_known_from_the_first_list_on() -> None:
+    """Though the objects come in any order."""
+    api = FakeApi()
+    put_restore(api, "a-restore", "Staging", snapshot={"id": "md", "generation": 1})
+    put_checkpoint(api, "b-dumping", "Dumping", transfer={"readBytes": MIB})
+    put_checkpoint(api, "c-ready", "Ready", 1, transfer={"readBytes": 100 * MIB})
+    assert {one.total_bytes for one in (await _follow_briefly(api)).operations()} == {100 * MIB}
+
+
+async def test_failure_of_the_caller_ends_it() -> None:
+    """Such as a reader of stdout that has exited."""
+    api = FakeApi()
+    put_checkpoint(api, "md-1", "Dumping")
+
+    def refuse(_: object) -> None:
+        raise BrokenPipeError
+
+    async with asyncio.timeout(60):
+        with pytest.raises(BrokenPipeError):
+            await LiveOperations().run(api, "bio", refuse)
+
+
+async def test_missing_right_to_watch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = FakeApi()
+
+    async def refuse(*_: Any, **__: Any) -> AsyncGenerator[bytes, None]:
+        raise RefusedByServerError("forbidden", status=403, reason="Forbidden")
+        yield b""
+
+    monkeypatch.setattr(api, "stream", refuse)
+    async with asyncio.timeout(60):
+        with pytest.raises(MissingPermissionError, match=r"^needs watch on \w+\.sched\.cedana\.ai in namespace bio "):
+            await LiveOperations().run(api, "bio", lambda _: None)
+
+
+async def test_table_is_no_higher_than_the_terminal() -> None:
+    api = FakeApi()
+    for number in range(30):
+        put_checkpoint(api, f"md-{number}", "Dumping")
+    shown = io.StringIO()
+    Console(file=shown, width=200, height=10).print(await _follow_briefly(api))
+    assert len(shown.getvalue().splitlines()) == 9
+    assert shown.getvalue().endswith("and 23 more\n")
 
 
 async def _until(holds: Callable[[], bool]) -> None:
