@@ -7,19 +7,24 @@ reloaded at once: after a rotation of the token-signing keys, the kubelet may ju
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader
-from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
+from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION, KubeConfigLoader, KubeConfigMerger
+from yaml import YAMLError
 
 from cedana_sched.model.errors import UsageError
 
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Mount path of a pod's ServiceAccount."""
+
+_DEFAULT_NAMESPACE: Final = "default"
 
 Renew = Callable[[], Awaitable[None]]
 
@@ -33,12 +38,36 @@ async def load_credentials(configuration: Configuration, kubeconfig: str | None,
     Raises:
         UsageError: there is neither.
     """
-    is_pod = kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ
-    try:
-        if is_pod:
+    with _explained_errors(kubeconfig):
+        if _is_pod(kubeconfig, context):
             return _load_service_account(configuration)
         return await _load_kubeconfig(configuration, kubeconfig, context)
-    except config.ConfigException as error:
+
+
+def namespace_of_context(kubeconfig: str | None, context: str | None = None) -> str:
+    """Return the namespace that goes with these credentials: the pod's, or that of a context; `default` without one.
+
+    Raises:
+        UsageError: as `load_credentials`.
+    """
+    with _explained_errors(kubeconfig):
+        if _is_pod(kubeconfig, context):
+            return (Path(SERVICE_ACCOUNT) / "namespace").read_text(encoding="utf-8").strip() or _DEFAULT_NAMESPACE
+        merged = KubeConfigMerger(kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION).config
+        chosen: Any = KubeConfigLoader(merged, active_context=context).current_context
+        return str(chosen["context"].get("namespace") or _DEFAULT_NAMESPACE)
+
+
+def _is_pod(kubeconfig: str | None, context: str | None) -> bool:
+    return kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+@contextmanager
+def _explained_errors(kubeconfig: str | None) -> Iterator[None]:
+    """Raise UsageError for credentials that cannot be read: the loader checks little of what it parses."""
+    try:
+        yield
+    except (config.ConfigException, OSError, TypeError, YAMLError) as error:
         remedy = "name a kubeconfig, or run in a pod with a ServiceAccount"
         named = kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION
         raise UsageError("kubeconfig", named, f"cannot be used: {error}", remedy=remedy) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from cedana_sched.model.errors import UsageError
 if TYPE_CHECKING:
     from cedana_sched.kube.client import Api
 
-_DEFAULT_NAMESPACE = "default"
 _PANEL = "Cluster"
 
 KubeconfigOption = Annotated[
@@ -90,26 +88,13 @@ class ClusterOptions:
         """
         from cedana_sched.kube.client import Api
 
-        path = None if self.kubeconfig is None else str(self.kubeconfig)
-        async with Api.open(path, context=self.context) as api:
+        async with Api.open(self._kubeconfig_path(), context=self.context) as api:
             yield api
 
     def _namespace_of_context(self) -> str:
-        from kubernetes_asyncio.config import ConfigException, list_kube_config_contexts
+        from cedana_sched.kube.credentials import namespace_of_context
 
-        from cedana_sched.kube.credentials import SERVICE_ACCOUNT
+        return namespace_of_context(self._kubeconfig_path(), self.context)
 
-        if self.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-            return (Path(SERVICE_ACCOUNT) / "namespace").read_text(encoding="utf-8").strip() or _DEFAULT_NAMESPACE
-        try:
-            contexts, active = list_kube_config_contexts(None if self.kubeconfig is None else str(self.kubeconfig))
-        except ConfigException as error:
-            remedy = "name a kubeconfig with --kubeconfig or KUBECONFIG"
-            raise UsageError(
-                "--kubeconfig", str(self.kubeconfig or ""), f"cannot be used: {error}", remedy=remedy
-            ) from error
-        chosen = next((one for one in contexts if one["name"] == self.context), None) if self.context else active
-        if chosen is None:
-            known = ", ".join(one["name"] for one in contexts)
-            raise UsageError("--context", self.context or "", "is not in the kubeconfig", remedy=f"name one of {known}")
-        return str(chosen["context"].get("namespace") or _DEFAULT_NAMESPACE)
+    def _kubeconfig_path(self) -> str | None:
+        return None if self.kubeconfig is None else str(self.kubeconfig)
