@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from cedana_sched.kube.builtin_kinds import PartialObject
 from cedana_sched.kube.client import Api, Object
 from cedana_sched.kube.errors import (
@@ -19,6 +21,7 @@ from cedana_sched.kube.errors import (
     UnreadableError,
 )
 from cedana_sched.kube.resources import Resource
+from cedana_sched.kube.response_decoding import Unreadable, UnreadableSink, read
 from cedana_sched.model.errors import CedanaSchedError
 
 T = TypeVar("T")
@@ -50,12 +53,41 @@ class ClusterReader:
         Raises:
             AbsentError: the kind is not served.
         """
-        query = {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
         try:
-            found, _ = await self._api.list_all(resource, namespace, query, into=into)
+            found, _ = await self._api.list_all(resource, namespace, _query(labels, fields), into=into)
         except RefusedByServerError as error:
             raise permission_error(error, "list", resource, namespace) from error
         return found
+
+    async def read_readable(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        into: type[T],
+        unreadable: UnreadableSink,
+    ) -> list[T]:
+        """As `read_objects`, without those that cannot be decoded: one object must not hide all others.
+
+        Raises:
+            AbsentError: the kind is not served.
+        """
+        objects: list[T] = []
+
+        def see(body: msgspec.Raw) -> None:
+            found = read(resource, body, into)
+            if isinstance(found, Unreadable):
+                unreadable(resource, found)
+            else:
+                objects.append(found)
+
+        try:
+            await self._api.list_each(resource, namespace, _query(labels, fields), see)
+        except RefusedByServerError as error:
+            raise permission_error(error, "list", resource, namespace) from error
+        return objects
 
     async def find(self, resource: Resource, name: str, namespace: str | None = None, *, into: type[T]) -> T | None:
         """One object, or None where there is none."""
@@ -96,6 +128,10 @@ class ClusterReader:
             if error.status == 403 and _BY_RIGHTS not in error.message:
                 raise
             raise permission_error(error, "create", resource, body["metadata"].get("namespace")) from error
+
+
+def _query(labels: str, fields: str) -> dict[str, str]:
+    return {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
 
 
 def permission_error(error: ApiError, verb: str, resource: Resource, namespace: str | None = None) -> CedanaSchedError:

@@ -109,6 +109,10 @@ class Output:
         if not self.is_data:
             print(text, file=sys.stderr, flush=True)
 
+    def print_warning(self, text: str) -> None:
+        """Print on stderr what a result lacks, whatever its format."""
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
     def print_error(self, error: CedanaSchedError) -> None:
         """Print an error: message, evidence, remedy; as data in the form of the engine's API."""
         if self.is_data:

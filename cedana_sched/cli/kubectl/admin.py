@@ -20,13 +20,12 @@ def register(app: typer.Typer) -> None:
 
 async def list_holds(session: CommandContext, *, cluster: ClusterOptions) -> None:
     """List PreemptionHolds: evictions that wait for checkpoints, and those that have waited."""
-    from cedana_sched.cli.cluster_reader import ClusterReader
     from cedana_sched.cli.kubectl import tables
     from cedana_sched.cli.kubectl.reads import ClusterReads
     from cedana_sched.kube.server_time import SERVER_TIME
 
     async with cluster.open_cluster() as api:
-        holds = await ClusterReads(ClusterReader(api), cluster.selected_namespace()).holds()
+        holds = await ClusterReads(api, cluster.selected_namespace(), session.output.print_warning).holds()
     session.output.print_result(holds, lambda: tables.holds_table(holds, SERVER_TIME.seconds()))
 
 
@@ -37,12 +36,11 @@ async def list_policies(
     policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Only this one.")] = None,
 ) -> None:
     """List CheckpointPolicies. Fields that are not written have their defaults."""
-    from cedana_sched.cli.cluster_reader import ClusterReader
     from cedana_sched.cli.kubectl import tables
     from cedana_sched.cli.kubectl.reads import ClusterReads
 
     async with cluster.open_cluster() as api:
-        policies = await ClusterReads(ClusterReader(api), None).policies(policy)
+        policies = await ClusterReads(api, None, session.output.print_warning).policies(policy)
     session.output.print_result(policies, lambda: tables.policies_table(policies))
 
 

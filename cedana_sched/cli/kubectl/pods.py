@@ -20,13 +20,12 @@ def register(app: typer.Typer) -> None:
 
 async def list_pods(session: CommandContext, *, cluster: ClusterOptions) -> None:
     """List protected pods: whether they can be saved, their newest snapshots, and the work that no snapshot has."""
-    from cedana_sched.cli.cluster_reader import ClusterReader
     from cedana_sched.cli.kubectl import tables
     from cedana_sched.cli.kubectl.reads import ClusterReads
     from cedana_sched.kube.server_time import SERVER_TIME
 
     async with cluster.open_cluster() as api:
-        pods = await ClusterReads(ClusterReader(api), cluster.selected_namespace()).pods()
+        pods = await ClusterReads(api, cluster.selected_namespace(), session.output.print_warning).pods()
     session.output.print_result(pods, lambda: tables.pods_table(pods, SERVER_TIME.seconds()))
 
 
@@ -37,7 +36,6 @@ async def inspect_pod(
     pod: Annotated[str, typer.Argument(metavar="POD", help="A protected pod.")],
 ) -> None:
     """Show all about one pod: its snapshots, its restores, what would stand in the way of the next checkpoint."""
-    from cedana_sched.cli.cluster_reader import ClusterReader
     from cedana_sched.cli.kubectl import tables
     from cedana_sched.cli.kubectl.reads import ClusterReads
     from cedana_sched.kube.server_time import SERVER_TIME
@@ -46,5 +44,5 @@ async def inspect_pod(
     if namespace is None:
         raise UsageError("POD", pod, "is in one namespace", remedy="name it with --namespace, not --all-namespaces")
     async with cluster.open_cluster() as api:
-        details = await ClusterReads(ClusterReader(api), namespace).details(pod)
+        details = await ClusterReads(api, namespace, session.output.print_warning).details(pod)
     session.output.print_result(details, lambda: tables.details_text(details, SERVER_TIME.seconds()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from cedana_sched.cli.cluster_reader import ClusterReader
 from cedana_sched.cli.kubectl.view_builders import (
@@ -18,11 +19,24 @@ from cedana_sched.cli.kubectl.view_builders import (
 )
 from cedana_sched.cli.kubectl.views import HoldView, OperationView, PodDetails, PodView, PolicyView
 from cedana_sched.kube.builtin_kinds import Pod
-from cedana_sched.kube.errors import AbsentError
+from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import AbsentError, ApiUnavailableError
 from cedana_sched.kube.own_kinds.shown_records import CheckpointRead, EventRead, HoldRead, PolicyRead, RestoreRead
-from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, EVENTS, PODS, PREEMPTION_HOLDS, RESTORES
+from cedana_sched.kube.resources import (
+    CHECKPOINT_POLICIES,
+    CHECKPOINTS,
+    EVENTS,
+    PODS,
+    PREEMPTION_HOLDS,
+    RESTORES,
+    Resource,
+)
+from cedana_sched.kube.response_decoding import Unreadable
 from cedana_sched.model.errors import NotFoundError, UsageError
 from cedana_sched.model.objects.names import PROTECTED
+from cedana_sched.model.texts import printable_text
+
+T = TypeVar("T")
 
 MOST_EVENTS: Final = 20
 _NOT_INSTALLED: Final = "install cedana-sched in the cluster, or select another one with --context"
@@ -34,15 +48,16 @@ class ClusterReads:
     Every method raises MissingPermissionError if a right is missing, and UsageError if cedana-sched is not installed.
     """
 
-    def __init__(self, reads: ClusterReader, namespace: str | None) -> None:
-        """Read from one namespace, or from all if `namespace` is None."""
-        self._reads = reads
+    def __init__(self, api: Api, namespace: str | None, note: Callable[[str], None]) -> None:
+        """Read from one namespace, or from all if `namespace` is None; `note` gets what cannot be shown, and why."""
+        self._reads = ClusterReader(api)
         self._namespace = namespace
+        self._note = note
 
     async def pods(self) -> list[PodView]:
         """Return the protected pods."""
         snapshots = SnapshotsByIdentity(await self._checkpoints())
-        pods = await self._reads.read_objects(PODS, self._namespace, labels=f"{PROTECTED}=true", into=Pod)
+        pods = await self._read(PODS, into=Pod, labels=f"{PROTECTED}=true")
         found = (view for pod in pods if (view := view_pod(pod, snapshots)) is not None)
         return sorted(found, key=lambda one: (one.namespace, one.id, one.index, one.name))
 
@@ -69,7 +84,7 @@ class ClusterReads:
         made = [view_checkpoint(one, snapshots) for one in checkpoints if key_of(one) == key]
         made += [view_restore(one, snapshots) for one in await self._restores() if key_of(one) == key]
         about = f"involvedObject.uid={pod.metadata.uid}"
-        events = await self._reads.read_objects(EVENTS, namespace, fields=about, into=EventRead)
+        events = await self._read(EVENTS, into=EventRead, fields=about)
         latest = sorted(map(view_event, events), key=lambda one: one.at or 0.0)[-MOST_EVENTS:]
         return PodDetails(pod=view, operations=tuple(sorted(made, key=_began_at)), events=tuple(latest))
 
@@ -93,27 +108,39 @@ class ClusterReads:
             NotFoundError: there is none of this name.
         """
         if name is None:
-            try:
-                found = await self._reads.read_objects(CHECKPOINT_POLICIES, into=PolicyRead)
-            except AbsentError as error:
-                raise _not_installed_error() from error
+            found = await self._read(CHECKPOINT_POLICIES, into=PolicyRead)
             return sorted(map(view_policy, found), key=lambda one: one.name)
-        one = await self._reads.find(CHECKPOINT_POLICIES, name, into=PolicyRead)
+        try:
+            one = await self._reads.find(CHECKPOINT_POLICIES, name, into=PolicyRead)
+        except ApiUnavailableError as error:
+            if error.status != 404:
+                raise
+            raise _not_installed_error() from error
         if one is None:
             raise NotFoundError("POLICY", name, "is no CheckpointPolicy", remedy="see 'kubectl cedana policy'")
         return [view_policy(one)]
 
-    async def _checkpoints(self) -> tuple[CheckpointRead, ...]:
+    async def _checkpoints(self) -> list[CheckpointRead]:
+        return await self._read(CHECKPOINTS, into=CheckpointRead)
+
+    async def _restores(self) -> list[RestoreRead]:
+        return await self._read(RESTORES, into=RestoreRead)
+
+    async def _holds(self) -> list[HoldRead]:
+        return await self._read(PREEMPTION_HOLDS, into=HoldRead)
+
+    async def _read(self, resource: Resource, *, labels: str = "", fields: str = "", into: type[T]) -> list[T]:
+        namespace = self._namespace if resource.namespaced else None
         try:
-            return await self._reads.read_objects(CHECKPOINTS, self._namespace, into=CheckpointRead)
+            return await self._reads.read_readable(
+                resource, namespace, labels=labels, fields=fields, into=into, unreadable=self._note_unreadable
+            )
         except AbsentError as error:
             raise _not_installed_error() from error
 
-    async def _restores(self) -> tuple[RestoreRead, ...]:
-        return await self._reads.read_objects(RESTORES, self._namespace, into=RestoreRead)
-
-    async def _holds(self) -> tuple[HoldRead, ...]:
-        return await self._reads.read_objects(PREEMPTION_HOLDS, self._namespace, into=HoldRead)
+    def _note_unreadable(self, resource: Resource, one: Unreadable) -> None:
+        name = "/".join(filter(None, (one.metadata.namespace, one.metadata.name)))
+        self._note(f"{resource.kind} {name} is left out, it cannot be read: {printable_text(one.problem)}")
 
 
 def _not_installed_error() -> UsageError:

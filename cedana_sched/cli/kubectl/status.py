@@ -31,14 +31,15 @@ async def show_status(
     ] = False,
 ) -> None:
     """Show what is held, saved and restored now: steps, bytes, rates, and the time that is left."""
-    from cedana_sched.cli.cluster_reader import ClusterReader
     from cedana_sched.cli.kubectl import tables
     from cedana_sched.cli.kubectl.reads import ClusterReads
     from cedana_sched.kube.server_time import SERVER_TIME
 
     namespace = cluster.selected_namespace()
     async with cluster.open_cluster() as api:
-        found = await ClusterReads(ClusterReader(api), namespace).operations()  # it names a missing right
+        found = await ClusterReads(
+            api, namespace, session.output.print_warning
+        ).operations()  # it names a missing right
         if not watch:
             session.output.print_result(found, lambda: tables.operations_table(found, SERVER_TIME.seconds()))
         else:

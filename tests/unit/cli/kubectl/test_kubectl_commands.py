@@ -11,8 +11,8 @@ import structlog
 import yaml
 
 from cedana_sched.cli.kubectl.main import app
-from cedana_sched.kube.errors import AbsentError, RefusedByServerError
-from cedana_sched.kube.resources import CHECKPOINT_POLICIES, CHECKPOINTS, PODS
+from cedana_sched.kube.errors import ApiUnavailableError, NotServedError, RefusedByServerError
+from cedana_sched.kube.resources import CHECKPOINT_POLICIES, PODS
 from cedana_sched.model.objects import names
 from cedana_sched.testing import FakeApi
 
@@ -135,7 +135,7 @@ def test_missing_right_is_named(api: FakeApi, kubectl: Kubectl, monkeypatch: pyt
     async def refuse(resource: Any, *_: Any, **__: Any) -> Any:
         raise RefusedByServerError(f"{resource.plural} is forbidden", status=403, reason="Forbidden")
 
-    monkeypatch.setattr(api, "list_all", refuse)
+    monkeypatch.setattr(api, "list_each", refuse)
     result = kubectl("list", "-o", "json")
     assert (result.exit_code, result.stdout) == (4, "")
     error = json.loads(result.stderr)
@@ -143,18 +143,35 @@ def test_missing_right_is_named(api: FakeApi, kubectl: Kubectl, monkeypatch: pyt
     assert error["remedy"]
 
 
-def test_cluster_without_our_kinds_is_named(api: FakeApi, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
-    list_all = api.list_all
+@pytest.mark.parametrize("arguments", [("list",), ("status",), ("hold",), ("policy",), ("policy", "hourly")])
+def test_cluster_without_our_kinds_is_named(
+    api: FakeApi, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    async def find_none(*_: Any, **__: Any) -> Any:
+        raise NotServedError("404 page not found", status=404)
 
-    async def serve_others(resource: Any, *given: Any, **named: Any) -> Any:
-        if resource is CHECKPOINTS:
-            raise AbsentError("not served", status=404)
-        return await list_all(resource, *given, **named)
+    async def get_none(*_: Any, **__: Any) -> Any:
+        raise ApiUnavailableError("404 page not found", status=404)  # as the client makes of it
 
-    monkeypatch.setattr(api, "list_all", serve_others)
-    result = kubectl("list")
+    monkeypatch.setattr(api, "list_each", find_none)
+    monkeypatch.setattr(api, "get", get_none)
+    result = kubectl(*arguments)
     assert result.exit_code == 2
     assert "selects a cluster that does not serve our kinds" in result.stderr
+
+
+@pytest.mark.parametrize("format_", ["table", "json"])
+def test_object_that_cannot_be_read_hides_no_other(api: FakeApi, kubectl: Kubectl, format_: str) -> None:
+    put_pod(api)
+    put_pod(api, "odd", startTime="\x1bnever")
+    put_checkpoint(api, "odd-1", "Unheard")
+    put_checkpoint(api, "md-1", "Dumping")
+    result = kubectl("list", "-o", format_)
+    assert (result.exit_code, "md-0" in result.stdout) == (0, True)
+    assert "warning: Pod bio/odd is left out, it cannot be read: " in result.stderr
+    assert "warning: Checkpoint bio/odd-1 is left out, it cannot be read: " in result.stderr
+    assert "\x1b" not in result.stderr
+    assert "md-1" in kubectl("status", "-o", "json").stdout
 
 
 def test_every_command_has_the_options_of_the_cluster() -> None:
