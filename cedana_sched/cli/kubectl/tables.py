@@ -49,7 +49,7 @@ def pods_table(pods: Iterable[PodView], now: float) -> Table:
             pod.snapshot or units.ABSENT,
             units.format_size(pod.read_bytes) if pod.snapshot else units.ABSENT,
             _format_ago(pod.saved_at, now),
-            units.format_age(_last_safe_moment(pod), now) if pod.phase == "Running" else units.ABSENT,
+            _format_risk(pod, now),
             pod.node or units.ABSENT,
         )
         for pod in pods
@@ -120,6 +120,7 @@ def details_text(details: PodDetails, now: float) -> str:
     """Format all about a pod."""
     pod = details.pod
     saved = f"{pod.snapshot}, {units.format_size(pod.read_bytes)}, {_format_ago(pod.saved_at, now)}"
+    risk = _format_risk(pod, now)
     fields = [
         ("Pod", f"{pod.namespace}/{pod.name}"),
         ("Checkpoint id", f"{pod.id}, index {pod.index}"),
@@ -128,7 +129,7 @@ def details_text(details: PodDetails, now: float) -> str:
         ("Checkpointable", _format_checkpointable(pod) + (f": {pod.obstacle}" if pod.obstacle else "")),
         ("Snapshots", str(pod.snapshots)),
         ("Newest snapshot", saved if pod.snapshot else units.ABSENT),
-        ("At risk", f"{units.format_age(_last_safe_moment(pod), now)} of work that no snapshot has"),
+        ("At risk", units.ABSENT if risk == units.ABSENT else f"{risk} of work that no snapshot has"),
     ]
     parts = [fields_text(fields)]
     if details.operations:
@@ -180,6 +181,11 @@ def _operation_row(one: OperationView, now: float, rate: float | None) -> tuple[
 
 def _format_checkpointable(pod: PodView) -> str:
     return {True: "yes", False: "no", None: "unknown"}[pod.checkpointable]
+
+
+def _format_risk(pod: PodView, now: float) -> str:
+    """Only what runs has work to lose."""
+    return units.format_age(_last_safe_moment(pod), now) if pod.phase == "Running" else units.ABSENT
 
 
 def _last_safe_moment(pod: PodView) -> float | None:

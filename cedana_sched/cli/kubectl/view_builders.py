@@ -172,11 +172,11 @@ def view_hold_as_operation(one: HoldRead) -> OperationView:
 def view_event(one: EventRead) -> EventView:
     """Return the view of an Event."""
     return EventView(
-        at=read_time(one.last_timestamp),
+        at=one.last_seen_at,
         warning=one.type == "Warning",
         reason=printable_text(one.reason or ""),
         text=printable_text(one.message or ""),
-        count=one.count or 1,
+        count=one.times_seen,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cedana_sched.kube.builtin_kinds import Metadata, read_time
+from cedana_sched.kube.builtin_kinds import Metadata, cut_message, read_time
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PartialStruct, SnapshotName
 from cedana_sched.model.records import (
     TERMINAL_CHECKPOINT_STEPS,
@@ -123,14 +123,43 @@ class HoldRead(PartialStruct, frozen=True):
         return self.status.step is not HoldStep.RELEASED
 
 
-class EventRead(msgspec.Struct, frozen=True, rename="camel"):
-    """An Event, of which Kubernetes' newer API leaves `lastTimestamp` empty."""
+class EventSeriesRead(msgspec.Struct, frozen=True, rename="camel"):
+    count: int = 0
+    last_observed_time: str | None = None
 
+
+class EventRead(msgspec.Struct, frozen=True, rename="camel"):
+    """An Event of either API; its `message` is truncated.
+
+    Kubernetes' newer API, with which kube-scheduler writes, leaves `lastTimestamp` and `count` empty, and has
+    `eventTime` and `series` instead (`EventSeries` in k8s.io/api/core/v1).
+    """
+
+    metadata: Metadata
     type: str | None = None
     reason: str | None = None
     message: str | None = None
     count: int | None = None
+    first_timestamp: str | None = None
     last_timestamp: str | None = None
+    event_time: str | None = None
+    series: EventSeriesRead | None = None
+
+    def __post_init__(self) -> None:
+        """Truncate the message: the API server bounds those of its newer API alone."""
+        cut_message(self, self.message or "")
+
+    @property
+    def last_seen_at(self) -> float | None:
+        """When it happened last, in seconds since the epoch."""
+        repeated = self.series.last_observed_time if self.series is not None else None
+        times = (repeated, self.last_timestamp, self.event_time, self.first_timestamp, self.metadata.creation_timestamp)
+        return next((at for at in map(read_time, times) if at is not None), None)
+
+    @property
+    def times_seen(self) -> int:
+        """How often it happened."""
+        return max(self.series.count if self.series is not None else 0, self.count or 0, 1)
 
 
 class PolicyRead(msgspec.Struct, frozen=True):

@@ -56,12 +56,11 @@ def put_hold(api: FakeApi, name: str, step: str, *verdicts: str) -> None:
     api.put(PREEMPTION_HOLDS, {"metadata": {"name": name, "namespace": "bio"}, "spec": spec, "status": status})
 
 
-def put_event(api: FakeApi, pod: str, reason: str, message: str) -> None:
+def put_event(api: FakeApi, pod: str, reason: str, message: str, **more: Any) -> None:
     uid = api.stored(PODS, pod, "bio")["metadata"]["uid"]
-    body = {"metadata": {"name": reason.lower(), "namespace": "bio"}, "involvedObject": {"uid": uid, "name": pod}}
-    api.put(
-        EVENTS, {**body, "type": "Warning", "reason": reason, "message": message, "count": 2, "lastTimestamp": None}
-    )
+    metadata = {"name": reason.lower(), "namespace": "bio"}
+    body = {"metadata": metadata, "involvedObject": {"uid": uid, "name": pod}, "type": "Warning"}
+    api.put(EVENTS, {**body, "reason": reason, "message": message, "count": 2, "lastTimestamp": None, **more})
 
 
 @pytest.fixture

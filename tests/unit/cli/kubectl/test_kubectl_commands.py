@@ -63,6 +63,31 @@ def test_inspect_shows_the_history_of_the_identity(api: FakeApi, kubectl: Kubect
     assert "! - ColdStart (2 times): Started without checkpoint" in shown
 
 
+def test_inspect_knows_when_events_of_the_newer_api_happened(api: FakeApi, kubectl: Kubectl) -> None:
+    put_pod(api)
+    series = {"count": 7, "lastObservedTime": "2026-05-01T11:20:00.000000Z"}
+    begun = "2026-05-01T11:10:00.000000Z"
+    put_event(api, "md-0", "Repeated", "again", count=None, eventTime=begun, series=series)
+    put_event(api, "md-0", "Once", "then", count=None, eventTime=begun)
+    put_event(api, "md-0", "Older", "before", count=3, lastTimestamp="2026-05-01T11:00:00Z")
+    events = data(kubectl("inspect", "md-0", "-o", "json"))["events"]
+    assert [(one["reason"], one["count"]) for one in events] == [("Older", 3), ("Once", 1), ("Repeated", 7)]
+
+
+def test_inspect_cuts_a_long_event(api: FakeApi, kubectl: Kubectl) -> None:
+    put_pod(api)
+    put_event(api, "md-0", "Long", "x" * 500_000)
+    shown = kubectl("inspect", "md-0").stdout
+    assert "Long (2 times): xxx" in shown
+    assert len(shown) < 3_000
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Succeeded"])
+def test_pod_that_does_not_run_has_no_work_at_risk(api: FakeApi, kubectl: Kubectl, phase: str) -> None:
+    put_pod(api, phase=phase)
+    assert "At risk:          -\n" in kubectl("inspect", "md-0").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
