@@ -43,6 +43,9 @@ class Table:
     """Columns that a narrow terminal omits, in order."""
 
 
+MOST_DRAWN_ROWS = 1_000
+"""Longer tables are plain on a terminal, too: to lay out 10,000 rows takes rich some ten seconds."""
+
 _STYLES = {
     "Running": "green",
     "Succeeded": "green",
@@ -133,21 +136,24 @@ class Output:
         if error.remedy:
             print(f"remedy: {error.remedy}", file=sys.stderr)
 
-    def create_console(self, *, stderr: bool = False) -> Console:
-        """Return a rich console for live output on a terminal."""
+    def create_console(self, *, stderr: bool = False, width: int | None = None) -> Console:
+        """Return a rich console for live output on a terminal; `width` of None is the terminal's."""
         from rich.console import Console
 
-        return Console(stderr=stderr, highlight=False, no_color="NO_COLOR" in os.environ or None)
+        return Console(stderr=stderr, width=width, highlight=False, no_color="NO_COLOR" in os.environ or None)
 
     def _print_table(self, table: Table) -> None:
         if not table.rows:
             self.print_note(table.empty)
-        elif sys.stdout.isatty():
-            console = self.create_console()
-            fitted = table if self.format is Format.WIDE else fit_to_width(table, console.width)
-            console.print(rich_table(fitted), soft_wrap=self.format is Format.WIDE)
-        else:
+        elif not sys.stdout.isatty():
             print(plain_table(table))
+        else:
+            fitted = table if self.format is Format.WIDE else fit_to_width(table, self.create_console().width)
+            if len(fitted.rows) > MOST_DRAWN_ROWS:
+                print(plain_table(fitted))
+            else:
+                width = _width_of(fitted) if self.format is Format.WIDE else None
+                self.create_console(width=width).print(rich_table(fitted))
 
 
 def _as_yaml(value: Any) -> str:
@@ -159,12 +165,16 @@ def _as_yaml(value: Any) -> str:
 def fit_to_width(table: Table, width: int) -> Table:
     """Return the table without as many dispensable columns as necessary for `width` characters."""
     for name in table.dispensable:
-        if len(max(plain_table(table).splitlines(), key=len)) <= width:
+        if _width_of(table) <= width:
             break
         left_out = table.columns.index(name)
         columns = _remove_cell(table.columns, left_out)
         table = replace(table, columns=columns, rows=[_remove_cell(row, left_out) for row in table.rows])
     return table
+
+
+def _width_of(table: Table) -> int:
+    return max(map(len, plain_table(table).splitlines()))
 
 
 def _remove_cell(cells: tuple[str, ...], index: int) -> tuple[str, ...]:

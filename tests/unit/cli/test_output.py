@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import subprocess
 import threading
 from pathlib import Path
 
-from cedana_sched.cli.output import Table, fit_to_width, plain_table
+import pytest
+
+from cedana_sched.cli.output import Format, Output, Table, fit_to_width, plain_table
 from cedana_sched.local.views import JobView
 
 from .fake_engine import FakeEngine, a_job
@@ -86,3 +89,35 @@ def test_a_checkpoint_moves_a_bar_on_a_terminal(engine: FakeEngine, tmp_path: Pa
     shown = on_a_terminal("--state-dir", str(tmp_path), "checkpoint", "md", "--leave-running")
     assert "\x1b[?25l" in shown  # the cursor is hidden while the bar moves
     assert "md (4f6c1d2e) Running [default/md-run/0/main@1]" in shown
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _on_a_terminal(monkeypatch: pytest.MonkeyPatch, table: Table, format_: Format) -> list[str]:
+    """The lines on a terminal of 40 columns."""
+    terminal = _Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    Output(format_).print_result(None, lambda: table)
+    return terminal.getvalue().splitlines()
+
+
+def test_wide_output_breaks_no_cell_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(("A", "B", "C"), [("a" * 30, "b" * 30, "c" * 30)], dispensable=("C",))
+    lines = _on_a_terminal(monkeypatch, table, Format.WIDE)
+    assert (len(lines), lines[1].split()) == (2, ["a" * 30, "b" * 30, "c" * 30])
+
+
+def test_long_table_is_plain_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich would take ten seconds."""
+    table = Table(("A", "B"), [("Running", "b" * 50)] * 10_000, dispensable=("B",))
+
+    def refuse(_: Table) -> None:
+        raise AssertionError("laid out")
+
+    monkeypatch.setattr("cedana_sched.cli.output.rich_table", refuse)
+    assert _on_a_terminal(monkeypatch, table, Format.TABLE) == ["A", *["Running"] * 10_000]
