@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import typer
 
@@ -11,6 +12,9 @@ from cedana_sched.cli.errors import CommandLineError
 from cedana_sched.cli.exit_codes import ExitCode
 from cedana_sched.cli.output import Format, Output
 from cedana_sched.model.errors import CedanaSchedError, UsageError
+
+_HELP_PRINTED: Final = "NoArgsIsHelpError"
+"""typer's exception, which it does not export, for a command line without a command."""
 
 
 def print_version(wanted: bool) -> None:  # noqa: FBT001  # the signature of a typer callback
@@ -22,10 +26,12 @@ def print_version(wanted: bool) -> None:  # noqa: FBT001  # the signature of a t
 
 def run_program(app: typer.Typer) -> None:
     """Run the application with the arguments of this process, and exit with the documented code."""
+    program = app.info.name or "cedana-sched"
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name=program)
     except typer.TyperException as error:  # invalid command line
-        _report_bad_usage(error, app.info.name or "cedana-sched")
+        if type(error).__name__ != _HELP_PRINTED:
+            _report_bad_usage(error, program)
         code = ExitCode.USAGE
     except typer.Abort:
         code = ExitCode.INTERRUPTED

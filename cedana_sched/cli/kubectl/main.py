@@ -18,6 +18,7 @@ app = typer.Typer(
     name="kubectl cedana",
     help="See what is held, saved and restored in a cluster.",
     no_args_is_help=True,
+    add_completion=False,  # kubectl's own has it
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     epilog="Exit codes: " + "; ".join(f"{code.value} {meaning.split(';')[0]}" for code, meaning in MEANINGS.items()),

@@ -25,6 +25,17 @@ def test_version() -> None:
     assert run("--version").stdout == f"cedana-sched {__version__}\n"
 
 
+@pytest.mark.parametrize(
+    ("module", "program"),
+    [("cedana_sched.cli.main", "cedana-sched"), ("cedana_sched.cli.kubectl.main", "kubectl cedana")],
+)
+def test_without_a_command_there_is_help_alone(module: str, program: str) -> None:
+    code = f"from {module} import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert f"Usage: {program} [OPTIONS] COMMAND" in done.stdout
+
+
 @pytest.mark.parametrize("program", ["cedana_sched.cli.main", "cedana_sched.cli.kubectl.main"])
 def test_help_imports_nothing_heavy(program: str) -> None:
     """Help and completion must answer at once: aiohttp, obstore and pydantic wait for a command that needs them."""

@@ -27,3 +27,15 @@ def test_options_of_the_command_are_completed() -> None:
     assert names("status", "--w") == ["--watch"]
     assert names("--output", "json", "list", "--all") == ["--all-namespaces"]
     assert names("list", "md") == []
+
+
+def test_options_are_offered_once_one_is_begun() -> None:
+    assert names("list", "") == []
+    assert "--all-namespaces" in names("list", "-")
+
+
+def test_values_of_an_option_are_offered_after_it() -> None:
+    assert names("list", "-o", "") == ["json", "table", "wide", "yaml"]
+    assert names("list", "--output", "y") == ["yaml"]
+    assert names("list", "--namespace", "-") == []
+    assert "--context" in names("list", "-A", "-")
