@@ -19,7 +19,6 @@ from cedana_sched.model.records import (
 
 class PodRefRead(PartialStruct, frozen=True):
     name: str = ""
-    uid: str = ""
     node_name: str = ""
 
 
@@ -34,11 +33,9 @@ class CheckpointSpecRead(PartialStruct, frozen=True):
     pod_ref: PodRefRead = PodRefRead()
     adapter: str = ""
     reason: str = ""
-    hold_uid: str = ""
 
 
 class CheckpointStatusRead(PartialStruct, frozen=True):
-    phase: str = ""
     step: CheckpointStep = CheckpointStep.WAITING
     deadline: str | None = None
     snapshot: SnapshotName | None = None
@@ -76,7 +73,6 @@ class RestoreStatusRead(PartialStruct, frozen=True):
     transfer: TransferRead | None = None
     cold: bool = False
     message: str | None = None
-    start_time: str | None = None
 
 
 class RestoreRead(PartialStruct, frozen=True):
@@ -95,7 +91,6 @@ class HeldObjectRead(PartialStruct, frozen=True):
 
 
 class HoldSpecRead(PartialStruct, frozen=True):
-    uid: str = ""
     adapter: str = ""
     held_object_ref: HeldObjectRead | None = None
     preemptor: str | None = None
