@@ -70,8 +70,10 @@ class RateMeter:
 class LiveOperations:
     """The operations in progress as a rich renderable, kept up to date by watches."""
 
-    def __init__(self, clock: Callable[[], float] = SERVER_TIME.seconds) -> None:
+    def __init__(self, clock: Callable[[], float] = SERVER_TIME.seconds, *, is_wide: bool = False) -> None:
+        """Show all columns on a narrow terminal, too, if `is_wide`."""
         self._clock = clock
+        self._is_wide = is_wide
         self._views: dict[str, OperationView] = {}
         self._meters: dict[str, RateMeter] = {}
         self._unseen: list[_Change] = []
@@ -141,7 +143,8 @@ class LiveOperations:
         operations = self.operations()
         fitting = max(console.height - _OTHER_LINES, 1)
         table = operations_table(operations[:fitting], self._clock(), self.rates())
-        yield rich_table(fit_to_width(table, options.max_width)) if table.rows else table.empty
+        fitted = table if self._is_wide else fit_to_width(table, options.max_width)
+        yield rich_table(fitted) if table.rows else table.empty
         if len(operations) > fitting:
             yield f"and {len(operations) - fitting} more"
 

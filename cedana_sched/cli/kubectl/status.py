@@ -49,8 +49,9 @@ async def show_status(
 async def _follow(output: Output, api: Api, namespace: str | None) -> None:
     from cedana_sched.cli.kubectl.live_operations import LiveOperations
     from cedana_sched.cli.logging import log_to_stderr
+    from cedana_sched.cli.output import Format
 
-    operations = LiveOperations()
+    operations = LiveOperations(is_wide=output.format is Format.WIDE)
     if not output.is_live_terminal:
         log_to_stderr()
         await operations.run(api, namespace, _line_printer(output))

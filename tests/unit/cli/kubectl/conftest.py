@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from cedana_sched.cli.kubectl.cluster_options import ClusterOptions
 from cedana_sched.cli.kubectl.main import app
 from cedana_sched.kube.client import Api
+from cedana_sched.kube.errors import RefusedByServerError
 from cedana_sched.kube.resources import CHECKPOINTS, EVENTS, PODS, PREEMPTION_HOLDS, RESTORES
 from cedana_sched.model.objects import names
 from cedana_sched.testing import FakeApi
@@ -61,6 +62,15 @@ def put_event(api: FakeApi, pod: str, reason: str, message: str, **more: Any) ->
     metadata = {"name": reason.lower(), "namespace": "bio"}
     body = {"metadata": metadata, "involvedObject": {"uid": uid, "name": pod}, "type": "Warning"}
     api.put(EVENTS, {**body, "reason": reason, "message": message, "count": 2, "lastTimestamp": None, **more})
+
+
+async def refuse_watch(*_: Any, **__: Any) -> AsyncGenerator[bytes, None]:
+    """In place of `Api.stream`: who may list may not watch."""
+    yield await _forbid()
+
+
+async def _forbid() -> bytes:
+    raise RefusedByServerError("forbidden", status=403, reason="Forbidden")
 
 
 @pytest.fixture

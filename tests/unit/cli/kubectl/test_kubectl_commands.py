@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from cedana_sched.kube.resources import CHECKPOINT_POLICIES, PODS
 from cedana_sched.model.objects import names
 from cedana_sched.testing import FakeApi
 
-from .conftest import Kubectl, put_checkpoint, put_event, put_hold, put_pod, put_restore
+from .conftest import Kubectl, put_checkpoint, put_event, put_hold, put_pod, put_restore, refuse_watch
 
 GIB = 1 << 30
 TRANSFER = {"readBytes": 2 * GIB, "zeroBytes": GIB // 2, "storedBytes": GIB // 4}
@@ -205,12 +204,7 @@ def test_every_command_has_the_options_of_the_cluster() -> None:
 
 def test_logs_of_a_watch_go_to_stderr(api: FakeApi, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data alone is on stdout."""
-
-    async def refuse(*_: Any, **__: Any) -> AsyncGenerator[bytes, None]:
-        raise RefusedByServerError("forbidden", status=403, reason="Forbidden")
-        yield b""
-
-    monkeypatch.setattr(api, "stream", refuse)
+    monkeypatch.setattr(api, "stream", refuse_watch)
     configured = structlog.get_config()
     try:
         result = kubectl("status", "--watch", "-o", "json")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -13,11 +12,10 @@ from rich.console import Console
 from cedana_sched.cli.cluster_reader import MissingPermissionError
 from cedana_sched.cli.kubectl.live_operations import LiveOperations, RateMeter
 from cedana_sched.cli.kubectl.views import OperationView
-from cedana_sched.kube.errors import RefusedByServerError
 from cedana_sched.kube.resources import CHECKPOINTS
 from cedana_sched.testing import FakeApi
 
-from .conftest import put_checkpoint, put_hold, put_restore
+from .conftest import put_checkpoint, put_hold, put_restore, refuse_watch
 
 MIB = 1 << 20
 
@@ -69,9 +67,9 @@ async def test_operations_come_and_go_with_their_objects() -> None:
     assert [one.step for one in seen if one.name == "md-2"] == ["Dumping", "Dumping", "Ready"]
 
 
-async def _follow_briefly(api: FakeApi) -> LiveOperations:
+async def _follow_briefly(api: FakeApi, *, is_wide: bool = False) -> LiveOperations:
     """Once all kinds were listed."""
-    operations, refreshed = LiveOperations(), asyncio.Event()
+    operations, refreshed = LiveOperations(is_wide=is_wide), asyncio.Event()
     task = asyncio.create_task(operations.run(api, "bio", lambda _: refreshed.set()))
     try:
         async with asyncio.timeout(60):
@@ -106,12 +104,7 @@ async def test_failure_of_the_caller_ends_it() -> None:
 
 async def test_missing_right_to_watch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeApi()
-
-    async def refuse(*_: Any, **__: Any) -> AsyncGenerator[bytes, None]:
-        raise RefusedByServerError("forbidden", status=403, reason="Forbidden")
-        yield b""
-
-    monkeypatch.setattr(api, "stream", refuse)
+    monkeypatch.setattr(api, "stream", refuse_watch)
     async with asyncio.timeout(60):
         with pytest.raises(MissingPermissionError, match=r"^needs watch on \w+\.sched\.cedana\.ai in namespace bio "):
             await LiveOperations().run(api, "bio", lambda _: None)
@@ -125,6 +118,15 @@ async def test_table_is_no_higher_than_the_terminal() -> None:
     Console(file=shown, width=200, height=10).print(await _follow_briefly(api))
     assert len(shown.getvalue().splitlines()) == 9
     assert shown.getvalue().endswith("and 23 more\n")
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+async def test_narrow_terminal_has_all_columns_if_wanted(*, is_wide: bool) -> None:
+    api = FakeApi()
+    put_checkpoint(api, "md-1", "Dumping")
+    shown = io.StringIO()
+    Console(file=shown, width=110).print(await _follow_briefly(api, is_wide=is_wide))
+    assert ("NODE" in shown.getvalue().splitlines()[0]) == is_wide
 
 
 async def _until(holds: Callable[[], bool]) -> None:
