@@ -50,7 +50,7 @@ USED = (
     Used("tests of adapters' authors call them", "cedana_sched/testing/watches.py", ("bookmark", "compact")),
     Used("keys of dictionaries", "adapters/kubernetes/cedana_sched_kubernetes/webhooks.py", ("[a-z]*[A-Z]*",)),
     Used("keys of dictionaries", "adapters/kubernetes/cedana_sched_kubernetes/disruption_hold.py", ("[a-z]*[A-Z]*",)),
-    Used("keys of dictionaries", "adapters/kueue/cedana_sched_kueue/webhooks.py", ("[a-z]*[A-Z]*",)),
+    Used("keys of dictionaries", "adapters/kueue/cedana_sched_kueue/webhooks.py", ("[a-z]*[A-Z]*", "active")),
     Used("keys of dictionaries", "webhooks/cedana_sched_webhooks/admission_types.py", ("*",)),
     Used("keys of dictionaries", "adapters/volcano/cedana_sched_volcano/vcjob_admission.py", ("[a-z]*[A-Z]*",)),
     Used("kubectl shows it", "cedana_sched/model/objects/checkpoint.py", ("read_size", "stored_size")),

@@ -44,7 +44,7 @@ class Table:
 
 
 MOST_DRAWN_ROWS = 1_000
-"""Longer tables are plain on a terminal, too: to lay out 10,000 rows takes rich some ten seconds."""
+"""Longer tables are plain on a terminal, too: rich takes ten seconds and more for 10,000 rows."""
 
 _STYLES = {
     "Running": "green",
