@@ -58,7 +58,14 @@ class ClusterReads:
         """Return the protected pods."""
         snapshots = SnapshotsByIdentity(await self._checkpoints())
         pods = await self._read(PODS, into=Pod, labels=f"{PROTECTED}=true")
-        found = (view for pod in pods if (view := view_pod(pod, snapshots)) is not None)
+        found = list[PodView]()
+        for pod in pods:
+            view = view_pod(pod, snapshots)
+            if view is not None:
+                found.append(view)
+            else:
+                name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+                self._note(f"Pod {name} is left out, its annotations name no identity: it is not saved")
         return sorted(found, key=lambda one: (one.namespace, one.id, one.index, one.name))
 
     async def details(self, name: str) -> PodDetails:

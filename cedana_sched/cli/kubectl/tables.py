@@ -28,12 +28,8 @@ OPERATION_COLUMNS = (
 )  # fmt: skip
 HOLD_COLUMNS = ("NAMESPACE", "HELD", "ADAPTER", "STEP", "AGE", "DEADLINE", "VICTIMS", "PREEMPTOR", "REASON")
 POLICY_COLUMNS = ("POLICY", "DEADLINE", "INTERVAL", "ON FAILURE", "ON RESTORE FAILURE", "ON NODE LOSS", "KEEP")
-_POLICY_FIELDS = tuple(
-    map(
-        api_name,
-        ("deadline_seconds", "interval_seconds", "on_checkpoint_failure", "on_restore_failure", "on_node_loss"),
-    )
-)
+_POLICY_DURATIONS = tuple(map(api_name, ("deadline_seconds", "interval_seconds")))
+_POLICY_FIELDS = tuple(map(api_name, ("on_checkpoint_failure", "on_restore_failure", "on_node_loss")))
 
 
 def pods_table(pods: Iterable[PodView], now: float) -> Table:
@@ -109,10 +105,11 @@ def policies_table(policies: Iterable[PolicyView]) -> Table:
     """Format CheckpointPolicies; a field that is not written has its default."""
     rows: list[tuple[str, ...]] = []
     for one in policies:
-        values = tuple(str(one.spec.get(field, units.ABSENT)) for field in _POLICY_FIELDS)
+        durations = (_format_written_duration(one.spec.get(field)) for field in _POLICY_DURATIONS)
+        values = (str(one.spec.get(field, units.ABSENT)) for field in _POLICY_FIELDS)
         retention = one.spec.get("retention")
         keep = str(retention.get(api_name("keep_last"), units.ABSENT)) if isinstance(retention, dict) else units.ABSENT
-        rows.append((one.name, *values, keep))
+        rows.append((one.name, *durations, *values, keep))
     return Table(POLICY_COLUMNS, rows, "no CheckpointPolicies")
 
 
@@ -192,6 +189,10 @@ def _last_safe_moment(pod: PodView) -> float | None:
     """Return since when work is in no snapshot: the last commit, if the pod ran before it, else its start."""
     moments = [at for at in (pod.started_at, pod.saved_at) if at is not None]
     return max(moments, default=None)
+
+
+def _format_written_duration(seconds: object) -> str:
+    return units.format_duration(seconds) if isinstance(seconds, int | float) else units.ABSENT
 
 
 def _format_ago(at: float | None, now: float) -> str:

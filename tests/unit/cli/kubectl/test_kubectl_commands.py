@@ -152,7 +152,7 @@ def test_policy_shows_the_written_fields(api: FakeApi, kubectl: Kubectl) -> None
     api.put(CHECKPOINT_POLICIES, {"metadata": {"name": "hourly"}, "spec": spec})
     assert data(kubectl("policy", "-o", "json")) == [{"name": "hourly", "spec": spec}]
     assert yaml.safe_load(kubectl("policy", "hourly", "-o", "yaml").stdout) == [{"name": "hourly", "spec": spec}]
-    assert kubectl("policy").stdout.splitlines()[1].split() == ["hourly", "300", "-", "-", "-", "-", "5"]
+    assert kubectl("policy").stdout.splitlines()[1].split() == ["hourly", "5m00s", "-", "-", "-", "-", "5"]
 
 
 def test_missing_right_is_named(api: FakeApi, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +182,14 @@ def test_cluster_without_our_kinds_is_named(
     result = kubectl(*arguments)
     assert result.exit_code == 2
     assert "selects a cluster that does not serve our kinds" in result.stderr
+
+
+def test_pod_whose_identity_was_spoiled_is_not_left_out_silently(api: FakeApi, kubectl: Kubectl) -> None:
+    put_pod(api)
+    put_pod(api, "odd", annotations={names.INDEX: "-1"})
+    result = kubectl("list")
+    assert ("md-0" in result.stdout, "odd" in result.stdout) == (True, False)
+    assert result.stderr == "warning: Pod bio/odd is left out, its annotations name no identity: it is not saved\n"
 
 
 @pytest.mark.parametrize("format_", ["table", "json"])
