@@ -175,7 +175,7 @@ def view_event(one: EventRead) -> EventView:
         at=one.last_seen_at,
         warning=one.type == "Warning",
         reason=printable_text(one.reason or ""),
-        text=printable_text(one.message or ""),
+        text=printable_text(" ".join((one.message or "").split())),
         count=one.times_seen,
     )
 

@@ -81,6 +81,12 @@ def test_inspect_cuts_a_long_event(api: FakeApi, kubectl: Kubectl) -> None:
     assert len(shown) < 3_000
 
 
+def test_event_of_several_lines_is_one_line(api: FakeApi, kubectl: Kubectl) -> None:
+    put_pod(api)
+    put_event(api, "md-0", "Unhealthy", "probe failed:\n\tno \x1b answer\n")
+    assert kubectl("inspect", "md-0").stdout.endswith("Unhealthy (2 times): probe failed: no ? answer\n")
+
+
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded"])
 def test_pod_that_does_not_run_has_no_work_at_risk(api: FakeApi, kubectl: Kubectl, phase: str) -> None:
     put_pod(api, phase=phase)
