@@ -58,7 +58,10 @@ class StoryEngine:
     async def submit(self, submission: Submission) -> JobView:
         self.submissions.append(submission)
         process = await asyncio.create_subprocess_exec(*submission.argv, cwd=submission.cwd)
-        await process.wait()
+        try:
+            await process.wait()
+        finally:  # also when the play is cancelled: its transport is open until then
+            await process.wait()
         if len(self.submissions) > 1:
             self._training_came.set()
         return self._story[0]
