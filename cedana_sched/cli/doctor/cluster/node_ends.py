@@ -10,15 +10,21 @@ import msgspec
 from cedana_sched.cli.cluster_reader import ClusterReader, summarize_names
 from cedana_sched.cli.doctor.check_runner import Finding, Level
 from cedana_sched.cli.doctor.cluster.installation import COMPONENT, OURS, Installation
-from cedana_sched.cli.doctor.cluster.release_settings import DETECTED_PROVIDER, NO_PROVIDER, read_settings
+from cedana_sched.cli.doctor.cluster.release_settings import NO_PROVIDER, read_settings
+from cedana_sched.cluster.configuration import AUTO
 from cedana_sched.kube.builtin_kinds import Metadata, Pod
 from cedana_sched.kube.graceful_node_shutdown import seconds_for_pods
 from cedana_sched.kube.resources import NODES, PODS
+from cedana_sched.model.objects.node_interruption import InterruptionSource
 
 CHECK: Final = "ends of nodes"
 MOST_KUBELETS: Final = 50
 """Nodes whose kubelets are called, one after the other."""
-PROVIDERS: Final[Mapping[str, str]] = {"aws": "aws", "gce": "gcp", "azure": "azure"}
+PROVIDERS_BY_SCHEME: Final[Mapping[str, InterruptionSource]] = {
+    "aws": InterruptionSource.AWS,
+    "gce": InterruptionSource.GCP,
+    "azure": InterruptionSource.AZURE,
+}
 """Values of the setting `provider` of agents, by the scheme of a node's `providerID`."""
 _SHUTDOWN: Final = (
     "set shutdownGracePeriod in the kubelets' configuration: see Shutdown of a node in docs/operations.md"
@@ -43,11 +49,11 @@ async def check_notices(reads: ClusterReader, one: Installation) -> list[Finding
     nodes = [node for node in await reads.read_objects(NODES, into=_Node) if node.metadata.name in having]
     provider, of_cloud = settings.provider, dict[str, list[str]]()
     for node in nodes:
-        cloud = PROVIDERS.get(node.spec.provider_id.partition(":")[0])
-        if cloud is not None and provider not in {cloud, DETECTED_PROVIDER}:
+        cloud = PROVIDERS_BY_SCHEME.get(node.spec.provider_id.partition(":")[0])
+        if cloud is not None and provider not in {cloud, AUTO}:
             of_cloud.setdefault(cloud, []).append(node.metadata.name)
     what = "no notices are read" if provider == NO_PROVIDER else f"notices of {provider} are read"
-    wanted = next(iter(of_cloud), "") if len(of_cloud) == 1 and provider == NO_PROVIDER else DETECTED_PROVIDER
+    wanted = next(iter(of_cloud), "") if len(of_cloud) == 1 and provider == NO_PROVIDER else AUTO
     remedy = f"upgrade the release with --set agent.interruptions.provider={wanted}"
     found = [
         Finding(

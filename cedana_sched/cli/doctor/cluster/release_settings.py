@@ -15,7 +15,6 @@ from cedana_sched.model.served_namespaces import ServedNamespaces
 
 NO_PROVIDER: Final = "none"
 """Value of the setting `provider` of agents: they read no provider's notices."""
-DETECTED_PROVIDER: Final = "auto"
 
 
 class _Storage(msgspec.Struct, frozen=True, rename="camel"):
@@ -54,7 +53,7 @@ class _ConfigMap(msgspec.Struct, frozen=True):
 class CheckedReleaseSettings(msgspec.Struct, frozen=True):
     """Settings of a release. `adapters` are those that the coordinator runs; `selects_pods`: policies opt in pods.
 
-    `provider`: the cloud whose notices of interruption agents read, `NO_PROVIDER` or `DETECTED_PROVIDER`.
+    `provider`: the cloud whose notices of interruption agents read, `NO_PROVIDER` or `AUTO`.
     `accepts_unsealed`: agents restore unsealed snapshots; `writes_unsealed`: agents have keys, and do not seal.
     """
 

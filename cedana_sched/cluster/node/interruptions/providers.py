@@ -1,7 +1,8 @@
 """The providers whose notices are read: one entry each.
 
 A further one needs a module of its own beside `aws_notices`, an entry here, and its name in `InterruptionSource`, in
-`InterruptionsConfiguration.provider`, in the chart's values and their schema, and in the table of docs/operations.md.
+`InterruptionsConfiguration.provider`, in the doctor's `PROVIDERS_BY_SCHEME`, in the chart's values and their schema,
+and in the table of docs/operations.md.
 """
 
 from __future__ import annotations

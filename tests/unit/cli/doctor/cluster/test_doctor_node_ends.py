@@ -7,9 +7,15 @@ import json
 import pytest
 
 from cedana_sched.cli.cluster_reader import MissingPermissionError
-from cedana_sched.cli.doctor.cluster.node_ends import MOST_KUBELETS, check_notices, check_shutdowns
+from cedana_sched.cli.doctor.cluster.node_ends import (
+    MOST_KUBELETS,
+    PROVIDERS_BY_SCHEME,
+    check_notices,
+    check_shutdowns,
+)
 from cedana_sched.kube.client import Object
 from cedana_sched.kube.resources import CONFIG_MAPS, NODES, PODS
+from cedana_sched.model.objects.node_interruption import InterruptionSource
 
 from .cluster_to_look_at import NAMESPACE, RELEASE, Cluster, ours
 
@@ -87,6 +93,10 @@ async def test_kubelet_that_cannot_be_read_is_unknown(configuration: Object | No
     assert await cluster.findings(check_shutdowns) == [
         "warn unknown: the configuration of the kubelets of n0 cannot be read"
     ]
+
+
+def test_cloud_of_each_provider_is_recognized() -> None:
+    assert set(PROVIDERS_BY_SCHEME.values()) == set(InterruptionSource) - {InterruptionSource.KUBELET}
 
 
 async def test_missing_right_is_named() -> None:
