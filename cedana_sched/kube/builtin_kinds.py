@@ -16,7 +16,12 @@ import msgspec
 
 from cedana_sched.kube.cached_metadata_keys import only_cached_keys
 from cedana_sched.model.identity import CHECKPOINT_VARIABLE
-from cedana_sched.model.objects.names import CHECKPOINTABLE
+from cedana_sched.model.objects.names import (
+    CHECKPOINTABLE,
+    CONFIRM_ALWAYS,
+    CONFIRM_DELETION,
+    CONFIRM_IF_EVICTED,
+)
 
 DISRUPTED: Final = "DisruptionTarget"
 """Condition of a pod that is being evicted."""
@@ -237,6 +242,12 @@ class Pod(_KubernetesStruct, frozen=True):
         """Return whether the scheduler has marked the pod as preempted."""
         conditions = (one for one in self.status.conditions if one.type == DISRUPTED and one.status == "True")
         return any(one.reason == PREEMPTION for one in conditions)
+
+    @property
+    def is_deletion_to_be_explained(self) -> bool:
+        """Return whether its preStop hook waits, once it is deleted, until an adapter explains the deletion."""
+        when = self.metadata.annotations.get(CONFIRM_DELETION)
+        return when == CONFIRM_ALWAYS or (when == CONFIRM_IF_EVICTED and self.is_evicted)
 
     @property
     def checkpointable(self) -> Condition | None:

@@ -109,10 +109,8 @@ class UnansweredDeletions:
 
 def _hook_began_at(pod: Pod) -> float | None:
     """Return when the pod was deleted (seconds since the epoch); None if no hook of it waits for an answer."""
-    annotations = pod.metadata.annotations
-    when = annotations.get(names.CONFIRM_DELETION)
-    is_requested = when == names.CONFIRM_ALWAYS or (when == names.CONFIRM_IF_EVICTED and pod.is_evicted)
-    return pod.metadata.deletion_began_at if is_requested and names.PRESTOP_TOKEN in annotations else None
+    has_hook = pod.is_deletion_to_be_explained and names.PRESTOP_TOKEN in pod.metadata.annotations
+    return pod.metadata.deletion_began_at if has_hook else None
 
 
 def _is_running(pod: Pod) -> bool:

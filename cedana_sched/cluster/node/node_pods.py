@@ -213,9 +213,7 @@ class NodePods:
         """Return whether the pod's end may be a shutdown of the node, or a preemption, that is not reported yet."""
         if self._shutdown is not None and self._shutdown.is_in_progress():
             return True
-        when = pod.metadata.annotations.get(names.CONFIRM_DELETION)
-        is_requested = when == names.CONFIRM_ALWAYS or (when == names.CONFIRM_IF_EVICTED and pod.is_evicted)
-        return is_requested and await self.is_deleted(pod)
+        return pod.is_deletion_to_be_explained and await self.is_deleted(pod)
 
     async def is_deleted(self, pod: Pod) -> bool:
         """Return whether the pod is being deleted, or is gone; True also if the API server does not answer.

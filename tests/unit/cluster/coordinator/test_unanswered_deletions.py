@@ -171,6 +171,6 @@ async def test_pod_that_is_gone_when_its_time_is_over_is_not_published(monkeypat
 
 
 def test_hook_waits_longer_than_another_replica_needs_to_lead() -> None:
-    """20 s: docs/operations.md. So a coordinator's death costs nobody's work."""
+    """20 s: docs/operations.md. So a coordinator's death costs no pod its work."""
     assert CONFIRMATION_SECONDS >= 20 + 10
     assert LeaseTiming().duration < 20
