@@ -185,8 +185,8 @@ class Restores:
         """Wait no longer for the end of a workload that has ended, or is lost: no failure of its save matters now."""
         for checkpoint in self._registry.checkpoints_of_workload(workload_uid):
             for restore in self._registry.restores_of_identity(checkpoint.identity, checkpoint.workload):
-                notes = self._steps.transient[restore.uid]
-                if notes.saved_rival is not None and notes.saved_rival.uid == workload_uid:
+                notes = self._steps.transient.get(restore.uid)  # one that is over has none
+                if notes is not None and notes.saved_rival is not None and notes.saved_rival.uid == workload_uid:
                     notes.saved_rival = None
 
     def _refresh_waiting_restore(self, restore: Restore, report: Starting) -> Restore:

@@ -80,10 +80,8 @@ class SnapshotLookups:
         notes = self._steps.transient[restore.uid]
         rival = notes.saved_rival
         if rival is not None and not restore_obstacles.is_being_stopped(self._registry, rival.uid):
-            notes.rival, notes.saved_rival = (
-                restore_obstacles.format_rivalry_refusal(restore.identity, rival.name),
-                None,
-            )
+            notes.rival = restore_obstacles.format_rivalry_refusal(restore.identity, rival.name)
+            notes.saved_rival = None
 
     def recheck_waiting(self, changed: Checkpoint | Restore) -> None:
         """Re-evaluate restores that may have waited for this checkpoint or restore."""
