@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 RATE_SECONDS: Final = 10.0
 """A rate is measured over the last changes of so many seconds."""
-
-
 REFRESH_SECONDS: Final = 0.25
 _OTHER_LINES: Final = 3
 """Of a terminal, beside the rows: the columns' names, how many more rows there are, and the cursor's line."""

@@ -41,22 +41,22 @@ class OperationView(msgspec.Struct, kw_only=True, frozen=True):
     name: str
     pod: str
     """For a hold: the kind and name of the object that is held."""
-    node: str
-    id: str
-    index: int
-    snapshot: str | None
+    node: str = ""
+    id: str = ""
+    index: int = 0
+    snapshot: str | None = None
     step: str
-    done_bytes: int
-    total_bytes: int | None
+    done_bytes: int = 0
+    total_bytes: int | None = None
     """Of a restore the bytes of its snapshot, of a checkpoint those of the snapshot before; None if unknown."""
-    stored_bytes: int
+    stored_bytes: int = 0
     began_at: float | None
-    frozen_at: float | None
-    committed_at: float | None
+    frozen_at: float | None = None
+    committed_at: float | None = None
     deadline: float | None
     adapter: str
     reason: str
-    message: str | None
+    message: str | None = None
 
 
 class EventView(msgspec.Struct, kw_only=True, frozen=True):

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from cedana_sched.kube.builtin_kinds import Metadata, cut_message, read_time
+from cedana_sched.kube.own_kinds.measured_checkpoint import TransferredBytes
+from cedana_sched.kube.own_kinds.order_exchange import NamedPod
 from cedana_sched.kube.own_kinds.parts import IdentitySpec, PartialStruct, SnapshotName
 from cedana_sched.model.records import (
     TERMINAL_CHECKPOINT_STEPS,
@@ -17,20 +19,13 @@ from cedana_sched.model.records import (
 )
 
 
-class PodRefRead(PartialStruct, frozen=True):
-    name: str = ""
-    node_name: str = ""
-
-
-class TransferRead(PartialStruct, frozen=True):
-    read_bytes: int = 0
-    zero_bytes: int = 0
+class TransferRead(TransferredBytes, frozen=True):
     stored_bytes: int = 0
 
 
 class CheckpointSpecRead(PartialStruct, frozen=True):
     identity: IdentitySpec
-    pod_ref: PodRefRead = PodRefRead()
+    pod_ref: NamedPod = NamedPod()
     adapter: str = ""
     reason: str = ""
 
@@ -62,7 +57,7 @@ class CheckpointRead(PartialStruct, frozen=True):
 
 class RestoreSpecRead(PartialStruct, frozen=True):
     identity: IdentitySpec
-    pod_ref: PodRefRead = PodRefRead()
+    pod_ref: NamedPod = NamedPod()
     adapter: str = ""
 
 
