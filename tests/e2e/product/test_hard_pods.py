@@ -60,8 +60,8 @@ class Page(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         bound = [one.getsockname()[0] for one in (server.socket, datagrams)]
-        told = {'started': started, 'hostname': socket.gethostname(), 'number': number, 'bound': bound}
-        self.wfile.write(json.dumps(told).encode())
+        content = {'started': started, 'hostname': socket.gethostname(), 'number': number, 'bound': bound}
+        self.wfile.write(json.dumps(content).encode())
     def log_message(self, *_):
         pass
 own = socket.gethostbyname(socket.gethostname())
